@@ -158,7 +158,8 @@ def _read(name: str, value: object, place: str) -> object:
     try:
         return READERS[name](value)
     except ValueError as error:
-        raise UsageError(f"{place}: {name} must be {error}, not {value!r}") from None
+        subject = place if place == _as_flag(name) else f"{place}: {name}"
+        raise UsageError(f"{subject} must be {error}, not {value!r}") from None
 
 
 # ---- readers: raw value -> value; the text of a ValueError says what the value must be

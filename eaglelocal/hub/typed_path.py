@@ -15,7 +15,7 @@ from eaglelocal.errors import ModelFileError
 MAX_LISTED = 500  # names that are read from a folder
 
 
-def resolve_file(reference: str, *, hint: str = "--target demo") -> Path:
+def resolve_file(reference: str, *, hint: str = "`eaglelocal ls` lists the models on this disk") -> Path:
     """Return the file's path. Raises ModelFileError on a folder or a missing file; `hint`: if no name is similar."""
     path = Path(os.path.expanduser(reference))
     if os.path.isdir(path):

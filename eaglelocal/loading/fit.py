@@ -180,7 +180,7 @@ def check_shares(plan: Plan, free: Sequence[FreeMemory]) -> None:
     """Raise UsageError if the number of shares is not that of the GPUs in use."""
     gpus = used_gpus(free, device=plan.device, split=plan.split)
     if plan.shares and len(plan.shares) != len(gpus):
-        names = ", ".join(gpu.device for gpu in gpus) or "none"
+        names = ", ".join(gpu.device for gpu in gpus) or "no GPU"
         shares = ",".join(f"{share:g}" for share in plan.shares)
         message = f"--split {shares} gives {len(plan.shares)} shares, but llama.cpp uses {names}"
         raise UsageError(message, hint="give one share for each of them" if len(gpus) > 1 else "leave --split out")

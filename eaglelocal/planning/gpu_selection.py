@@ -23,7 +23,7 @@ def select_gpus(machine: MachineSpec, options: RunOptions) -> MachineSpec:
     if shares and len(shares) != len(used):
         names = ", ".join(room.device for room in used) or "no GPU"
         raise UsageError(
-            f"--split {options.split} gives {len(shares)} shares, but the GPUs used are: {names}",
+            f"--split {options.split} gives {len(shares)} shares, but this run uses {names}",
             hint="give one share for each of them" if len(used) > 1 else "leave --split out",
         )
     return dataclasses.replace(machine, gpus=tuple(gpus[room.device] for room in used))

@@ -27,19 +27,19 @@ def explain_choice(outcome: SearchOutcome, chosen: Chosen) -> tuple[str, ...]:
 
 def _about_goal(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
     goal, candidate = GOALS[outcome.options.goal], chosen.candidate
-    quality = f"answers as of {candidate.option.quality_b:.1f} B parameters{age_text(candidate.option.age)}"
+    quality = f"{candidate.option.quality_b:.1f} B effective parameters{age_text(candidate.option.age)}"
     speed = candidate.prediction.spec_tok_s
     if speed < goal.pace:
-        yield f"{goal.name}: {quality}, though not at the {goal.pace:.0f} tokens/s that this goal wants"
+        yield f"{goal.name}: best score, but below the {goal.pace:.0f} tokens/s of this goal: {quality}"
     else:
-        yield f"{goal.name}: {quality}, the best of what gives {goal.pace:.0f} tokens/s or more"
+        yield f"{goal.name}: best score at {goal.pace:.0f} tokens/s or more: {quality}"
 
 
 def age_text(age: Age) -> str:
     """Return the effect of the age in words; empty if the model is as old as usual, or of unknown age."""
     if age.worth == 1.0:
         return ""
-    return f" of {age.released}, each worth {age.worth:.1f} of {age.usual}"
+    return f", released {age.released} (each counts as {age.worth:.1f} of {age.usual})"
 
 
 def _about_layers(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
@@ -58,14 +58,14 @@ def _about_layers(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
         experts = f"the experts of {candidate.n_cpu_moe} of {layers} layers{why}"
         yield f"{experts} run from main memory{memory}, prompts slowly"
     if options.gpu_layers is None and any(gpu.kind == METAL for gpu in outcome.machine.gpus):
-        yield "macOS lends the GPU no more; `sudo sysctl iogpu.wired_limit_mb=N` does, until the next start"
+        yield "macOS limits the GPU's memory; `sudo sysctl iogpu.wired_limit_mb=N` raises that until a restart"
 
 
 def _about_draft(chosen: Chosen) -> Iterator[str]:
     candidate = chosen.candidate
     count, acceptance = candidate.prediction.num_draft_tokens, candidate.draft.acceptance
     if candidate.drafts_nothing:
-        yield "the draft is predicted not to pay, and taken as asked"
+        yield "the draft is predicted not to pay, and is used because you named it"
     elif acceptance is not None:
         source = "by its reported acceptance" if acceptance.is_reported else "by an assumed acceptance"
         mean = acceptance.tokens(count)

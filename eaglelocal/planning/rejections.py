@@ -51,10 +51,10 @@ def term_text(term: Term, candidate: Candidate, chosen: Candidate, *, is_bound: 
     best = "at best " if is_bound else ""
     match term:
         case Term.QUALITY:
-            what = "lesser answers" if candidate.option.answers_b < chosen.option.answers_b else "smaller"
+            what = "lower quality" if candidate.option.answers_b < chosen.option.answers_b else "smaller"
             return f"{what}: {quality_text(candidate, chosen)}"
         case Term.AGE:
-            return f"older: of {release_text(candidate)}, the plan of {release_text(chosen)}"
+            return f"older: {release_text(candidate)}, the plan {release_text(chosen)}"
         case Term.SPEED:
             slow, plan = format_distinct(candidate.prediction.spec_tok_s, chosen.prediction.spec_tok_s)
             return f"slower: {best}{slow} tokens/s{lies_text(candidate, 'with')}, the plan {plan}"
@@ -65,13 +65,13 @@ def term_text(term: Term, candidate: Candidate, chosen: Candidate, *, is_bound: 
         case Term.WINDOWS:
             return "its cache keeps windows only"
         case Term.HOST:
-            return f"not all fits the GPU: {best}{offload_text(candidate)}"
+            return f"does not fit the GPU whole: {best}{offload_text(candidate)}"
         case Term.UNSEEN:
-            return "nobody has seen its file"
+            return "the size of its file is not confirmed"
 
 
 def quality_text(candidate: Candidate, chosen: Candidate) -> str:
-    return f"as {candidate.option.quality_b:.1f} B, the plan as {chosen.option.quality_b:.1f} B"
+    return f"{candidate.option.quality_b:.1f} B effective, the plan {chosen.option.quality_b:.1f} B"
 
 
 def release_text(candidate: Candidate) -> str:

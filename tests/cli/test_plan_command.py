@@ -85,9 +85,9 @@ def test_it_tells_when_models_came_out_and_what_that_is_worth(capsys: pytest.Cap
     old = [each for each in content["rejected"] if each["target"] == "llama-3.3-70b" and "older" in each["reason"]]
     assert old and all(each["released"] == "2024-12" for each in old)
     words = " ".join(screen(capsys, "--machine", "2x-rtx-3090", "--all").split())
-    assert "B parameters of 2026-08, each worth 2.0 of 2025-08, the best of what" in words
-    assert "older: of 2024-12, the plan of 2026-08" in words and "(though as 64.9 B" in words
-    assert "each worth" not in screen(capsys, "gpt-oss-120b", "--machine", "dgx-spark")  # as old as usual
+    assert "B effective parameters, released 2026-08 (each counts as 2.0 of 2025-08)" in words
+    assert "older: 2024-12, the plan 2026-08" in words and "(though 64.9 B effective" in words
+    assert "each counts as" not in screen(capsys, "gpt-oss-120b", "--machine", "dgx-spark")  # as old as usual
 
 
 def test_commands_are_those_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
@@ -284,7 +284,7 @@ def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
         (["qwen3-8b", "--machine", "rtx-3090", "--split", "3,1"], UsageError, "leave --split out"),
         (["qwen3-8b", "--machine", "rtx-3090", "--split", "half"], UsageError, "layer, row, none"),
         (["qwen3-8b", "--kv-type", "q5_0"], UsageError, "f16, q8_0, q4_0"),
-        (["qwen3-8b", "--gpu-layers", "some"], UsageError, "gpu_layers must be auto or a whole number"),
+        (["qwen3-8b", "--gpu-layers", "some"], UsageError, "--gpu-layers must be auto or a whole number"),
         (["qwen3-8b", "--machine", "rtx-3090", "--n-cpu-moe", "4"], ResourceError, "this model has no experts"),
         (["qwen3-8b", "--draft", "e3-nobody"], UsageError, "e3-qwen3-8b-angelslim"),
         (

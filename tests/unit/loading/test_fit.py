@@ -259,7 +259,7 @@ def test_shares_must_be_of_the_gpus_that_there_are(plan: Plan) -> None:
     check_shares(plan, TWO_GPUS[:1])
     with pytest.raises(UsageError, match=r"--split 3,1 gives 2 shares, but llama\.cpp uses CUDA0$"):
         check_shares(replace(shared, device="CUDA0"), TWO_GPUS)
-    with pytest.raises(UsageError, match=r"llama\.cpp uses none"):
+    with pytest.raises(UsageError, match=r"llama\.cpp uses no GPU"):
         check_shares(shared, TWO_GPUS[:1])
 
 

@@ -227,7 +227,8 @@ def test_a_draft_that_was_named_is_planned_though_it_does_not_pay() -> None:
     asked = RunOptions(goal="balanced", draft=head.id)
     outcome = search_plan((replace(chosen, drafts=(head,)),), rig("2x-rtx-3090"), asked)
     assert chosen_of(outcome).candidate.draft is head
-    assert "the draft is predicted not to pay, and taken as asked" in explain_choice(outcome, chosen_of(outcome))
+    reasons = explain_choice(outcome, chosen_of(outcome))
+    assert "the draft is predicted not to pay, and is used because you named it" in reasons
     check_fits(outcome)
 
 

@@ -116,7 +116,7 @@ def check_true(rejected: Rejected, chosen: Chosen) -> None:
     slower, claims = candidate.prediction.spec_tok_s < best.prediction.spec_tok_s, 0
     larger = candidate.option.quality_b > best.option.quality_b
     facts = {
-        "lesser answers": not larger and candidate.option.answers_b < best.option.answers_b,
+        "lower quality": not larger and candidate.option.answers_b < best.option.answers_b,
         "smaller": not larger,
         "older": candidate.option.age.years < best.option.age.years,
         "slower": slower,
@@ -124,8 +124,8 @@ def check_true(rejected: Rejected, chosen: Chosen) -> None:
         "less context": candidate.setup.n_ctx < best.setup.n_ctx,
         "a cache of": KV_TYPES.index(candidate.setup.kv_type) > KV_TYPES.index(best.setup.kv_type),
         "keeps windows only": not candidate.setup.swa_full and best.setup.swa_full,
-        "not all fits": not candidate.offload.is_whole and best.offload.is_whole,
-        "nobody has seen": candidate.option.is_unseen and not best.option.is_unseen,
+        "does not fit the GPU whole": not candidate.offload.is_whole and best.offload.is_whole,
+        "is not confirmed": candidate.option.is_unseen and not best.option.is_unseen,
         "predicted not to pay": candidate.prediction.num_draft_tokens == 0 and candidate.draft.shape is not None,
         "as good as": candidate.score == pytest.approx(best.score, abs=0.05),
         "to use": rejected.memory is not None and not rejected.memory.fits,
