@@ -28,7 +28,8 @@ from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.model_shape import shape_of
 from eaglelocal.gguf.pooling import read_task
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.loading.fit import check_experts, make_placement
+from eaglelocal.loading.context_parts import make_placement
+from eaglelocal.loading.fit import check_experts
 from eaglelocal.memory.budget import RAM, AdjustableSizes, Buffer, MemoryKind, check_fits, join_devices, minimum_buffers
 from eaglelocal.memory.cache_bytes import CacheParams
 from eaglelocal.memory.compute_buffers import logits_bytes

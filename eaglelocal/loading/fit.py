@@ -1,4 +1,4 @@
-"""Converts a plan and its files into contexts and placements for this machine, checked against its memory.
+"""Convert a plan and its files into contexts and placements for this machine, checked against its memory.
 
 Runs in the engine's process, before anything is loaded. Decides what the plan leaves open, because the machine is known
 here: flash attention (backend/flash_attention.py), one cache or several, and whether layers with a sliding window keep
@@ -9,30 +9,24 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from eaglelocal.backend.context import ContextParams
 from eaglelocal.backend.device_memory import free_memory
 from eaglelocal.backend.dry_run import DryRunPart, plan_buffers
 from eaglelocal.backend.flash_attention import resolve_flash_attn
 from eaglelocal.backend.llama_library import LlamaLibrary
-from eaglelocal.backend.model import D2T, Placement
-from eaglelocal.backend.weight_loading import should_read_weights, types_to_read
-from eaglelocal.core.huge_pages import glibc_version, has_huge_pages
 from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES, Plan, shares_cache
 from eaglelocal.core.request import DraftPolicy
 from eaglelocal.errors import ResourceError, UsageError
-from eaglelocal.gguf.block_info import BlockInfo
-from eaglelocal.gguf.draft_pairing import DraftInfo, branch_problem, check_rolls_back, read_draft, read_model
-from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.draft_pairing import branch_problem
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.model_shape import ModelShape, read_draft_shape, shape_of
-from eaglelocal.gguf.mtp import MtpInfo
+from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.gguf.projector import Projector, check_projector
 from eaglelocal.gguf.reader import read_header
+from eaglelocal.loading.context_parts import make_parts, make_placements
+from eaglelocal.loading.model_headers import ModelHeader, read_models
 from eaglelocal.memory.budget import (
     RAM,
     AdjustableSizes,
@@ -45,24 +39,14 @@ from eaglelocal.memory.budget import (
     subtract_margins,
 )
 from eaglelocal.memory.compute_buffers import scores_bytes
-from eaglelocal.memory.contexts import ROLLBACKS, PlannedContext, plan_contexts, planned_rollback
-from eaglelocal.memory.placement import place_layers, single_device_shares, used_gpus
+from eaglelocal.memory.contexts import ROLLBACKS, plan_contexts, planned_rollback
+from eaglelocal.memory.placement import used_gpus
 from eaglelocal.memory.projector_bytes import image_buffers
 from eaglelocal.probe.machine import Machine
 
 # Memory of a GPU while it computes: workspaces, and rows and caches converted for matrix products. If llama.cpp cannot
 # allocate them, it aborts in the middle of an answer. The driver's context is already excluded from the free memory.
 COMPUTING_BYTES = 256 * 2**20
-DRAFT_KINDS = ("none", "ngram", "eagle3", "dflash", "mtp", "draft_model")
-
-
-@dataclass(frozen=True, slots=True)
-class ModelHeader:
-    """The header of a model file, and what it says about the model."""
-
-    header: Header
-    info: DraftInfo
-    shape: ModelShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,31 +170,6 @@ def check_shares(plan: Plan, free: Sequence[FreeMemory]) -> None:
         raise UsageError(message, hint="give one share for each of them" if len(gpus) > 1 else "leave --split out")
 
 
-def read_models(plan: Plan) -> tuple[ModelHeader, ...]:
-    """Return the header of the target, and of the draft if there is one, checked against the target."""
-    header = read_header(plan.target)
-    target = ModelHeader(header, read_model(header), shape_of(header))
-    draft = read_draft_model(plan, target)
-    return (target,) if draft is None else (target, draft)
-
-
-def read_draft_model(plan: Plan, target: ModelHeader) -> ModelHeader | None:
-    """Return the draft's header, checked against the target; None without a draft file. Raises UsageError."""
-    if plan.draft_kind not in DRAFT_KINDS:
-        raise UsageError(f"unknown draft kind {plan.draft_kind!r}", hint=f"one of: {', '.join(DRAFT_KINDS)}")
-    if not plan.speculates:
-        return None
-    info = read_model(target.header)
-    check_rolls_back(info)
-    if plan.draft_kind == "ngram":
-        return None
-    if plan.draft is None:
-        raise UsageError(f"a draft of kind {plan.draft_kind} needs a file", hint="--draft FILE, or `--draft none`")
-    header = target.header if plan.draft == plan.target else read_header(plan.draft)
-    draft = read_draft(header, target_header=target.header, target=info, kind=plan.draft_kind)
-    return ModelHeader(header, draft, read_draft_shape(header, plan.draft_kind))
-
-
 def decide_unified_cache(plan: Plan, models: Sequence[ModelHeader], free: Sequence[FreeMemory]) -> Plan:
     """Return the plan with `unified` decided: one cache for all slots if that allows trees, else one for each.
 
@@ -286,103 +245,6 @@ def list_window_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
         return
     yield dataclasses.replace(plan, swa_full=True)
     yield dataclasses.replace(plan, swa_full=False)
-
-
-def make_placements(
-    plan: Plan, machine: Machine, library: LlamaLibrary, models: Sequence[ModelHeader], free: Sequence[FreeMemory]
-) -> list[Placement]:
-    """Return the placement of the target, and of the draft if there is one."""
-    types = types_to_read(
-        huge_pages=has_huge_pages(machine.memory.huge_pages, os.environ, glibc_version()),
-        repacks=library.can_repack and machine.cpu.has_avx2,
-        is_brief=plan.is_brief,
-    )
-    has_plenty = should_read_weights(sum(model.shape.weights_bytes for model in models), free, plan.gpu_layers)
-    gpus = used_gpus(free, device=plan.device, split=plan.split)
-    shares = plan.shares or find_shares(plan, free)
-    placements = [
-        make_placement(plan, of_draft=index > 0, no_mmap=has_plenty and model.header.main_type in types, shares=shares)
-        for index, model in enumerate(models)
-    ]
-    if len(models) > 1 and models[1].shape.is_head:
-        output = place_layers(models[0].shape, gpus, shares, gpu_layers=plan.gpu_layers)[-1]
-        placements[1] = place_head(placements[1], models[1], gpus, output)
-    return placements
-
-
-def place_head(placement: Placement, head: ModelHeader, gpus: Sequence[FreeMemory], output: str) -> Placement:
-    """Return a head's placement, all of it on the device of its target's output."""
-    if len(gpus) > 1:
-        placement = dataclasses.replace(placement, shares=single_device_shares(gpus, output) or placement.shares)
-    own = place_layers(head.shape, gpus, placement.shares, gpu_layers=placement.gpu_layers)[-1]
-    return dataclasses.replace(placement, d2t_device=own if own != RAM and D2T in head.header.tensors else None)
-
-
-def find_shares(plan: Plan, free: Sequence[FreeMemory]) -> tuple[float, ...]:
-    """Return shares with 0 for GPUs that are full, to which llama.cpp would give layers; empty if none is full."""
-    free_bytes = [gpu.free_bytes for gpu in subtract_margins(used_gpus(free, device=plan.device, split=plan.split))]
-    if None in free_bytes or all(free_bytes) or not any(free_bytes):
-        return ()
-    return tuple(float(num_bytes or 0) for num_bytes in free_bytes)
-
-
-def make_placement(
-    plan: Plan, *, of_draft: bool = False, no_mmap: bool = False, shares: tuple[float, ...] = ()
-) -> Placement:
-    return Placement(
-        gpu_layers=plan.num_draft_gpu_layers if of_draft else plan.gpu_layers,
-        n_cpu_moe=0 if of_draft else plan.n_cpu_moe,
-        devices=plan.device,
-        split=plan.split,
-        shares=shares or plan.shares,
-        no_mmap=no_mmap,
-    )
-
-
-def make_parts(
-    plan: Plan, models: Sequence[ModelHeader], placements: Sequence[Placement], *, threads: int
-) -> tuple[DryRunPart, ...]:
-    """Return the model, context and placement of the target, and of the draft if there is one."""
-    draft = models[-1].info
-    is_mtp = isinstance(draft, MtpInfo)
-    jobs = plan_contexts(plan, *(model.shape for model in models))
-    return tuple(
-        DryRunPart(
-            header=model.header,
-            info=model.info,
-            context=make_context_params(
-                job, flash_attn=plan.flash_attn, threads=threads, is_mtp=is_mtp and job.of_draft
-            ),
-            taps=() if job.of_draft else find_taps(draft, models[0]),
-            placement=dataclasses.replace(placement, has_mtp=is_mtp and model.header.path == models[-1].header.path),
-        )
-        for model, job, placement in zip(models, jobs, placements, strict=False)
-    )
-
-
-def find_taps(draft: DraftInfo, target: ModelHeader) -> tuple[int, ...]:
-    """Return the target's layers whose inputs the draft reads; n_layer, the state after the last, for an MTP layer."""
-    if isinstance(draft, MtpInfo):
-        return (target.shape.n_layer,)
-    return draft.target_layers if isinstance(draft, EagleInfo | BlockInfo) else ()
-
-
-def make_context_params(job: PlannedContext, *, flash_attn: str, threads: int, is_mtp: bool = False) -> ContextParams:
-    sizes = job.sizes
-    return ContextParams(
-        n_ctx=sizes.n_ctx,
-        num_sequences=sizes.num_slots,
-        num_branches=sizes.num_slots * sizes.num_branches,
-        unified=sizes.unified,
-        n_batch=sizes.n_batch,
-        max_outputs=job.max_outputs,
-        threads=threads,
-        kv_type=sizes.kv_type,
-        flash_attn=flash_attn,
-        swa_full=sizes.swa_full,
-        num_snapshots=sizes.num_snapshots,
-        is_mtp=is_mtp,
-    )
 
 
 def list_runtime_buffers(buffers: Iterable[Buffer], free: Sequence[FreeMemory]) -> list[Buffer]:

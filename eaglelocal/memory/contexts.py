@@ -1,6 +1,6 @@
 """Derive the sizes of each model's llama.cpp context from a plan; no other file does.
 
-loading/fit.py makes the contexts from them and estimate.py estimates their memory, so that what is planned is
+loading/context_parts.py makes the contexts from them and estimate.py estimates their memory, so that what is planned is
 what is loaded.
 """
 

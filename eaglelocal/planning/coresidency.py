@@ -15,7 +15,8 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_shape import shape_of
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.loading.fit import decide_flash_attn, decide_unified_cache, read_models
+from eaglelocal.loading.fit import decide_flash_attn, decide_unified_cache
+from eaglelocal.loading.model_headers import read_models
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind, subtract_margins
 from eaglelocal.memory.estimate import estimate
 from eaglelocal.memory.placement import used_gpus

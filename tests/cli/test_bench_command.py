@@ -166,7 +166,7 @@ def test_one_of_a_servers_models_may_be_named(bench: Start) -> None:
         (("--concurrency", "0"), 2, "--concurrency must be"),
         (("--category", "poetry"), 2, "no category 'poetry'"),
         (("--prompts", "nowhere.txt"), 2, "cannot read the prompts"),
-        (("--kv-type", "f8"), 2, "kv_type must be"),
+        (("--kv-type", "f8"), 2, "--kv-type must be"),
         (("--svg", "/nowhere/at/all.svg"), 2, "does not exist"),
         (("--max-tokens", "3"), 2, str(MIN_ANSWER)),
         (("--max-tokens", "64", "--skip", "49"), 2, "leaves too little"),

@@ -31,7 +31,8 @@ from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.model_shape import HYBRID_ARCHITECTURES, RECURRENT_ARCHITECTURES, ModelShape, shape_of
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.loading.fit import make_context_params, make_parts, read_models
+from eaglelocal.loading.context_parts import make_context_params, make_parts
+from eaglelocal.loading.model_headers import read_models
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes
 from eaglelocal.memory.compute_buffers import SLACK_BYTES, compute_bytes

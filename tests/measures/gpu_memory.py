@@ -31,7 +31,7 @@ from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.model_shape import ModelShape, shape_of
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.loading.fit import make_context_params
+from eaglelocal.loading.context_parts import make_context_params
 from eaglelocal.memory.budget import Buffer, FreeMemory, MemoryKind
 from eaglelocal.memory.contexts import plan_contexts
 from eaglelocal.memory.estimate import estimate_context
