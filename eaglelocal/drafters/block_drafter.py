@@ -25,7 +25,7 @@ from eaglelocal.drafters.drafter import (
     skip_rows,
     split_proposals,
 )
-from eaglelocal.drafters.row_buffer import RowBuffer
+from eaglelocal.drafters.row_buffer import RowBuffer, buffer_rows
 from eaglelocal.errors import EngineError
 
 
@@ -105,11 +105,7 @@ class BlockDrafter(ContextDrafter):
         return FeatureRows(rows.slot, rows.first_position + num_cached, skip_rows(features, num_cached))
 
     def buffer(self, committed: Sequence[Committed]) -> None:
-        for rows in committed:
-            slot = self._slots[rows.slot]
-            if slot.buffered is None:
-                slot.buffered = RowBuffer()
-            slot.buffered.add(rows)
+        buffer_rows(self._slots, committed)
 
     def _wake(self, slots: Sequence[int]) -> None:
         """Encode the buffered rows of sleeping slots; start over from them where older rows are missing."""

@@ -27,7 +27,7 @@ from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels, State
 from eaglelocal.core.ports import HeadContext
 from eaglelocal.drafters.drafter import Committed, ContextDrafter, Continuation, DraftTraits, Node, Swapped
 from eaglelocal.drafters.head_rows import HeadRows, decode_rows
-from eaglelocal.drafters.row_buffer import RowBuffer
+from eaglelocal.drafters.row_buffer import RowBuffer, buffer_rows
 from eaglelocal.errors import EngineError
 
 MAX_WAITING_PAIRS = 24  # beyond this, pairs are written without waiting for a draft
@@ -158,11 +158,7 @@ class Eagle3(ContextDrafter):
         self._write_long_queues()
 
     def buffer(self, committed: Sequence[Committed]) -> None:
-        for rows in committed:
-            slot = self._slots[rows.slot]
-            if slot.buffered is None:
-                slot.buffered = RowBuffer()
-            slot.buffered.add(rows)
+        buffer_rows(self._slots, committed)
 
     def _wake(self, slots: Sequence[int]) -> None:
         """Encode the buffered rows of sleeping slots; start over from them where older rows are missing."""

@@ -7,8 +7,8 @@ plain one. For the same reason the methods touch only the ends of the buffer.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -96,3 +96,18 @@ class RowBuffer:
             oldest = pieces[0]
             pieces[0] = oldest.cut(excess, len(oldest.tokens))
             self._num_rows = MAX_BUFFERED
+
+
+class BufferingSlot(Protocol):
+    """A drafter's state of a slot that can sleep."""
+
+    buffered: RowBuffer | None
+
+
+def buffer_rows(slots: Mapping[int, BufferingSlot], committed: Sequence[Committed]) -> None:
+    """Keep the committed rows of sleeping slots. `slots` makes the state of a slot that it does not have."""
+    for rows in committed:
+        slot = slots[rows.slot]
+        if slot.buffered is None:
+            slot.buffered = RowBuffer()
+        slot.buffered.add(rows)
