@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.catalog.reference import Profile, parse_reference
-from eaglelocal.cli.plan import options_for, plan_models
+from eaglelocal.cli.plan import options_for
 from eaglelocal.errors import UsageError
+from eaglelocal.planning.plan_models import plan_models
 
 GOAL = "balanced"
 

@@ -109,6 +109,7 @@ def is_head(path: Path) -> bool:
 
 def find_head_target(settings: Settings, output: Output) -> FoundTarget:
     """Find the target and read its header. Raises IncompatibleError if no head can draft for it."""
+    from eaglelocal.catalog.reference import parse_reference
     from eaglelocal.errors import IncompatibleError
     from eaglelocal.gguf.draft_pairing import head_problem
     from eaglelocal.hub.target_resolver import find_target
@@ -116,7 +117,8 @@ def find_head_target(settings: Settings, output: Output) -> FoundTarget:
     progress = output.progress()
     try:
         found = find_target(
-            settings.target or "", on_progress=lambda fraction, what: progress(LoadProgress(fraction, what))
+            parse_reference(settings.target or ""),
+            on_progress=lambda fraction, what: progress(LoadProgress(fraction, what)),
         )
     finally:
         progress.finish()

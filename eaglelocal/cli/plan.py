@@ -14,10 +14,7 @@ from eaglelocal.conversation.spelling import closest_word
 from eaglelocal.errors import ResourceError, UsageError
 
 if TYPE_CHECKING:
-    from eaglelocal.catalog.catalog import Catalog
     from eaglelocal.core.run_options import RunOptions
-    from eaglelocal.planning.machine_spec import MachineSpec
-    from eaglelocal.planning.plan_search import SearchOutcome
 
 Target = Annotated[
     str | None, typer.Argument(metavar="TARGET", help="qwen3-8b, qwen3-8b:Q5_K_M, demo@8b:q4_0, ./model.gguf.")
@@ -65,6 +62,8 @@ def plan(
     eaglelocal plan --machine rtx-3090 --ram 64 --goal quality
     """
     from eaglelocal.cli.reports.plan import outcome_object, report_lines
+    from eaglelocal.planning.no_fit_hints import explain_no_fit
+    from eaglelocal.planning.plan_models import plan_models
 
     output = standard_output()
     given = {name: context.params[name] for name in OF_SETTINGS}
@@ -76,25 +75,8 @@ def plan(
         for line in report_lines(outcome, outcome.chosen, show_all=show_all):
             output.data(line)
     if outcome.chosen is None:
-        raise nothing_fits(outcome)
-
-
-def plan_models(options: RunOptions, *, machine_name: str | None = None, ram_gib: float | None = None) -> SearchOutcome:
-    """Return the planner's outcome for this machine, or for one of the catalog with `ram_gib` of RAM.
-
-    Raises UsageError, ModelFileError or IncompatibleError.
-    """
-    from eaglelocal.catalog.catalog import load_catalog
-    from eaglelocal.planning.autoplan import this_machine
-    from eaglelocal.planning.find_options import find_options
-    from eaglelocal.planning.measured_costs import measured_costs
-    from eaglelocal.planning.plan_search import search_plan
-
-    catalog = load_catalog()
-    elsewhere = None if machine_name is None and ram_gib is None else known_machine(machine_name, catalog, ram_gib)
-    models = find_options(options, catalog)
-    machine = elsewhere or this_machine(catalog)
-    return search_plan(models, machine, options, measured=measured_costs(models, machine))
+        message, hint = explain_no_fit(outcome)
+        raise ResourceError(message, hint=hint)
 
 
 def options_for(target: str | None, given: Mapping[str, Any], *, goal: str, is_elsewhere: bool) -> RunOptions:
@@ -130,26 +112,3 @@ def check_goal(name: str) -> str:
             f"--goal must be {', '.join(GOALS)}, not {name!r}", hint=f"did you mean {close}?" if close else ""
         )
     return name
-
-
-def known_machine(name: str | None, catalog: Catalog, ram_gib: float | None) -> MachineSpec:
-    """Return a machine of the catalog, with `ram_gib` of RAM if given.
-
-    Raises UsageError on an unknown machine, or on `ram_gib` without a machine that has RAM beside its GPUs.
-    """
-    from eaglelocal.catalog.known_machines import GIB
-    from eaglelocal.planning.machine_spec import known_machine_spec, with_ram
-
-    known = None if name is None else catalog.machine(name)
-    if known is None or (ram_gib is not None and not known.num_gpus):
-        why = "the RAM of this machine is known" if known is None else f"{known.name} has no separate RAM"
-        raise UsageError(f"--ram needs --machine with a graphics card: {why}", hint="--machine rtx-3090 --ram 64")
-    machine = known_machine_spec(known)
-    return machine if ram_gib is None else with_ram(machine, int(ram_gib * GIB))
-
-
-def nothing_fits(outcome: SearchOutcome) -> ResourceError:
-    from eaglelocal.planning.no_fit_hints import explain_no_fit as why
-
-    message, hint = why(outcome)
-    return ResourceError(message, hint=hint)

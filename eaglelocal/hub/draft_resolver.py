@@ -31,7 +31,7 @@ from eaglelocal.hub.hub_references import resolve_draft_reference
 from eaglelocal.hub.inflation.inflate import Progress
 from eaglelocal.hub.pulled_drafts import find_pulled_draft
 from eaglelocal.hub.target_resolver import FoundTarget, make_label
-from eaglelocal.hub.typed_path import resolve_file
+from eaglelocal.hub.typed_path import check_file
 
 NO_KNOWN_HEAD = "no head is known for this target"
 DRAFT_FORMS = "`auto`, `ngram`, `mtp`, `none`, `user/repo:Q8_0`, an entry of the catalog, or the path of a .gguf file"
@@ -79,7 +79,8 @@ def _find_draft_file(reference: str) -> Path:
     try:
         parsed = parse_reference(reference)
         if isinstance(parsed, File):
-            return resolve_file(reference, hint="--draft auto")
+            check_file(parsed.path, hint="--draft auto")
+            return parsed.path
         wanted = resolve_draft_reference(reference, catalog)
     except UsageError:
         near = difflib.get_close_matches(reference, [*DRAFT_WORDS, *catalog.drafts, *catalog.targets], n=1)
@@ -173,7 +174,7 @@ def _find_imported(target: FoundTarget) -> FoundDraft | None:
 
 
 def _find_pulled(target: FoundTarget) -> FoundDraft | None:
-    """Return the draft that was pulled with the target; None if none was. Raises as read_draft_file."""
+    """Return the draft that was pulled with the target; None if it is not on disk. Raises as read_draft_file."""
     path = find_pulled_draft(locations.pulled_drafts_file(), locations.hub_cache_dir(), target.repo)
     return None if path is None else read_draft_file(path, target)
 

@@ -31,7 +31,7 @@ from eaglelocal.hub.inventory import (
 from eaglelocal.hub.projector_resolver import FoundProjector, find_projector_beside
 from eaglelocal.hub.pulled_drafts import find_pulled_draft, read_pulled_reference
 from eaglelocal.hub.target_resolver import NATIVE, demo_sources
-from eaglelocal.hub.typed_path import resolve_file
+from eaglelocal.hub.typed_path import check_file
 from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes
 
 NO_PROJECTOR = FoundProjector()
@@ -104,8 +104,9 @@ def describe_model(reference: str) -> ModelDetails:
                 if entry
                 else _describe_unwritten(reference)
             )
-        case File():
-            return _describe_files(reference, (resolve_file(reference),))
+        case File(path):
+            check_file(path)
+            return _describe_files(reference, (path,))
         case Profile() | Repo():
             found = find_cached(locations.hub_cache_dir(), resolve_hub_reference(reference))
             drafts = (*_list_pulled_drafts(found.repo), *_list_catalog_drafts(Repo(found.repo), load_catalog()))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from eaglelocal.catalog.reference import Reference
 from eaglelocal.core.model_task import ModelTask
-from eaglelocal.core.run_options import RunOptions
+from eaglelocal.core.run_options import NONE, RunOptions
 from eaglelocal.hub.draft_resolver import FoundDraft, find_draft
 from eaglelocal.hub.inflation.inflate import Progress
 from eaglelocal.hub.projector_resolver import FoundProjector, find_projector
@@ -29,14 +30,12 @@ def no_progress(fraction: float, what: str) -> None:
     """Ignore the progress of writing a model: an inflated one is written by `make_plan` only."""
 
 
-def find_files(reference: str, options: RunOptions, *, on_progress: Progress = no_progress) -> ModelFiles:
+def find_files(reference: Reference, options: RunOptions, *, on_progress: Progress = no_progress) -> ModelFiles:
     """Return the files of a run of this target. Raises UsageError, ModelFileError or IncompatibleError."""
     target = find_target(reference, on_progress=on_progress)
     projector = find_projector(options.mmproj, target)
-    return ModelFiles(target, _find_draft(target, options), projector)
-
-
-def _find_draft(target: FoundTarget, options: RunOptions) -> FoundDraft:
     if target.task is not ModelTask.TEXT:
-        return FoundDraft(reason="a model that writes no text drafts nothing")
-    return find_draft(options.draft, target) if options.drafts else FoundDraft(reason="switched off")
+        draft = FoundDraft(reason="a model that writes no text drafts nothing")
+    else:
+        draft = find_draft(options.draft if options.drafts else NONE, target)
+    return ModelFiles(target, draft, projector)

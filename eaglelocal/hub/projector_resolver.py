@@ -7,6 +7,7 @@ fit is an error.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from eaglelocal.hub.projector_names import (
 )
 from eaglelocal.hub.repo_builds import read_quantization
 from eaglelocal.hub.target_resolver import FoundTarget
-from eaglelocal.hub.typed_path import list_gguf_names, resolve_file
+from eaglelocal.hub.typed_path import check_file, list_gguf_names
 
 AUTO_HINT = "`--mmproj auto` takes what lies beside the model"
 NAMES = ("general.name", "general.base_model.0.name")
@@ -47,23 +48,26 @@ def find_projector(reference: str, target: FoundTarget) -> FoundProjector:
     """Resolve a projector reference. Raises UsageError, ModelFileError, or IncompatibleError with the widths."""
     if reference == NONE:
         return FoundProjector()
-    task = target.task
+    is_text = target.task is ModelTask.TEXT
+    if reference == AUTO and is_text:
+        return find_projector_beside(target.path, target.header, is_of_hub=bool(target.repo))
     if reference == AUTO:
-        return (
-            FoundProjector()
-            if task is not ModelTask.TEXT
-            else find_projector_beside(target.path, target.header, is_of_hub=bool(target.repo))
-        )
-    if task is not ModelTask.TEXT:
+        return FoundProjector()
+    if not is_text:
         raise UsageError(f"--mmproj {reference}: {target.label} reads only text", hint="--mmproj none")
-    path = resolve_file(reference, hint=AUTO_HINT)
+    path = Path(os.path.expanduser(reference))
     return FoundProjector(path, read_projector_file(path, target.header))
 
 
-def read_projector_file(path: Path, target: Header) -> Projector:
-    """Read a projector that fits the target. Raises ModelFileError, or IncompatibleError with the widths."""
+def read_projector_file(path: Path, target: Header | None) -> Projector:
+    """Read a projector that was named. Raises ModelFileError, or IncompatibleError if it does not fit the target.
+
+    target  None: unknown, so nothing is compared
+    """
+    check_file(path, hint=AUTO_HINT)
     projector = Projector.from_header(read_header(path))
-    check_projector(projector, target, name=path.name)
+    if target is not None:
+        check_projector(projector, target, name=path.name)
     return projector
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import load_catalog
-from eaglelocal.catalog.reference import REFERENCE_FORMS, EmbeddedModel, File, Profile, Repo, parse_reference
+from eaglelocal.catalog.reference import REFERENCE_FORMS, EmbeddedModel, File, Profile, Reference, Repo
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.gguf.draft_pairing import read_model
@@ -22,10 +22,9 @@ from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.pooling import read_task
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.cached_files import find_cached
-from eaglelocal.hub.hub_cache import CachedModel
 from eaglelocal.hub.hub_references import make_hub_reference
 from eaglelocal.hub.inflation.inflate import Progress, inflate, parse_demo_reference
-from eaglelocal.hub.typed_path import list_gguf_names, resolve_file
+from eaglelocal.hub.typed_path import check_file, list_gguf_names
 
 NATIVE = "demo@native"
 EXAMPLES = ("demo", NATIVE, "demo@1b", "demo@1b:bf16", "demo@8b:q4_0")
@@ -50,16 +49,22 @@ class FoundTarget:
     repo: str = ""
 
 
-def find_target(reference: str, *, on_progress: Progress) -> FoundTarget:
+def find_target(reference: Reference, *, on_progress: Progress) -> FoundTarget:
     """Resolve a target reference. Raises UsageError if it is unclear, ModelFileError on a bad or missing file."""
-    parsed = parse_reference(reference)
-    match parsed:
-        case EmbeddedModel():
-            return _find_embedded(reference, on_progress)
-        case File():
-            return read_target(resolve_file(reference))
+    match reference:
+        case EmbeddedModel(text) if text == NATIVE:
+            target, head = demo_sources()
+            return read_target(target, label="embedded guide (native size)", head=head)
+        case EmbeddedModel(text):
+            return _inflate_demo(text, on_progress)
+        case File(path):
+            check_file(path)
+            return read_target(path)
         case Profile() | Repo():
-            model = _find_in_cache(parsed)
+            catalog = load_catalog()
+            if isinstance(reference, Profile) and reference.id.lower() not in catalog.targets:
+                raise make_unknown_target_error(reference.id, catalog.targets)
+            model = find_cached(locations.hub_cache_dir(), make_hub_reference(reference, catalog))
             return replace(read_target(model.path), repo=model.repo)
 
 
@@ -96,21 +101,6 @@ def make_unknown_target_error(reference: str, known: Iterable[str] = ()) -> Usag
     near = difflib.get_close_matches(reference, [*EXAMPLES, *known, *list_gguf_names(Path())], n=1)
     guess = f"did you mean `{near[0]}`? " if near else ""
     return UsageError(f"unknown target {reference!r}", hint=f"{guess}use {REFERENCE_FORMS}")
-
-
-def _find_in_cache(parsed: Profile | Repo) -> CachedModel:
-    """Return a model in the hub's cache. Raises ModelFileError with the command that fetches it."""
-    catalog = load_catalog()
-    if isinstance(parsed, Profile) and parsed.id.lower() not in catalog.targets:
-        raise make_unknown_target_error(parsed.id, catalog.targets)
-    return find_cached(locations.hub_cache_dir(), make_hub_reference(parsed, catalog))
-
-
-def _find_embedded(reference: str, on_progress: Progress) -> FoundTarget:
-    if reference == NATIVE:
-        target, head = demo_sources()
-        return read_target(target, label="embedded guide (native size)", head=head)
-    return _inflate_demo(reference, on_progress)
 
 
 def _inflate_demo(reference: str, on_progress: Progress) -> FoundTarget:

@@ -1,4 +1,4 @@
-"""Resolution of a path that a user typed: an existing file, or an error that helps.
+"""Check of a path that a user typed: an existing file, or an error that helps.
 
 Searches folders for similar names only if something is wrong. Does not know what the file is for.
 """
@@ -15,14 +15,12 @@ from eaglelocal.errors import ModelFileError
 MAX_LISTED = 500  # names that are read from a folder
 
 
-def resolve_file(reference: str, *, hint: str = "`eaglelocal ls` lists the models on this disk") -> Path:
-    """Return the file's path. Raises ModelFileError on a folder or a missing file; `hint`: if no name is similar."""
-    path = Path(os.path.expanduser(reference))
+def check_file(path: Path, *, hint: str = "`eaglelocal ls` lists the models on this disk") -> None:
+    """Raise ModelFileError on a folder or a missing file; `hint`: if no name is similar."""
     if os.path.isdir(path):
         raise ModelFileError(f"{path} is a folder", hint=_suggest_file(path))
     if not os.path.exists(path):  # unlike Path.exists, also false on a name that no file can have
         raise ModelFileError(f"{path} does not exist", hint=_suggest_near(path) or hint)
-    return path
 
 
 def list_gguf_names(folder: Path) -> list[str]:

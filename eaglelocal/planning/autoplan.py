@@ -22,7 +22,7 @@ from eaglelocal.planning.decision import DEFAULT_CTX, EMBEDDED, Decision
 from eaglelocal.planning.disk_choice import choose_on_disk, explain_missing_draft
 from eaglelocal.planning.eviction import Needs, subtract_other_models
 from eaglelocal.planning.gpu_selection import select_gpus
-from eaglelocal.planning.local_models import LocalModel, list_cached_models, make_demo_option, make_option
+from eaglelocal.planning.local_models import LocalModel, list_cached_models, make_demo_option, make_local_option
 from eaglelocal.planning.machine_spec import MachineSpec, make_machine_spec
 from eaglelocal.planning.measured_costs import measured_costs
 from eaglelocal.planning.options import ModelOption
@@ -32,21 +32,6 @@ from eaglelocal.probe.probe import probe
 # What a model may lose to make room for a projector that nobody asked for, or for other models: a tenth of its speed,
 # and context beyond this many tokens.
 SPEED_KEPT, CTX_KEPT = 0.9, 16384
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class BestCandidate:
-    """The best way to run one of some models here.
-
-    needs              its memory
-    without_draft      the reason why the draft on disk is left out; empty: it is not
-    without_projector  whether the projector on disk is left out
-    """
-
-    candidate: Candidate
-    needs: Needs
-    without_draft: str = ""
-    without_projector: bool = False
 
 
 def autoplan(options: RunOptions, *, other_needs: Needs = ()) -> Decision:
@@ -59,9 +44,10 @@ def autoplan(options: RunOptions, *, other_needs: Needs = ()) -> Decision:
     """
     if options.target is None:
         return _choose_target(options, tuple(list_cached_models(options, load_catalog())), other_needs)
-    if isinstance(parse_reference(options.target), EmbeddedModel):
-        return _plan_embedded(options, options.target, other_needs)
-    return _plan_files(options, find_files(options.target, options), options.target, other_needs)
+    reference = parse_reference(options.target)
+    if isinstance(reference, EmbeddedModel):
+        return _plan_embedded(options, reference.text, other_needs)
+    return _plan_files(options, find_files(reference, options), other_needs)
 
 
 def replan(decision: Decision, *, other_needs: Needs = ()) -> Decision:
@@ -71,20 +57,20 @@ def replan(decision: Decision, *, other_needs: Needs = ()) -> Decision:
         return _choose_target(options, decision.models_on_disk, other_needs)
     if decision.files is None or options.target is None:
         return autoplan(options, other_needs=other_needs)
-    return _plan_files(options, decision.files, options.target, other_needs)
+    return _plan_files(options, decision.files, other_needs)
 
 
-def _plan_files(options: RunOptions, files: ModelFiles, reference: str, other_needs: Needs) -> Decision:
+def _plan_files(options: RunOptions, files: ModelFiles, other_needs: Needs) -> Decision:
+    """Plan the model that the options name, whose files were found."""
     decision = Decision(options, files=files)
     if files.task is not ModelTask.TEXT:  # an embedding model has its own sizes: nothing is to decide
         return decision
     try:
         catalog = load_catalog()
         machine = subtract_other_models(this_machine(catalog), other_needs)
-        best = find_best([make_option(files, reference, options, catalog)], machine, options)
+        return find_best(decision, [make_local_option(files, decision.target, options, catalog)], machine)
     except EagleLocalError:
         return decision
-    return apply_best(decision, best)
 
 
 def _choose_target(options: RunOptions, on_disk: Sequence[LocalModel], other_needs: Needs) -> Decision:
@@ -92,15 +78,13 @@ def _choose_target(options: RunOptions, on_disk: Sequence[LocalModel], other_nee
         return Decision(options, chosen=EMBEDDED)
     machine = subtract_other_models(this_machine(load_catalog()), other_needs)
     models = {option.reference: (option, files) for option, files in on_disk}
-    best = find_best([option for option, _ in models.values()], machine, options)
-    decision = Decision(options, models_on_disk=tuple(on_disk))
-    if best is None:
-        intro = "none of the models on disk fits this machine with these options"
-        return dataclasses.replace(decision, chosen=EMBEDDED, intro=intro, fits=False)
+    decision = Decision(options, chosen=EMBEDDED, models_on_disk=tuple(on_disk))
+    best = find_best(decision, [option for option, _ in models.values()], machine)
+    if best.candidate is None:
+        return dataclasses.replace(best, intro="none of the models on disk fits this machine with these options")
     reference = best.candidate.option.reference
     intro = f"{reference}, of {len(models)} on disk" if len(models) > 1 else reference
-    chosen = dataclasses.replace(decision, chosen=reference, files=models[reference][1], intro=intro)
-    return apply_best(chosen, best)
+    return dataclasses.replace(best, chosen=reference, files=models[reference][1], intro=intro)
 
 
 def _plan_embedded(options: RunOptions, reference: str, other_needs: Needs) -> Decision:
@@ -114,7 +98,7 @@ def _plan_embedded(options: RunOptions, reference: str, other_needs: Needs) -> D
         if not machine.gpus:
             return decision
         option = limit_context(make_demo_option(reference, options, catalog), options, DEFAULT_CTX)
-        return apply_best(decision, find_best([option], machine, options))
+        return find_best(decision, [option], machine)
     except EagleLocalError:
         return decision
 
@@ -123,31 +107,17 @@ def this_machine(catalog: Catalog) -> MachineSpec:
     return make_machine_spec(probe(), catalog.machines)
 
 
-def apply_best(decision: Decision, best: BestCandidate | None) -> Decision:
-    """Return the decision with the best way to run; if that is None, with `fits` False."""
-    if best is None:
-        return dataclasses.replace(decision, fits=False)
-    return dataclasses.replace(
-        decision,
-        candidate=best.candidate,
-        needs=best.needs,
-        without_draft=best.without_draft,
-        without_projector=best.without_projector,
-    )
-
-
-def find_best(models: Sequence[ModelOption], machine: MachineSpec, options: RunOptions) -> BestCandidate | None:
-    """Return the best way to run one of the models; None if none fits. Raises UsageError on GPUs that are not there.
+def find_best(decision: Decision, models: Sequence[ModelOption], machine: MachineSpec) -> Decision:
+    """Return the decision with the best way to run one of the models; with `fits` False if none fits.
 
     A projector that was not asked for is left out if it would make the model slow or short of context, or another model
-    the best.
+    the best. Raises UsageError on GPUs that are not there.
     """
-    best = _find_best(models, machine, options)
-    if options.mmproj != AUTO or not any(option.projector for option in models):
+    best = _find_best(decision, models, machine)
+    if decision.options.mmproj != AUTO or not any(option.projector for option in models):
         return best
-    text_only = [dataclasses.replace(option, projector=None) for option in models]
-    without = _find_best(text_only, machine, options)
-    if without is None or (best is not None and costs_little(best.candidate, without.candidate)):
+    without = _find_best(decision, [dataclasses.replace(option, projector=None) for option in models], machine)
+    if without.candidate is None or (best.candidate is not None and costs_little(best.candidate, without.candidate)):
         return best
     return dataclasses.replace(without, without_projector=True)
 
@@ -160,16 +130,21 @@ def costs_little(smaller: Candidate, largest: Candidate) -> bool:
     return is_same and is_long and smaller.prediction.spec_tok_s >= SPEED_KEPT * largest.prediction.spec_tok_s
 
 
-def _find_best(models: Sequence[ModelOption], machine: MachineSpec, options: RunOptions) -> BestCandidate | None:
+def _find_best(decision: Decision, models: Sequence[ModelOption], machine: MachineSpec) -> Decision:
+    options = decision.options
     # On a CPU long contexts are for those who ask: each drafted row attends more slowly after them.
     if not select_gpus(machine, options).gpus or options.gpu_layers == 0:
         models = [limit_context(option, options, DEFAULT_CTX) for option in models]
     best = choose_on_disk(models, machine, options, measured=measured_costs(models, machine))
     if best is None:
-        return None
+        return dataclasses.replace(decision, fits=False)
     evaluator = make_evaluator(machine, options)
-    needs = evaluator.estimate_memory(best.option, best.draft, best.setup, best.offload).buffers
-    return BestCandidate(best, needs, explain_missing_draft(best, machine, options))
+    return dataclasses.replace(
+        decision,
+        candidate=best,
+        needs=evaluator.estimate_memory(best.option, best.draft, best.setup, best.offload).buffers,
+        without_draft=explain_missing_draft(best, machine, options),
+    )
 
 
 def limit_context(option: ModelOption, options: RunOptions, max_context: int) -> ModelOption:

@@ -15,6 +15,7 @@ from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.catalog.draft_entries import MTP
 from eaglelocal.catalog.reference import Profile
 from eaglelocal.catalog.target_entries import TargetEntry
+from eaglelocal.core.run_options import AUTO
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.head_requantization import BEST_TYPE, requantize_header
 from eaglelocal.gguf.header import Header
@@ -27,9 +28,13 @@ from eaglelocal.hub.hub_references import make_hub_reference, resolve_draft_refe
 from eaglelocal.hub.projector_resolver import find_projector
 from eaglelocal.hub.repo_builds import normalize_quant
 from eaglelocal.hub.target_resolver import FoundTarget, read_target
-from eaglelocal.planning.options import DraftOnDisk, DraftOption, ModelOption, make_catalog_options, make_file_option
-
-AUTO = "auto"
+from eaglelocal.planning.options import (
+    DraftOption,
+    ModelOption,
+    make_catalog_options,
+    make_draft_option,
+    make_file_option,
+)
 
 
 def entry_options(target: TargetEntry, catalog: Catalog, *, quant: str | None = None) -> Iterator[ModelOption]:
@@ -103,10 +108,11 @@ def _found(target: TargetEntry, quant: str, catalog: Catalog) -> FoundTarget | N
 
 def _drafts(option: ModelOption, found: FoundTarget, catalog: Catalog) -> Iterator[DraftOption]:
     """Yield the draft of `--draft auto`, then the catalog's others, on disk or not, and last the model-free ones."""
-    auto = _auto_draft(found)
-    own = None if auto is None else next((draft for draft in option.drafts if _is_file_of(draft, auto, catalog)), None)
+    own, auto = None, _find_auto_draft(found)
     if auto is not None:
-        yield auto.as_option if own is None else _exact(own, auto.header)
+        label, kind, file = auto
+        own = next((draft for draft in option.drafts if _is_file_of(draft, file, kind, catalog)), None)
+        yield _exact(own, file) if own else make_draft_option(label, read_draft_shape(file, kind))
     for draft in option.drafts:
         if draft is own:
             continue
@@ -118,12 +124,12 @@ def _exact(draft: DraftOption, header: Header) -> DraftOption:
     return replace(draft, shape=read_draft_shape(header, draft.kind), is_here=True, import_from="", notes=())
 
 
-def _auto_draft(found: FoundTarget) -> DraftOnDisk | None:
+def _find_auto_draft(found: FoundTarget) -> tuple[str, str, Header] | None:
+    """Return label, kind and header of the draft of `--draft auto`, as it will be loaded; None if none has a file."""
     try:
         draft = find_draft(AUTO, found)
-        if draft.header is None:
-            return None
-        return DraftOnDisk(draft.label, requantize_header(draft.header, BEST_TYPE), kind=draft.kind)
+        header = None if draft.header is None else requantize_header(draft.header, BEST_TYPE)
+        return None if header is None else (draft.label, draft.kind, header)
     except EagleLocalError:
         return None
 
@@ -143,15 +149,14 @@ def _draft_header(draft: DraftOption, found: FoundTarget, catalog: Catalog) -> H
         return None
 
 
-def _is_file_of(option: DraftOption, draft: DraftOnDisk, catalog: Catalog) -> bool:
+def _is_file_of(option: DraftOption, header: Header, kind: str, catalog: Catalog) -> bool:
     """Return whether a file is that of a catalog draft: from its repository, or imported and named after it.
 
     The draft of an entry for the target's own MTP layer is that layer.
     """
     entry = catalog.drafts.get(option.id)
     if entry is not None and entry.is_in_target:
-        return draft.kind == MTP
-    header = draft.header
+        return kind == MTP
     repos = [repo for repo in (entry.repo, entry.gguf_repo) if repo] if entry else []
     name = header.metadata.get("general.name")
     folders = {repo_folder(Path(), repo).name for repo in repos}

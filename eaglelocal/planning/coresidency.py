@@ -23,7 +23,7 @@ from eaglelocal.memory.placement import used_gpus
 from eaglelocal.planning.autoplan import CTX_KEPT, costs_little, replan, this_machine
 from eaglelocal.planning.decision import Decision
 from eaglelocal.planning.eviction import Needs, choose_victims
-from eaglelocal.planning.resolve import context_size
+from eaglelocal.planning.resolve import choose_ctx
 
 LOGIT_BYTES = 4
 
@@ -92,7 +92,7 @@ def minimum_needs(decision: Decision, free_memory: Sequence[FreeMemory]) -> Need
     if files is None:
         return ()
     if files.task is not ModelTask.TEXT:
-        n_ctx = context_size(options.ctx, files.target)
+        n_ctx = choose_ctx(options.ctx, files.target)
         return embedding_needs(files.target.header, n_ctx, free_memory, gpu_layers=options.gpu_layers)
     if decision.candidate is None or decision.candidate.setup.n_ctx <= CTX_KEPT or options.ctx is not None:
         return decision.needs

@@ -6,69 +6,68 @@ Reads headers, loads nothing. An option's drafts are those that may be loaded fo
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import Catalog
+from eaglelocal.catalog.draft_entries import EAGLE
+from eaglelocal.catalog.reference import Repo
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import AUTO, NONE, RunOptions
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.head_requantization import requantize_header, requantized_type
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.projector import Projector
+from eaglelocal.gguf.model_shape import ModelShape, read_draft_shape
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.hub_cache import list_models
-from eaglelocal.hub.inflation.demo_shape import plan_demo
+from eaglelocal.hub.inflation.demo_shape import PlannedDemo, plan_demo
 from eaglelocal.hub.inflation.demo_sizes import DemoSize
 from eaglelocal.hub.inflation.inflate import inflated_paths, parse_demo_reference
-from eaglelocal.hub.inventory import describe_file
 from eaglelocal.hub.model_files import ModelFiles, find_files
-from eaglelocal.hub.projector_resolver import AUTO_HINT, read_projector_file
+from eaglelocal.hub.projector_resolver import read_projector_file
 from eaglelocal.hub.target_resolver import NATIVE, demo_sources
-from eaglelocal.hub.typed_path import resolve_file
 from eaglelocal.planning.options import (
-    DraftOnDisk,
-    DraftOption,
+    NO_DRAFT,
     ModelOption,
-    TargetOnDisk,
+    TargetBuild,
     make_disk_option,
+    make_draft_option,
     make_file_option,
 )
 from eaglelocal.planning.predicted_acceptance import PredictedAcceptance
 
 DEMO_HEAD = "its own EAGLE-3.1 head"
 DEMO_ACCEPTANCE = PredictedAcceptance.of(((5, 3.41), (7, 3.8)), default=0.0)  # of the embedded head on held-out prompts
-NO_DRAFT = DraftOption(id=NONE, kind=NONE)
 
 LocalModel = tuple[ModelOption, ModelFiles]  # a model on this disk, for the planner, and its files
 
 
 def list_cached_models(options: RunOptions, catalog: Catalog) -> Iterator[LocalModel]:
     """Yield the models in the hub cache that write text. Unreadable files are skipped; `eaglelocal ls` names them."""
-    for model in list_models(locations.hub_cache_dir()):
-        if describe_file(model.path).kind != "model":
-            continue
-        try:
-            files = find_files(model.reference, options)
-            yield make_option(files, model.reference, options, catalog), files
-        except EagleLocalError:
-            continue
+    for repo, tag in dict.fromkeys((model.repo, model.build.tag) for model in list_models(locations.hub_cache_dir())):
+        with suppress(EagleLocalError):
+            files = find_files(Repo(repo, tag), options)
+            if files.task is ModelTask.TEXT:
+                yield make_local_option(files, f"{repo}:{tag}", options, catalog), files
 
 
-def make_option(files: ModelFiles, reference: str, options: RunOptions, catalog: Catalog) -> ModelOption:
+def make_local_option(files: ModelFiles, reference: str, options: RunOptions, catalog: Catalog) -> ModelOption:
     """Return the planner's option of a run's files. Raises ModelFileError on senseless keys."""
     target, draft = files.target, files.draft
     head = None
     if draft.header is not None:
-        head = DraftOnDisk(draft.label, make_loaded_header(draft.header, options), kind=draft.kind)
+        head = make_draft_option(draft.label, read_loaded_shape(draft.header, draft.kind, options))
     option = make_file_option(target.header, reference=reference, label=target.label, catalog=catalog, draft=head)
     option = dataclasses.replace(option, projector=files.projector.projector)
     return restrict_drafts(option, options) if draft.kind != NONE else dataclasses.replace(option, drafts=(NO_DRAFT,))
 
 
-def make_loaded_header(header: Header, options: RunOptions) -> Header:
-    """Return the header of a draft as it will be loaded: heads are copied in fewer bits."""
-    return requantize_header(header, requantized_type(options.draft_type))
+def read_loaded_shape(header: Header, kind: str, options: RunOptions) -> ModelShape:
+    """Return the shape of a draft as it will be loaded: heads are copied in fewer bits."""
+    return read_draft_shape(requantize_header(header, requantized_type(options.draft_type)), kind)
 
 
 def restrict_drafts(option: ModelOption, options: RunOptions) -> ModelOption:
@@ -90,8 +89,7 @@ def choose_projector(option: ModelOption, options: RunOptions) -> ModelOption:
         return option
     if options.mmproj == NONE:
         return dataclasses.replace(option, projector=None)
-    path = resolve_file(options.mmproj, hint=AUTO_HINT)
-    named = read_projector_file(path, option.header) if option.header else Projector.from_header(read_header(path))
+    named = read_projector_file(Path(os.path.expanduser(options.mmproj)), option.header)
     return dataclasses.replace(option, projector=named)
 
 
@@ -105,24 +103,22 @@ def make_demo_option(reference: str, options: RunOptions, catalog: Catalog) -> M
         size = parse_demo_reference(reference)
         paths = inflated_paths(size, source_target=target, source_head=head, folder=locations.generated_models_dir())
         if not paths.complete:
-            return restrict_drafts(make_disk_option(_plan_unwritten(reference, size, target, head), catalog), options)
+            drawn = plan_demo(size, target, head)
+            return restrict_drafts(_make_unwritten_option(reference, size, drawn, catalog), options)
         target, head = paths.target, paths.head
-    draft = DraftOnDisk(DEMO_HEAD, make_loaded_header(read_header(head), options), DEMO_ACCEPTANCE)
-    header = read_header(target)
-    option = make_file_option(header, reference=reference, label=reference, catalog=catalog, draft=draft)
+    draft = make_draft_option(DEMO_HEAD, read_loaded_shape(read_header(head), EAGLE, options), DEMO_ACCEPTANCE)
+    option = make_file_option(read_header(target), reference=reference, label=reference, catalog=catalog, draft=draft)
     return restrict_drafts(option, options)
 
 
-def _plan_unwritten(reference: str, size: DemoSize, target: Path, head: Path) -> TargetOnDisk:
-    drawn = plan_demo(size, target, head)
-    return TargetOnDisk(
+def _make_unwritten_option(reference: str, size: DemoSize, drawn: PlannedDemo, catalog: Catalog) -> ModelOption:
+    build = TargetBuild(
         reference=reference,
         label=reference,
         quant=size.type.upper(),
         shape=drawn.target,
+        num_bytes=drawn.target.weights_bytes,
         parameters=drawn.num_parameters,
         active=drawn.num_parameters,
-        draft=drawn.head,
-        draft_label=DEMO_HEAD,
-        acceptance=DEMO_ACCEPTANCE,
     )
+    return make_disk_option(build, catalog, make_draft_option(DEMO_HEAD, drawn.head, DEMO_ACCEPTANCE))

@@ -48,14 +48,10 @@ class Age:
         return float(WORTH_OF_YEAR**self.years)
 
 
-def age_of(target: TargetEntry, catalog: Catalog) -> Age:
-    return Age(target.released, usual=catalog.median_release)
-
-
-def age_of_file(header: Header, catalog: Catalog) -> Age:
+def find_age(header: Header, catalog: Catalog) -> Age:
     """Return the age of the catalog entry that the file is or derives from, by its names or its repository."""
     target = _named(header, catalog) or _from_repo(header, catalog)
-    return age_of(target, catalog) if target else Age(usual=catalog.median_release)
+    return Age(target.released if target else "", usual=catalog.median_release)
 
 
 def _named(header: Header, catalog: Catalog) -> TargetEntry | None:

@@ -19,6 +19,7 @@ from eaglelocal.catalog.estimated_shapes import (
 )
 from eaglelocal.catalog.target_entries import EntryShape, Quantization, TargetEntry
 from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
+from eaglelocal.core.run_options import NONE
 from eaglelocal.gguf.architectures import (
     BLOCK,
     HYBRID_ARCHITECTURES,
@@ -27,10 +28,10 @@ from eaglelocal.gguf.architectures import (
     ROLLBACK_ARCHITECTURES,
 )
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.model_shape import ModelShape, count_parameters, read_draft_shape, shape_of
+from eaglelocal.gguf.model_shape import ModelShape, count_parameters, shape_of
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.hub.repo_builds import read_quantization
-from eaglelocal.planning.model_age import Age, age_of, age_of_file
+from eaglelocal.planning.model_age import Age, find_age
 from eaglelocal.planning.predicted_acceptance import HEAD_DEFAULT, MODEL_DEFAULT, MTP_DEFAULT, PredictedAcceptance
 from eaglelocal.planning.quality import NATIVE, effective_b
 from eaglelocal.planning.speed import SpeedModel, arithmetic_of
@@ -64,6 +65,9 @@ class DraftOption:
     def is_at_hand(self) -> bool:
         """Return whether nothing has to be fetched for it."""
         return self.shape is None or self.is_here
+
+
+NO_DRAFT = DraftOption(id=NONE, kind=NONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,42 +107,95 @@ class ModelOption:
         return self.quality_b * self.age.worth
 
 
+# ---- from both
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetBuild:
+    """A target in one quantization, with the sizes that its speed and quality follow from.
+
+    quant      as its name or header calls it, else the type of most of its bytes
+    num_bytes  of its weights
+    active     number of parameters that one token is multiplied with
+    """
+
+    reference: str
+    label: str
+    quant: str
+    shape: ModelShape
+    num_bytes: int
+    parameters: float
+    active: float
+
+
+def make_option(
+    build: TargetBuild, drafts: tuple[DraftOption, ...], catalog: Catalog, *, computed_quant: str = ""
+) -> ModelOption:
+    """Return the option of a target. `computed_quant`: the type that it is computed in, if not `build.quant`."""
+    bits_per_weight = 8.0 * build.num_bytes / max(build.parameters, 1.0)
+    return ModelOption(
+        target=build.label,
+        quant=build.quant,
+        reference=build.reference,
+        model=SpeedModel(
+            shape=build.shape,
+            parameters=build.parameters,
+            active_parameters=build.active,
+            arithmetic=arithmetic_of(computed_quant or build.quant, bits_per_weight),
+        ),
+        quality_b=effective_b(
+            parameters_b=build.parameters / 1e9,
+            active_b=build.active / 1e9,
+            quant=build.quant,
+            bits_per_weight=bits_per_weight,
+            quants=catalog.quants,
+        ),
+        age=Age(),
+        drafts=drafts,
+        max_context=build.shape.max_context,
+    )
+
+
+def list_lookup_options(architecture: str, *, has_state: bool) -> tuple[DraftOption, ...]:
+    """Return the model-free ways to draft: an n-gram lookup, or none if rejected tokens cannot be rolled back.
+
+    A target with recurrent state may also draft nothing: the states that a rollback needs may be worth more as free
+    memory.
+    """
+    keeps_state = has_state or architecture in HYBRID_ARCHITECTURES | RECURRENT_ARCHITECTURES
+    if keeps_state and architecture not in ROLLBACK_ARCHITECTURES:
+        return (NO_DRAFT,)
+    notes = ("lookup in the text so far: pays where a text repeats itself",)
+    lookup = DraftOption(id=NGRAM, kind=NGRAM, notes=notes)
+    return (lookup, NO_DRAFT) if has_state else (lookup,)
+
+
 # ---- from the catalog
 def make_catalog_options(target: TargetEntry, catalog: Catalog, *, quant: str | None = None) -> Iterator[ModelOption]:
     """Yield an option for each quantization of the target, or only for `quant`."""
     for quantization in target.quantizations.values():
         if quant is None or quantization.name.lower() == quant.lower():
-            yield make_catalog_option(target, quantization, catalog)
+            yield _make_catalog_option(target, quantization, catalog)
 
 
-def make_catalog_option(target: TargetEntry, quantization: Quantization, catalog: Catalog) -> ModelOption:
-    outline = target.outline
-    shape = estimate_target_shape(outline, quantization.name, quantization.num_bytes)
-    computed = NATIVE if NATIVE in target.quantizations else quantization.name  # experts keep their native type
-    drafts, unusable = find_draft_options(target, shape, catalog)
-    return ModelOption(
-        target=target.id,
-        quant=quantization.name,
+def _make_catalog_option(target: TargetEntry, quantization: Quantization, catalog: Catalog) -> ModelOption:
+    outline, is_unseen = target.outline, quantization.confidence != "page"
+    build = TargetBuild(
         reference=f"{target.id}:{quantization.name}",
-        model=SpeedModel(
-            shape=shape,
-            parameters=outline.parameters_b * 1e9,
-            active_parameters=outline.active_parameters_b * 1e9,
-            arithmetic=arithmetic_of(computed, 8.0 * quantization.num_bytes / (outline.parameters_b * 1e9)),
-        ),
-        quality_b=effective_b(
-            parameters_b=outline.parameters_b,
-            active_b=outline.active_parameters_b,
-            quant=quantization.name,
-            bits_per_weight=8.0 * quantization.num_bytes / (outline.parameters_b * 1e9),
-            quants=catalog.quants,
-        ),
-        age=age_of(target, catalog),
-        drafts=drafts,
+        label=target.id,
+        quant=quantization.name,
+        shape=estimate_target_shape(outline, quantization.name, quantization.num_bytes),
+        num_bytes=quantization.num_bytes,
+        parameters=outline.parameters_b * 1e9,
+        active=outline.active_parameters_b * 1e9,
+    )
+    drafts, unusable = find_draft_options(target, build.shape, catalog)
+    # experts keep their native type
+    option = make_option(build, drafts, catalog, computed_quant=NATIVE if NATIVE in target.quantizations else "")
+    return replace(
+        option,
+        age=Age(target.released, usual=catalog.median_release),
         unusable=unusable,
-        max_context=outline.max_context,
-        is_unseen=quantization.confidence != "page",
-        notes=("the size of this file is computed, not seen",) if quantization.confidence != "page" else (),
+        is_unseen=is_unseen,
+        notes=("the size of this file is computed, not seen",) if is_unseen else (),
     )
 
 
@@ -156,26 +213,8 @@ def find_draft_options(
             unusable.append(UnusableDraft(draft.id, problem))
         else:
             drafts.append(_draft_option(draft, target.outline, shape))
-    return (*drafts, *lookup_options(target.outline.architecture, has_state=bool(target.outline.state_bytes))), tuple(
-        unusable
-    )
-
-
-def lookup_options(architecture: str, *, has_state: bool) -> tuple[DraftOption, ...]:
-    """Return the model-free ways to draft: a lookup, and for a target with recurrent state also none.
-
-    The states that a lookup's rollback needs may be worth more as free memory.
-    """
-    draft = lookup_option(architecture, has_state=has_state)
-    return (draft, DraftOption(id="none", kind="none")) if has_state and draft.kind == NGRAM else (draft,)
-
-
-def lookup_option(architecture: str, *, has_state: bool) -> DraftOption:
-    """Return the model-free way to draft: an n-gram lookup; none if rejected tokens cannot be rolled back."""
-    keeps_state = has_state or architecture in HYBRID_ARCHITECTURES | RECURRENT_ARCHITECTURES
-    if keeps_state and architecture not in ROLLBACK_ARCHITECTURES:
-        return DraftOption(id="none", kind="none")
-    return DraftOption(id="ngram", kind=NGRAM, notes=("lookup in the text so far: pays where a text repeats itself",))
+    lookups = list_lookup_options(target.outline.architecture, has_state=bool(target.outline.state_bytes))
+    return (*drafts, *lookups), tuple(unusable)
 
 
 def _problem(draft: DraftEntry, target: EntryShape) -> str:
@@ -207,115 +246,44 @@ def _draft_option(draft: DraftEntry, target: EntryShape, shape: ModelShape) -> D
 
 
 # ---- from files
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetOnDisk:
-    """A target that is on disk, or can be written to it, with the exact sizes of its header.
-
-    quant        as its name or header calls it, else the type of most of its bytes
-    active       number of parameters that one token is multiplied with
-    draft        the head or small model that belongs to it
-    """
-
-    reference: str
-    label: str
-    quant: str
-    shape: ModelShape
-    parameters: float
-    active: float
-    draft: ModelShape | None = None
-    draft_label: str = ""
-    acceptance: PredictedAcceptance | None = None
-
-    @property
-    def bits_per_weight(self) -> float:
-        return 8.0 * self.shape.weights_bytes / max(self.parameters, 1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class DraftOnDisk:
-    """The head or small model on disk that belongs to a target. `acceptance` None: nothing was reported.
-
-    kind  mtp if the MTP layer of that file is meant
-    """
-
-    label: str
-    header: Header
-    acceptance: PredictedAcceptance | None = None
-    kind: str = ""
-
-    @property
-    def shape(self) -> ModelShape:
-        """Return the draft's shape. Raises ModelFileError on senseless keys."""
-        return read_draft_shape(self.header, self.kind)
-
-    @property
-    def as_option(self) -> DraftOption:
-        """Return the way to draft with it. Raises ModelFileError on senseless keys."""
-        return draft_option_on_disk(self.label, self.shape, self.acceptance)
-
-
 def make_file_option(
-    header: Header, *, reference: str, label: str, catalog: Catalog, draft: DraftOnDisk | None = None
+    header: Header, *, reference: str, label: str, catalog: Catalog, draft: DraftOption | None = None
 ) -> ModelOption:
-    """Return the option of a file, with its exact sizes. Raises ModelFileError on senseless keys."""
+    """Return the option of a file, with its exact sizes. Raises ModelFileError on senseless keys.
+
+    draft  the head or small model that belongs to it
+    """
     shape = shape_of(header)
     parameters, active = count_parameters(header, shape)
-    found = TargetOnDisk(
+    build = TargetBuild(
         reference=reference,
         label=label,
         quant=read_quantization(header) or header.main_type,
         shape=shape,
+        num_bytes=shape.weights_bytes,
         parameters=parameters,
         active=active,
-        draft=draft.shape if draft else None,
-        draft_label=draft.label if draft else "",
-        acceptance=draft.acceptance if draft else None,
     )
-    return replace(make_disk_option(found, catalog), age=age_of_file(header, catalog), header=header)
+    return replace(make_disk_option(build, catalog, draft), age=find_age(header, catalog), header=header)
 
 
-def make_disk_option(found: TargetOnDisk, catalog: Catalog) -> ModelOption:
-    return ModelOption(
-        target=found.label,
-        quant=found.quant,
-        reference=found.reference,
-        model=SpeedModel(
-            shape=found.shape,
-            parameters=found.parameters,
-            active_parameters=found.active,
-            arithmetic=arithmetic_of(found.quant, found.bits_per_weight),
-        ),
-        quality_b=effective_b(
-            parameters_b=found.parameters / 1e9,
-            active_b=found.active / 1e9,
-            quant=found.quant,
-            bits_per_weight=found.bits_per_weight,
-            quants=catalog.quants,
-        ),
-        age=Age(),
-        drafts=_disk_drafts(found),
-        max_context=found.shape.max_context,
-        is_here=True,
-    )
+def make_disk_option(build: TargetBuild, catalog: Catalog, draft: DraftOption | None) -> ModelOption:
+    """Return the option of a target that is on disk, or can be written to it, with the draft that belongs to it."""
+    shape = build.shape
+    drafts = list_lookup_options(shape.architecture, has_state=shape.has_state)
+    has_inputs = shape.architecture in LAYER_INPUT_ARCHITECTURES
+    if draft is not None and drafts[0].kind != NONE and (has_inputs or draft.kind not in (EAGLE, BLOCK)):
+        drafts = (draft, *drafts)
+    return replace(make_option(build, drafts, catalog), is_here=True)
 
 
-def _disk_drafts(found: TargetOnDisk) -> tuple[DraftOption, ...]:
-    shape, draft = found.shape, found.draft
-    without = lookup_options(shape.architecture, has_state=shape.has_state)
-    if draft is None or without[0].kind == "none":
-        return without
-    if draft.architecture in (EAGLE, BLOCK) and shape.architecture not in LAYER_INPUT_ARCHITECTURES:
-        return without
-    return (draft_option_on_disk(found.draft_label, draft, found.acceptance), *without)
-
-
-def draft_option_on_disk(label: str, draft: ModelShape, acceptance: PredictedAcceptance | None) -> DraftOption:
+def make_draft_option(label: str, shape: ModelShape, acceptance: PredictedAcceptance | None = None) -> DraftOption:
     """Return the way to draft with a file on disk; an unreported acceptance is the default of its kind."""
-    kind = draft.architecture if draft.is_head else DRAFT_MODEL
+    kind = shape.architecture if shape.is_head else DRAFT_MODEL
     return DraftOption(
         id=label,
         kind=kind,
-        shape=draft,
+        shape=shape,
         acceptance=acceptance or PredictedAcceptance.of((), default=DEFAULTS[kind]),
         is_here=True,
     )

@@ -6,13 +6,14 @@ Raises here, before any process is started, on whatever would fail or abort late
 
 from __future__ import annotations
 
+from eaglelocal.catalog.reference import parse_reference
 from eaglelocal.core.plan import MAX_SLOTS, Plan
 from eaglelocal.core.request import parse_spec
 from eaglelocal.core.run_options import AUTO, NONE, RunOptions
 from eaglelocal.errors import UsageError
-from eaglelocal.hub.draft_resolver import FoundDraft, make_ngram_draft, requantize_draft
+from eaglelocal.hub.draft_resolver import make_ngram_draft, requantize_draft
 from eaglelocal.hub.inflation.inflate import Progress
-from eaglelocal.hub.model_files import ModelFiles, find_files
+from eaglelocal.hub.model_files import find_files
 from eaglelocal.hub.projector_resolver import FoundProjector
 from eaglelocal.hub.target_resolver import FoundTarget
 from eaglelocal.planning.decision import DEFAULT_CTX, Decision
@@ -30,12 +31,14 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
     """
     options = decision.options
     spec = parse_spec(options.spec)
-    _check_slots(options.parallel)
-    files = decision.files or find_files(decision.target, options, on_progress=on_progress)
-    n_ctx = context_size(decision.ctx, files.target)
-    split, shares = options.split_mode, options.shares
+    if not 1 <= options.parallel <= MAX_SLOTS:
+        raise UsageError(f"--parallel must lie between 1 and {MAX_SLOTS}, not {options.parallel}")
+    files = decision.files or find_files(parse_reference(decision.target), options, on_progress=on_progress)
+    n_ctx = choose_ctx(decision.ctx, files.target)
     projector = FoundProjector() if decision.without_projector else files.projector
-    draft = requantize_draft(_draft(decision, files), options.draft_type, on_progress=on_progress)
+    draft = make_ngram_draft(files.target, decision.without_draft) if decision.without_draft else files.draft
+    split, shares = options.split_mode, options.shares
+    draft = requantize_draft(draft, options.draft_type, on_progress=on_progress)
     return Plan(
         target=files.target.path,
         target_label=files.target.label,
@@ -67,7 +70,7 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
     )
 
 
-def context_size(ctx: int | None, target: FoundTarget) -> int:
+def choose_ctx(ctx: int | None, target: FoundTarget) -> int:
     """Return the context of each slot in tokens: `ctx`, else what the model was trained for, at most DEFAULT_CTX.
 
     Raises UsageError if `ctx` is more than the model was trained for.
@@ -79,12 +82,3 @@ def context_size(ctx: int | None, target: FoundTarget) -> int:
         message = f"--ctx must lie between 1 and {trained}, which {target.label} was trained for, not {ctx}"
         raise UsageError(message, hint=f"`--ctx {trained}`")
     return ctx
-
-
-def _draft(decision: Decision, files: ModelFiles) -> FoundDraft:
-    return make_ngram_draft(files.target, decision.without_draft) if decision.without_draft else files.draft
-
-
-def _check_slots(num_slots: int) -> None:
-    if not 1 <= num_slots <= MAX_SLOTS:
-        raise UsageError(f"--parallel must lie between 1 and {MAX_SLOTS}, not {num_slots}")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from eaglelocal.catalog.reference import EmbeddedModel
 from eaglelocal.cli.train import (
     MAX_HELD_OUT,
     MIN_CONVERSATIONS,
@@ -84,7 +85,7 @@ def test_a_head_must_be_better_than_whatever_it_would_stand_for(
     """`--draft auto` takes a head before a model's own layer, so a poor head would slow it down."""
     asked = []
     monkeypatch.setattr(draft_resolver, "find_draft", lambda reference, found: asked.append(reference) or draft)
-    found = find_target(NATIVE, on_progress=lambda fraction, what: None)
+    found = find_target(EmbeddedModel(NATIVE), on_progress=lambda fraction, what: None)
     assert find_current_draft("none", found) == current_draft
     assert asked == ["auto"]
 

@@ -10,7 +10,7 @@ from eaglelocal.catalog.draft_entries import NGRAM
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.memory.budget import DeviceLoad
 from eaglelocal.planning.candidate import Candidate, Chosen, Rejected
-from eaglelocal.planning.options import lookup_option
+from eaglelocal.planning.options import list_lookup_options
 from eaglelocal.planning.plan_search import SearchOutcome
 from eaglelocal.planning.reasons import explain_choice
 
@@ -185,7 +185,8 @@ def draft_flag(options: RunOptions, candidate: Candidate) -> str:
         return candidate.draft.id
     if candidate.draft.shape is not None:
         return options.draft if options.names_draft and candidate.option.is_here else ""
-    return candidate.draft.kind if lookup_option(shape.architecture, has_state=shape.has_state).kind == NGRAM else ""
+    lookup, *_ = list_lookup_options(shape.architecture, has_state=shape.has_state)
+    return candidate.draft.kind if lookup.kind == NGRAM else ""
 
 
 def continued(begin: str, command: str) -> list[str]:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.planning.model_age import MOST_YEARS, WORTH_OF_YEAR, Age, age_of_file
+from eaglelocal.planning.model_age import MOST_YEARS, WORTH_OF_YEAR, Age, find_age
 from eaglelocal.planning.options import ModelOption, make_file_option
 
 months = st.builds("{:04}-{:02}".format, st.integers(2018, 2032), st.integers(1, 12))
@@ -105,7 +105,7 @@ SMALL = REAL["qwen3-0.6b"]
 def test_a_file_is_as_old_as_the_entry_that_its_names_mean(tmp_path: Path, told: dict[str, str], released: str) -> None:
     header = read_header(write_sketch(tmp_path / "x.gguf", SMALL))
     named = replace(header, metadata={**header.metadata, **told})
-    assert age_of_file(named, catalog()).released == released
+    assert find_age(named, catalog()).released == released
 
 
 def test_a_file_of_a_repository_that_the_catalogue_knows(tmp_path: Path) -> None:
