@@ -158,17 +158,18 @@ def open_session(
 
     joined = join_running_server(settings, output) if choice.target is None else None
     model = joined
-    if joined is None and choice.target is None and settings.target is None:  # planned once, while all memory is free
-        first = decide(options(choice), output)
-        settings = replace(settings, target=first.target)
-        model = load_model(write_plan(first, output), output)
+    if model is None:
+        decision = decide(options(choice), output)
+        if choice.target is None:  # a target that was chosen here is kept: later less memory is free
+            settings = replace(settings, target=decision.target)
+        model = load_model(write_plan(decision, output), output)
     loader = ModelLoader(
         plan=lambda choice: plan_run(options(choice), output),
         load=lambda plan: load_model(plan, output),
     )
     return Session(
         loader=loader,
-        model=model or loader.load(loader.plan(choice)),
+        model=model,
         params=default_sampling(settings),
         conversation=Conversation(settings.system or ""),
         spec=None if joined is None else choose_spec(settings, joined),

@@ -7,6 +7,7 @@ because it may have to write the embedded model or a lighter head; /health answe
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from functools import partial
 from pathlib import Path
@@ -200,11 +201,6 @@ def describe_first(decision: Decision, settings: Settings) -> str:
     return "; ".join(filter(None, [decision.note, fewer]))
 
 
-def write_plans(decisions: dict[str, Decision], output: Output) -> dict[str, Plan]:
-    """Return the plans of all models, with all their files on disk before the first request."""
-    return {name: write_plan(decision, output) for name, decision in decisions.items()}
-
-
 def make_server_state(
     settings: Settings, decisions: dict[str, Decision], access: Access, output: Output
 ) -> ServerState:
@@ -236,12 +232,15 @@ def make_model_manager(
     from eaglelocal.server.model_manager import ModelManager
 
     plans: dict[str, Plan] = {}
-    eviction = EvictionPolicy(most=settings.max_loaded or None)
+
+    @functools.cache
+    def make_plans() -> EvictionPolicy:
+        """Make the plans of all models, with all their files on disk before the first request."""
+        plans.update({name: write_plan(decision, output) for name, decision in decisions.items()})
+        return EvictionPolicy(plans, most=settings.max_loaded or None)
 
     def load(name: str) -> LoadResult:
-        if not plans:
-            plans.update(write_plans(decisions, output))
-            eviction.compute_needs(plans)
+        make_plans()
         client, info = start_engine(plans[name], output, num_retries=ENGINE_RETRIES)
         output.message(model_line(info, plans[name]))
         for note in info.notes:
@@ -254,6 +253,6 @@ def make_model_manager(
         idle_s=settings.idle_unload,
         aliases=settings.alias,
         find_plan=plans.get,
-        choose_victims=eviction.victims,
+        choose_victims=lambda name, loaded: make_plans().victims(name, loaded) if loaded else [],
         before_unload=metrics.read_totals,
     )

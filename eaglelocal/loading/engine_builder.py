@@ -29,7 +29,7 @@ from eaglelocal.loading.calibration_store import save as save_learned
 from eaglelocal.loading.draft_loader import open_drafters
 from eaglelocal.loading.fit import fit_plan
 from eaglelocal.loading.load_notes import collect_notes
-from eaglelocal.loading.model_loader import PlanLoader, Report
+from eaglelocal.loading.model_loader import TARGET_SHARE, PlanLoader, Report
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
 from eaglelocal.probe.thread_count import count_usable_threads
@@ -49,60 +49,50 @@ MIN_FORK, FORK_PART = 32, 512  # tokens; n_ctx / FORK_PART tokens take longer to
 
 
 def build(plan: Plan, report: Report) -> Engine:
-    """Load everything the plan names. Raises EagleLocalError, after freeing what was loaded."""
-    opened = contextlib.ExitStack()
-    try:
-        return build_engine(plan, report, opened)
-    except BaseException:
-        opened.close()
-        raise
-
-
-def build_engine(plan: Plan, report: Report, opened: contextlib.ExitStack) -> Engine:
-    """Open target, draft and engine in order, and register each on the stack, which the engine closes."""
+    """Load everything that the plan names, in order; the engine closes it. Raises EagleLocalError after closing it."""
     started_at = time.perf_counter()
     machine, threads = probe(), plan.threads or count_usable_threads()
     check_batch(plan.num_slots, plan.n_batch)
-    renderer = start_renderer(opened)
-    library = load_library()
-    parts = fit_plan(restore_original_draft(plan), machine, library, threads=threads)
-    plan = parts.plan
-    loader = PlanLoader(parts=parts, library=library, threads=threads, report=report, opened=opened)
-
-    target = loader.load_target()
-    info = read_model(parts.target.header)
-    template = chat_template(target.vocabulary, renderer)
-    wait_for_constraints = loader.prepare_constraints(target)
-    context = loader.open_target_context(target, info)
-    draft = loader.load_draft(target)
-    drafters = open_drafters(loader, draft, target, context)
-    controller = make_controller(plan, drafters, max_siblings=parts.num_branches, makes_kernels=parts.uses_gpu)
-    image_reader, no_images = loader.open_image_reader(target)
-    scheduler = make_scheduler(loader, machine, target, drafters)
-    description = describe_engine(loader, target, drafters)
-    input_processor = make_input_processor(description, target, context, image_reader, template)
-    wait_for_constraints()  # so that calibration is not disturbed
-    notes = collect_notes(parts, info, library, template, no_images=no_images)
-    calibrate(loader, machine, context, drafters, controller)
-    restore_acceptance(loader, controller)
-    engine_info = dataclasses.replace(
-        description,
-        model_bytes=target.size_bytes + (draft.size_bytes if draft not in (None, target) else 0),
-        load_s=time.perf_counter() - started_at,  # mostly calibration
-        notes=notes,
-        architecture=info.architecture,
-        sees_images=image_reader is not None,
-    )
-    return Engine(
-        context=context,
-        input_processor=input_processor,
-        drafters=drafters,
-        controller=controller,
-        scheduler=scheduler,
-        info=engine_info,
-        lanes=threaded_lanes(),
-        close=opened.close,
-    )
+    with contextlib.ExitStack() as opened:
+        renderer = start_renderer(opened)
+        library = load_library()
+        parts = fit_plan(restore_original_draft(plan), machine, library, threads=threads)
+        plan = parts.plan
+        loader = PlanLoader(parts=parts, library=library, threads=threads, report=report, opened=opened)
+        target = loader.load_model(parts.target, 0.0, TARGET_SHARE)
+        info = read_model(parts.target.header)
+        template = chat_template(target.vocabulary, renderer)
+        wait_for_constraints = loader.prepare_constraints(target)
+        context = loader.open_target_context(target, info)
+        draft = loader.load_draft(target)
+        drafters = open_drafters(loader, draft, target, context)
+        controller = make_controller(plan, drafters, max_siblings=parts.num_branches, makes_kernels=parts.uses_gpu)
+        image_reader, no_images = loader.open_image_reader(target)
+        scheduler = make_scheduler(loader, machine, target, drafters)
+        description = describe_engine(loader, target, drafters)
+        input_processor = make_input_processor(description, target, context, image_reader, template)
+        wait_for_constraints()  # so that calibration is not disturbed
+        notes = collect_notes(parts, info, library, template, no_images=no_images)
+        calibrate(loader, machine, context, drafters, controller)
+        restore_acceptance(loader, controller)
+        engine_info = dataclasses.replace(
+            description,
+            model_bytes=target.size_bytes + (draft.size_bytes if draft not in (None, target) else 0),
+            load_s=time.perf_counter() - started_at,  # mostly calibration
+            notes=notes,
+            architecture=info.architecture,
+            sees_images=image_reader is not None,
+        )
+        return Engine(
+            context=context,
+            input_processor=input_processor,
+            drafters=drafters,
+            controller=controller,
+            scheduler=scheduler,
+            info=engine_info,
+            lanes=threaded_lanes(),
+            close=opened.pop_all().close,
+        )
 
 
 def describe_engine(loader: PlanLoader, target: LlamaModel, drafters: tuple[Drafter, ...]) -> EngineInfo:

@@ -24,25 +24,22 @@ class ModelHeader:
 
 
 def read_models(plan: Plan) -> tuple[ModelHeader, ...]:
-    """Return the header of the target, and of the draft if there is one, checked against the target."""
+    """Return the header of the target, and of the draft if it has a file, checked against the target.
+
+    Raises UsageError, ModelFileError or IncompatibleError.
+    """
     header = read_header(plan.target)
-    target = ModelHeader(header, read_model(header), shape_of(header))
-    draft = read_draft_model(plan, target)
-    return (target,) if draft is None else (target, draft)
-
-
-def read_draft_model(plan: Plan, target: ModelHeader) -> ModelHeader | None:
-    """Return the draft's header, checked against the target; None without a draft file. Raises UsageError."""
+    info = read_model(header)
+    target = ModelHeader(header, info, shape_of(header))
     if plan.draft_kind not in DRAFT_KINDS:
         raise UsageError(f"unknown draft kind {plan.draft_kind!r}", hint=f"one of: {', '.join(DRAFT_KINDS)}")
     if not plan.speculates:
-        return None
-    info = read_model(target.header)
+        return (target,)
     check_rolls_back(info)
     if plan.draft_kind == "ngram":
-        return None
+        return (target,)
     if plan.draft is None:
         raise UsageError(f"a draft of kind {plan.draft_kind} needs a file", hint="--draft FILE, or `--draft none`")
-    header = target.header if plan.draft == plan.target else read_header(plan.draft)
-    draft = read_draft(header, target_header=target.header, target=info, kind=plan.draft_kind)
-    return ModelHeader(header, draft, read_draft_shape(header, plan.draft_kind))
+    own = header if plan.draft == plan.target else read_header(plan.draft)
+    draft = read_draft(own, target_header=header, target=info, kind=plan.draft_kind)
+    return target, ModelHeader(own, draft, read_draft_shape(own, plan.draft_kind))

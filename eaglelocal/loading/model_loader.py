@@ -39,18 +39,15 @@ class PlanLoader:
     report: Report
     opened: contextlib.ExitStack
 
-    def load_target(self) -> LlamaModel:
-        return self._load(self.parts.target, 0.0, TARGET_SHARE)
-
     def load_draft(self, target: LlamaModel) -> LlamaModel | None:
         """Load the draft's model. Returns the target if its file holds the MTP layers, None without a draft file."""
         part = self.parts.draft
         if part is None or not self.parts.plan.speculates:
             return None
         is_in_target = isinstance(part.info, MtpInfo) and part.header.path == target.path
-        return target if is_in_target else self._load(part, TARGET_SHARE, 1.0)
+        return target if is_in_target else self.load_model(part, TARGET_SHARE, 1.0)
 
-    def _load(self, part: DryRunPart, first: float, last: float) -> LlamaModel:
+    def load_model(self, part: DryRunPart, first: float, last: float) -> LlamaModel:
         """Load a model, while the reported progress goes from `first` to `last`."""
         path = part.header.path
         self.report(LoadProgress(first, path.name))

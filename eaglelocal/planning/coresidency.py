@@ -103,22 +103,17 @@ def minimum_needs(decision: Decision, free_memory: Sequence[FreeMemory]) -> Need
 class EvictionPolicy:
     """Chooses the models to unload for another, by memory and by the limit on their number.
 
-    most  the most models loaded at once; None: as many as fit
+    plans  by the reference of the model; made before anything is loaded, when all memory is free
+    most   the most models loaded at once; None: as many as fit
+
+    Raises as `estimate_needs`.
     """
 
-    def __init__(self, *, most: int | None = None) -> None:
+    def __init__(self, plans: Mapping[str, Plan], *, most: int | None = None) -> None:
         self._most = most
-        self._rooms: Sequence[FreeMemory] = ()
-        self._needs: dict[str, Needs] = {}
-
-    def compute_needs(self, plans: Mapping[str, Plan]) -> None:
-        """Compute what each plan needs and what is free, before anything is loaded. Raises as `needs_of`.
-
-        plans  by the reference of the model
-        """
         free_memory = this_machine(load_catalog()).free_memory
         self._rooms = subtract_margins(free_memory)
-        self._needs = {name: needs_of(plan, free_memory) for name, plan in plans.items()}
+        self._needs = {name: estimate_needs(plan, free_memory) for name, plan in plans.items()}
 
     def victims(self, name: str, others: Sequence[str]) -> list[str]:
         """Return the models to unload before `name` is loaded. `others`: the loaded ones, first to unload in front."""
@@ -127,7 +122,7 @@ class EvictionPolicy:
         return over + choose_victims(self._needs[name], {other: self._needs[other] for other in stay}, self._rooms)
 
 
-def needs_of(plan: Plan, free_memory: Sequence[FreeMemory]) -> Needs:
+def estimate_needs(plan: Plan, free_memory: Sequence[FreeMemory]) -> Needs:
     """Return the buffers of a plan with its files on disk. Raises ModelFileError and IncompatibleError."""
     if plan.task is not ModelTask.TEXT:
         return embedding_needs(read_header(plan.target), plan.n_ctx, free_memory, gpu_layers=plan.gpu_layers)

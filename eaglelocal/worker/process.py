@@ -238,7 +238,9 @@ def _send_beats(service: EngineService, channel: Channel) -> None:
 def _load(builder: str, plan: Plan, channel: Channel) -> EngineLoop | None:
     """Build the engine; send Ready, or LoadFailed and return None."""
     try:
-        engine = _import_builder(builder)(plan, _ProgressFilter(channel).report)
+        module, _, name = builder.partition(":")
+        build = cast(Builder, getattr(importlib.import_module(module), name))
+        engine = build(plan, _ProgressFilter(channel).report)
         channel.send(Ready(engine.info))
     except Exception as error:
         channel.send(LoadFailed(as_engine_error(error, "the engine failed to load")))
@@ -246,11 +248,6 @@ def _load(builder: str, plan: Plan, channel: Channel) -> EngineLoop | None:
     gc.collect()
     gc.freeze()  # vocabularies are large and permanent; later collections must not walk them between steps
     return engine
-
-
-def _import_builder(builder: str) -> Builder:
-    module, _, name = builder.partition(":")
-    return cast(Builder, getattr(importlib.import_module(module), name))
 
 
 class _ProgressFilter:

@@ -21,7 +21,7 @@ from eaglelocal.memory.budget import RAM, subtract_margins
 from eaglelocal.planning import autoplan as autoplan_module
 from eaglelocal.planning import coresidency
 from eaglelocal.planning.autoplan import CTX_KEPT, autoplan
-from eaglelocal.planning.coresidency import EvictionPolicy, needs_of, plan_together
+from eaglelocal.planning.coresidency import EvictionPolicy, estimate_needs, plan_together
 from eaglelocal.planning.decision import Decision
 from eaglelocal.planning.eviction import fit
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
@@ -87,9 +87,7 @@ def plans_of(*all_of_it: Decision) -> dict[str, Plan]:
 
 
 def traffic(*all_of_it: Decision, most: int | None = None) -> EvictionPolicy:
-    made = EvictionPolicy(most=most)
-    made.compute_needs(plans_of(*all_of_it))
-    return made
+    return EvictionPolicy(plans_of(*all_of_it), most=most)
 
 
 def test_a_model_leaves_room_for_an_embedding_model_and_loses_little(files: dict[str, str], on: On) -> None:
@@ -218,8 +216,8 @@ def test_an_embedding_model_lies_where_it_computes(files: dict[str, str], on: On
     rig = rig_with(card)
     on(rig)
     (plan,) = plans_of(autoplan(RunOptions(target=files[name]))).values()
-    held = needs_of(plan, rig.free_memory)
+    held = estimate_needs(plan, rig.free_memory)
     largest = max(held, key=lambda one: one.num_bytes)
     assert largest.device == (RAM if not card else "CUDA0") or name == "bert"
-    at_host = needs_of(dataclasses.replace(plan, gpu_layers=0), rig.free_memory)
+    at_host = estimate_needs(dataclasses.replace(plan, gpu_layers=0), rig.free_memory)
     assert {one.device for one in at_host if one.num_bytes} == {RAM}
