@@ -86,8 +86,11 @@ class Settings:
         values: dict[str, Any] = {}
         places: dict[str, str] = {}
         for name, value, place in (*_read_file(config_file), *_read_environment(environ), *_read_flags(flags)):
-            values[name] = _read(name, value, place)
-            places[name] = place
+            try:
+                values[name], places[name] = READERS[name](value), place
+            except ValueError as error:
+                subject = place if place == _as_flag(name) else f"{place}: {name}"
+                raise UsageError(f"{subject} must be {error}, not {value!r}") from None
         return cls(**values, set_by=tuple(places.items()))
 
     def is_set(self, name: str) -> bool:
@@ -152,14 +155,6 @@ def _as_variable(name: str) -> str:
 
 def _as_flag(name: str) -> str:
     return "--" + name.replace("_", "-")
-
-
-def _read(name: str, value: object, place: str) -> object:
-    try:
-        return READERS[name](value)
-    except ValueError as error:
-        subject = place if place == _as_flag(name) else f"{place}: {name}"
-        raise UsageError(f"{subject} must be {error}, not {value!r}") from None
 
 
 # ---- readers: raw value -> value; the text of a ValueError says what the value must be

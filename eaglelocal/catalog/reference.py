@@ -70,7 +70,7 @@ def parse_reference(text: str, *, exists: Callable[[str], bool] = os.path.exists
     named = _REPO_FILE.fullmatch(text)
     if named is not None and not exists(text):
         return Repo(named["name"], named["file"])
-    if looks_like_path(text, exists=exists):
+    if text.endswith(GGUF_SUFFIX) or text.startswith(("/", "./", "../", "~")) or exists(text):
         return File(Path(os.path.expanduser(text)))
     repo = _REPO.fullmatch(text)
     if repo is not None:
@@ -79,8 +79,3 @@ def parse_reference(text: str, *, exists: Callable[[str], bool] = os.path.exists
     if profile is not None:
         return Profile(profile["id"], profile["quant"])
     raise UsageError(f"cannot read the reference {text!r}", hint=f"use {REFERENCE_FORMS}")
-
-
-def looks_like_path(text: str, *, exists: Callable[[str], bool] = os.path.exists) -> bool:
-    """Return whether the text is a path: `x.gguf`, `./x`, `/x`, `~/x`, or the name of something that exists."""
-    return text.endswith(GGUF_SUFFIX) or text.startswith(("/", "./", "../", "~")) or exists(text)

@@ -32,7 +32,6 @@ from eaglelocal.errors import (
 
 if TYPE_CHECKING:
     from eaglelocal.hub.download import DownloadOrder
-    from eaglelocal.hub.draft_resolver import FoundDraft
     from eaglelocal.hub.hub_errors import RetryPolicy
     from eaglelocal.hub.pull_plan import PullPlan
     from eaglelocal.hub.target_resolver import FoundTarget
@@ -295,10 +294,11 @@ def check_draft(order: DownloadOrder, model: DownloadOrder, target: FoundTarget,
     A head that must be imported first is only mentioned. Raises IncompatibleError or ModelFileError.
     """
     from eaglelocal.hub.download_orders import needs_import
+    from eaglelocal.hub.draft_resolver import read_draft_file
 
     if needs_import(order):
         return mention_import(order, model.reference, output)
-    found = checked_draft(order, target)
+    found = read_draft_file(find_first_file(order), target)
     remember(order, model)
     return output.message(f"checked: {order.reference}, {KINDS[found.kind]} that fits it")
 
@@ -331,12 +331,6 @@ def convert_write_errors(file: Path) -> Iterator[None]:
         raise ResourceError(
             f"cannot write {file}: {problem.strerror}", hint="check the owner of the folder"
         ) from problem
-
-
-def checked_draft(order: DownloadOrder, target: FoundTarget) -> FoundDraft:
-    from eaglelocal.hub.draft_resolver import read_draft_file
-
-    return read_draft_file(find_first_file(order), target)
 
 
 def find_first_file(order: DownloadOrder) -> Path:

@@ -234,13 +234,13 @@ def make_model_manager(
     plans: dict[str, Plan] = {}
 
     @functools.cache
-    def make_plans() -> EvictionPolicy:
-        """Make the plans of all models, with all their files on disk before the first request."""
+    def make_eviction_policy() -> EvictionPolicy:
+        """Make the plans of all models, with all their files on disk before the first request, and weigh them."""
         plans.update({name: write_plan(decision, output) for name, decision in decisions.items()})
         return EvictionPolicy(plans, most=settings.max_loaded or None)
 
     def load(name: str) -> LoadResult:
-        make_plans()
+        make_eviction_policy()
         client, info = start_engine(plans[name], output, num_retries=ENGINE_RETRIES)
         output.message(model_line(info, plans[name]))
         for note in info.notes:
@@ -253,6 +253,6 @@ def make_model_manager(
         idle_s=settings.idle_unload,
         aliases=settings.alias,
         find_plan=plans.get,
-        choose_victims=lambda name, loaded: make_plans().victims(name, loaded) if loaded else [],
+        choose_victims=lambda name, loaded: make_eviction_policy().victims(name, loaded) if loaded else [],
         before_unload=metrics.read_totals,
     )

@@ -103,7 +103,7 @@ def run_training(options: TrainOptions, questions: TrainQuestions, *, tokens: in
     from eaglelocal.training.trainer import train_head
     from eaglelocal.training.training_folder import enter_folder
 
-    with enter_folder(options.folder, options.found.label), resumable(options.output):
+    with enter_folder(options.folder, options.found.label), mention_resuming(options.output):
         check_memory_and_disk(options)
         collected = collect_answers(options, questions, max_answer_tokens=tokens)
         training = make_training(options, collected, epochs=epochs)
@@ -113,7 +113,7 @@ def run_training(options: TrainOptions, questions: TrainQuestions, *, tokens: in
 
 
 @contextmanager
-def resumable(output: Output) -> Iterator[None]:
+def mention_resuming(output: Output) -> Iterator[None]:
     """Tell the user on interruption that the same command resumes the run."""
     try:
         yield

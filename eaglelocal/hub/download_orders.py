@@ -108,4 +108,4 @@ def check_readable(order: DownloadOrder, retries: RetryPolicy) -> DownloadOrder:
 
 
 def _make_order(repo: RemoteRepo, build: RepoBuild) -> DownloadOrder:
-    return DownloadOrder(repo, repo.files_of(build), f"{repo.id}:{build.tag}")
+    return DownloadOrder(repo, repo.list_files(build), f"{repo.id}:{build.tag}")

@@ -54,7 +54,7 @@ class RemoteRepo:
     def page(self) -> str:
         return make_page_url(self.id)
 
-    def files_of(self, build: RepoBuild) -> tuple[RemoteFile, ...]:
+    def list_files(self, build: RepoBuild) -> tuple[RemoteFile, ...]:
         by_name = {file.name: file for file in self.files}
         return tuple(by_name[name] for name in build.names)
 

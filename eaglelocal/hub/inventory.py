@@ -21,7 +21,7 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.heads.head_store import TRAINED_HERE
 from eaglelocal.hub.hub_cache import CachedModel, list_models
 from eaglelocal.hub.inflation.demo_sizes import TYPES
-from eaglelocal.hub.inflation.inflate import DEFAULT_SIZE, DemoSize, inflated_paths
+from eaglelocal.hub.inflation.inflate import DEFAULT_SIZE, DemoSize, locate_inflated
 from eaglelocal.hub.projector_resolver import find_cached_projector
 from eaglelocal.hub.repo_builds import parse_quant, read_quantization
 from eaglelocal.hub.target_resolver import NATIVE, demo_sources
@@ -170,4 +170,4 @@ def _parse_size(target: Path) -> DemoSize | None:
 def _find_current_path(size: DemoSize) -> Path:
     target, head = demo_sources()
     folder = locations.generated_models_dir()
-    return inflated_paths(size, source_target=target, source_head=head, folder=folder).target
+    return locate_inflated(size, source_target=target, source_head=head, folder=folder).target

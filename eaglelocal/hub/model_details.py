@@ -19,7 +19,7 @@ from eaglelocal.hub.cached_files import find_cached
 from eaglelocal.hub.hub_cache import list_repo_models
 from eaglelocal.hub.hub_references import find_known_target, resolve_draft_reference, resolve_hub_reference
 from eaglelocal.hub.inflation.demo_shape import plan_demo
-from eaglelocal.hub.inflation.inflate import inflated_paths, parse_demo_reference
+from eaglelocal.hub.inflation.inflate import locate_inflated, parse_demo_reference
 from eaglelocal.hub.inventory import (
     HeaderSummary,
     InventoryEntry,
@@ -124,7 +124,7 @@ def _find_generated(reference: str) -> InventoryEntry | None:
 def _describe_unwritten(reference: str) -> ModelDetails:
     """Describe an inflated model that is not written yet."""
     size, (target, head) = parse_demo_reference(reference), demo_sources()
-    paths = inflated_paths(size, source_target=target, source_head=head, folder=locations.generated_models_dir())
+    paths = locate_inflated(size, source_target=target, source_head=head, folder=locations.generated_models_dir())
     shape, header = plan_demo(size, target, head).target, read_header(target)
     name = f"embedded guide at the cost of a {size.label} model"
     about = replace(describe(header), name=name, quant=size.type.upper())

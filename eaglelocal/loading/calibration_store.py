@@ -142,7 +142,7 @@ def load(key: CostKey | AcceptanceKey) -> object | None:
     return state
 
 
-def newest_costs(machine: Machine, target: Header, library: str) -> object | None:
+def find_newest_costs(machine: Machine, target: Header, library: str) -> object | None:
     """Return the costs last learned for this model, machine and build, with one slot and default placement.
 
     None if there are none: another placement is another curve.
@@ -182,7 +182,7 @@ def _read_key(path: Path) -> dict[str, object]:
     return key if isinstance(key, dict) else {}
 
 
-def stale_files(machine: Machine, library: str) -> list[tuple[Path, str]]:
+def list_stale_files(machine: Machine, library: str) -> list[tuple[Path, str]]:
     """Return the files of this machine's costs that another build measured, with that build. None is read again."""
     found = ((path, _read_build(path, machine_name(machine))) for path in sorted(folder().glob("*.json")))
     current = describe_build(library, machine)

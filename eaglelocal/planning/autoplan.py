@@ -24,7 +24,7 @@ from eaglelocal.planning.eviction import Needs, subtract_other_models
 from eaglelocal.planning.gpu_selection import select_gpus
 from eaglelocal.planning.local_models import LocalModel, list_cached_models, make_demo_option, make_local_option
 from eaglelocal.planning.machine_spec import MachineSpec, make_machine_spec
-from eaglelocal.planning.measured_costs import measured_costs
+from eaglelocal.planning.measured_costs import read_measured_costs
 from eaglelocal.planning.options import ModelOption
 from eaglelocal.planning.plan_search import make_evaluator
 from eaglelocal.probe.probe import probe
@@ -135,7 +135,7 @@ def _find_best(decision: Decision, models: Sequence[ModelOption], machine: Machi
     # On a CPU long contexts are for those who ask: each drafted row attends more slowly after them.
     if not select_gpus(machine, options).gpus or options.gpu_layers == 0:
         models = [limit_context(option, options, DEFAULT_CTX) for option in models]
-    best = choose_on_disk(models, machine, options, measured=measured_costs(models, machine))
+    best = choose_on_disk(models, machine, options, measured=read_measured_costs(models, machine))
     if best is None:
         return dataclasses.replace(decision, fits=False)
     evaluator = make_evaluator(machine, options)

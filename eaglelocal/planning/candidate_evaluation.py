@@ -26,7 +26,7 @@ from eaglelocal.memory.estimate import MemorySummary, estimate, sum_by_purpose
 from eaglelocal.memory.placement import WHOLE, Offload, place_layers, used_gpus
 from eaglelocal.planning.machine_spec import MachineSpec
 from eaglelocal.planning.options import DraftOption, ModelOption
-from eaglelocal.planning.speed import MAX_DRAFT, Prediction, curve_of, predict
+from eaglelocal.planning.speed import MAX_DRAFT, Prediction, make_curve, predict
 
 SPEED_KV_TYPE = "f16"  # a quantized cache counts as fast as f16: it saves reading, but costs unpacking
 N_BATCH = 512  # as in core/plan.py
@@ -129,7 +129,7 @@ class CandidateEvaluator:
 
     def predict(self, option: ModelOption, draft: DraftOption, offload: Offload = WHOLE) -> Prediction:
         """Return the predicted speed, and the draft length for it."""
-        curve = curve_of(
+        curve = make_curve(
             option.model,
             self._where(option, offload.gpu_layers),
             self._machine,

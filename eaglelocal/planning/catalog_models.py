@@ -37,7 +37,7 @@ from eaglelocal.planning.options import (
 )
 
 
-def entry_options(target: TargetEntry, catalog: Catalog, *, quant: str | None = None) -> Iterator[ModelOption]:
+def list_entry_options(target: TargetEntry, catalog: Catalog, *, quant: str | None = None) -> Iterator[ModelOption]:
     """Yield the options of a target: the catalog's quantizations, then others on disk; or only `quant`."""
     cache = locations.hub_cache_dir()
     has_some = any(repo_folder(cache, repo).is_dir() for repo in target.repos)

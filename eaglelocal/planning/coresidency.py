@@ -42,7 +42,7 @@ def plan_together(
     if not others:
         return first, {}
     free_memory = this_machine(load_catalog()).free_memory
-    least = {name: needs for name, other in others.items() if (needs := minimum_needs(other, free_memory))}
+    least = {name: needs for name, other in others.items() if (needs := estimate_minimum_needs(other, free_memory))}
     chosen = first
     kept: dict[str, Needs] = {}  # the needs of others that fit beside the first
     for name, needs in sorted(least.items(), key=lambda item: total_bytes(item[1])):
@@ -51,7 +51,7 @@ def plan_together(
         closer = replan(first, other_needs=merge_needs([*kept.values(), needs]))
         if loses_little(closer, first):
             chosen, kept[name] = keep_small_windows(closer), needs
-    held = chosen.needs or minimum_needs(first, free_memory)
+    held = chosen.needs or estimate_minimum_needs(first, free_memory)
     decisions = {}
     for name, alone in others.items():
         beside = [needs for other, needs in kept.items() if other != name]
@@ -83,7 +83,7 @@ def loses_little(closer: Decision, alone: Decision) -> bool:
     return closer.fits and costs_little(closer.candidate, alone.candidate)
 
 
-def minimum_needs(decision: Decision, free_memory: Sequence[FreeMemory]) -> Needs:
+def estimate_minimum_needs(decision: Decision, free_memory: Sequence[FreeMemory]) -> Needs:
     """Return the memory that a model needs to be of use; empty: unknown, as for the embedded model of any size.
 
     Raises UsageError where more context is asked for than the model was trained for.
@@ -93,7 +93,7 @@ def minimum_needs(decision: Decision, free_memory: Sequence[FreeMemory]) -> Need
         return ()
     if files.task is not ModelTask.TEXT:
         n_ctx = choose_ctx(options.ctx, files.target)
-        return embedding_needs(files.target.header, n_ctx, free_memory, gpu_layers=options.gpu_layers)
+        return estimate_embedding_needs(files.target.header, n_ctx, free_memory, gpu_layers=options.gpu_layers)
     if decision.candidate is None or decision.candidate.setup.n_ctx <= CTX_KEPT or options.ctx is not None:
         return decision.needs
     return replan(dataclasses.replace(decision, options=dataclasses.replace(options, ctx=CTX_KEPT))).needs
@@ -125,14 +125,16 @@ class EvictionPolicy:
 def estimate_needs(plan: Plan, free_memory: Sequence[FreeMemory]) -> Needs:
     """Return the buffers of a plan with its files on disk. Raises ModelFileError and IncompatibleError."""
     if plan.task is not ModelTask.TEXT:
-        return embedding_needs(read_header(plan.target), plan.n_ctx, free_memory, gpu_layers=plan.gpu_layers)
+        return estimate_embedding_needs(read_header(plan.target), plan.n_ctx, free_memory, gpu_layers=plan.gpu_layers)
     target, *draft = read_models(plan)
     plan = decide_flash_attn(decide_unified_cache(plan, (target, *draft), free_memory), target, free_memory)
     projector = None if plan.projector is None else Projector.from_header(read_header(plan.projector))
     return estimate(plan, target.shape, draft[0].shape if draft else None, free_memory, projector)
 
 
-def embedding_needs(header: Header, n_ctx: int, free_memory: Sequence[FreeMemory], *, gpu_layers: int | None) -> Needs:
+def estimate_embedding_needs(
+    header: Header, n_ctx: int, free_memory: Sequence[FreeMemory], *, gpu_layers: int | None
+) -> Needs:
     """Return the buffers of an embedding model: a pass has the rows of a whole text.
 
     llama.cpp computes logits of all rows for a decoder, though nothing reads them.

@@ -15,7 +15,7 @@ from eaglelocal.planning.candidate_evaluation import CacheSetup
 from eaglelocal.planning.goals import COMFORTABLE_CTX
 from eaglelocal.planning.machine_spec import MachineSpec
 from eaglelocal.planning.options import DraftOption, ModelOption
-from eaglelocal.planning.plan_search import candidate_kv_types, make_evaluator, search_plan
+from eaglelocal.planning.plan_search import list_kv_types, make_evaluator, search_plan
 
 AS_USUAL = RunOptions()
 
@@ -42,13 +42,13 @@ def add_draft(candidate: Candidate, machine: MachineSpec, options: RunOptions) -
     Whether drafting pays is measured at run time, not predicted. No layer is moved to RAM for the draft, and the cache
     is quantized to no less than q8_0 for it.
     """
-    draft = first_draft_model(candidate.option)
+    draft = find_draft_model(candidate.option)
     if candidate.draft.shape is not None or draft is None:
         return candidate
     alone = dataclasses.replace(candidate.option, drafts=(draft,))
     layers = options.gpu_layers if candidate.gpu_layers is None else candidate.gpu_layers
     for kv_type in dict.fromkeys(
-        (candidate.setup.kv_type, *(each for each in candidate_kv_types(options) if each == "q8_0"))
+        (candidate.setup.kv_type, *(each for each in list_kv_types(options) if each == "q8_0"))
     ):
         alike = dataclasses.replace(
             options, kv_type=kv_type, gpu_layers=layers, n_cpu_moe=candidate.n_cpu_moe, draft=draft.id
@@ -61,10 +61,10 @@ def add_draft(candidate: Candidate, machine: MachineSpec, options: RunOptions) -
 
 def is_comfortable(candidate: Candidate, other: Candidate) -> bool:
     """Return whether a way has the other's offload, and its context up to COMFORTABLE_CTX."""
-    return candidate.offload == other.offload and candidate.setup.n_ctx >= comfortable_setup(other).n_ctx
+    return candidate.offload == other.offload and candidate.setup.n_ctx >= limit_setup(other).n_ctx
 
 
-def comfortable_setup(candidate: Candidate) -> CacheSetup:
+def limit_setup(candidate: Candidate) -> CacheSetup:
     """Return the way's setup with at most COMFORTABLE_CTX tokens of context."""
     return dataclasses.replace(candidate.setup, n_ctx=min(candidate.setup.n_ctx, COMFORTABLE_CTX))
 
@@ -84,16 +84,16 @@ def use_plain_cache(candidate: Candidate, machine: MachineSpec, options: RunOpti
 
 def explain_missing_draft(candidate: Candidate, machine: MachineSpec, options: RunOptions) -> str:
     """Return the reason why the draft on disk is not loaded; empty if it is, or if there is none."""
-    draft = first_draft_model(candidate.option)
+    draft = find_draft_model(candidate.option)
     if candidate.draft.shape is not None or draft is None:
         return ""
-    setup = comfortable_setup(candidate)
+    setup = limit_setup(candidate)
     worst = make_evaluator(machine, options).estimate_memory(candidate.option, draft, setup, candidate.offload).worst
     beside = offload_text(candidate) or f"{setup.n_ctx} tokens"
     lacks = f"{gib(worst.missing_bytes)} on {worst.device}"
     return f"a lookup in place of {draft.id}, which lacks {lacks} beside {beside}"
 
 
-def first_draft_model(option: ModelOption) -> DraftOption | None:
+def find_draft_model(option: ModelOption) -> DraftOption | None:
     """Return the first draft that is a model; None if there is none."""
     return next((draft for draft in option.drafts if draft.shape is not None), None)

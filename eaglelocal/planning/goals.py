@@ -59,7 +59,7 @@ class Goal:
     slow: float
     more: float
 
-    def worth_of(self, tok_s: float) -> float:
+    def rate_speed(self, tok_s: float) -> float:
         """Return the speed term of the score for this speed."""
         behind = math.log(self.pace / tok_s)
         crawling = max(math.log(CRAWL / tok_s), 0.0)
@@ -101,16 +101,18 @@ class Comfort:
 
 
 def score(goal: Goal, *, quality_b: float, age_worth: float, tok_s: float, comfort: Comfort) -> float:
-    """Return the score, in natural logarithms. Arguments as of `terms`."""
-    return sum(terms(goal, quality_b=quality_b, age_worth=age_worth, tok_s=tok_s, comfort=comfort).values())
+    """Return the score, in natural logarithms. Arguments as of `compute_terms`."""
+    return sum(compute_terms(goal, quality_b=quality_b, age_worth=age_worth, tok_s=tok_s, comfort=comfort).values())
 
 
-def terms(goal: Goal, *, quality_b: float, age_worth: float, tok_s: float, comfort: Comfort) -> Mapping[Term, float]:
+def compute_terms(
+    goal: Goal, *, quality_b: float, age_worth: float, tok_s: float, comfort: Comfort
+) -> Mapping[Term, float]:
     """Return the terms of the score. `age_worth`: the value of each parameter by its age (planning/model_age.py)."""
     return {
         Term.QUALITY: math.log(max(quality_b, 1e-3)),
         Term.AGE: math.log(age_worth),
-        Term.SPEED: goal.worth_of(tok_s),
+        Term.SPEED: goal.rate_speed(tok_s),
         **comfort.terms,
     }
 

@@ -25,7 +25,7 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.hub_cache import list_models
 from eaglelocal.hub.inflation.demo_shape import PlannedDemo, plan_demo
 from eaglelocal.hub.inflation.demo_sizes import DemoSize
-from eaglelocal.hub.inflation.inflate import inflated_paths, parse_demo_reference
+from eaglelocal.hub.inflation.inflate import locate_inflated, parse_demo_reference
 from eaglelocal.hub.model_files import ModelFiles, find_files
 from eaglelocal.hub.projector_resolver import read_projector_file
 from eaglelocal.hub.target_resolver import NATIVE, demo_sources
@@ -33,14 +33,16 @@ from eaglelocal.planning.options import (
     NO_DRAFT,
     ModelOption,
     TargetBuild,
-    make_disk_option,
     make_draft_option,
     make_file_option,
+    make_option,
 )
 from eaglelocal.planning.predicted_acceptance import PredictedAcceptance
 
 DEMO_HEAD = "its own EAGLE-3.1 head"
-DEMO_ACCEPTANCE = PredictedAcceptance.of(((5, 3.41), (7, 3.8)), default=0.0)  # of the embedded head on held-out prompts
+DEMO_ACCEPTANCE = PredictedAcceptance.from_reports(
+    ((5, 3.41), (7, 3.8)), default=0.0
+)  # of the embedded head on held-out prompts
 
 LocalModel = tuple[ModelOption, ModelFiles]  # a model on this disk, for the planner, and its files
 
@@ -101,7 +103,7 @@ def make_demo_option(reference: str, options: RunOptions, catalog: Catalog) -> M
     target, head = demo_sources()
     if reference != NATIVE:
         size = parse_demo_reference(reference)
-        paths = inflated_paths(size, source_target=target, source_head=head, folder=locations.generated_models_dir())
+        paths = locate_inflated(size, source_target=target, source_head=head, folder=locations.generated_models_dir())
         if not paths.complete:
             drawn = plan_demo(size, target, head)
             return restrict_drafts(_make_unwritten_option(reference, size, drawn, catalog), options)
@@ -121,4 +123,4 @@ def _make_unwritten_option(reference: str, size: DemoSize, drawn: PlannedDemo, c
         parameters=drawn.num_parameters,
         active=drawn.num_parameters,
     )
-    return make_disk_option(build, catalog, make_draft_option(DEMO_HEAD, drawn.head, DEMO_ACCEPTANCE))
+    return make_option(build, catalog, make_draft_option(DEMO_HEAD, drawn.head, DEMO_ACCEPTANCE))

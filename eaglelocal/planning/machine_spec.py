@@ -76,7 +76,7 @@ class MachineSpec:
 
 
 # ---- from the catalog
-def known_machine_spec(machine: KnownMachine) -> MachineSpec:
+def make_known_spec(machine: KnownMachine) -> MachineSpec:
     """Return a catalog machine with nothing but its operating system running."""
     host = DeviceSpec(
         name=RAM,
@@ -99,7 +99,7 @@ def known_machine_spec(machine: KnownMachine) -> MachineSpec:
     )
 
 
-def with_ram(machine: MachineSpec, num_bytes: int) -> MachineSpec:
+def replace_ram(machine: MachineSpec, num_bytes: int) -> MachineSpec:
     """Return a catalog machine with this many bytes of RAM, at its assumed speed."""
     speed = machine.assumed.partition(" at ")[2]
     host = replace(machine.host, total_bytes=num_bytes, free_bytes=num_bytes - system_bytes(num_bytes))
@@ -109,7 +109,7 @@ def with_ram(machine: MachineSpec, num_bytes: int) -> MachineSpec:
 def _known_gpus(machine: KnownMachine) -> Iterable[DeviceSpec]:
     if not machine.has_gpu:
         return
-    kind = kernels_of(machine.kind)
+    kind = choose_kernels(machine.kind)
     bytes_s = machine.bandwidth_gb_s * GIGA
     flops = machine.fp16_tflops * TERA if machine.fp16_tflops else bytes_s * FLOPS_PER_BYTE[kind]
     shares = machine.shares_memory
@@ -126,7 +126,7 @@ def _known_gpus(machine: KnownMachine) -> Iterable[DeviceSpec]:
         )
 
 
-def kernels_of(kind: str) -> str:
+def choose_kernels(kind: str) -> str:
     """Return the kind whose fitted constants apply: CUDA for Vulkan, which has none of its own."""
     return CUDA if kind == VULKAN else kind
 
@@ -202,7 +202,7 @@ def _gpu(
     free = _free_bytes(machine, gpu)
     if problem := _not_planned(machine, gpu, free):
         return None, [f"{name} {problem}"]
-    entry = entry_named(name, known, (CUDA, VULKAN))
+    entry = find_entry(name, known, (CUDA, VULKAN))
     notes = []
     bytes_s = gpu.bandwidth_bytes_s or (entry.bandwidth_gb_s * GIGA if entry else None)
     if bytes_s is None:
@@ -272,7 +272,7 @@ def _apple(
     name = unified.chip or "Apple GPU"
     if METAL not in machine.llama_cpp.backends:
         return None, [f"the GPU of {name} is not used: llama.cpp here was built without Metal"]
-    entry = entry_named(name, known, (METAL,))
+    entry = find_entry(name, known, (METAL,))
     bytes_s = entry.bandwidth_gb_s * GIGA if entry else UNKNOWN_GPU_BYTES_S / 2
     notes = [] if entry else [f"the bandwidth of {name} is unknown, {bytes_s / GIGA:.0f} GB/s assumed"]
     return DeviceSpec(
@@ -287,7 +287,7 @@ def _apple(
     ), notes
 
 
-def entry_named(name: str, known: Mapping[str, KnownMachine], kinds: Sequence[str]) -> KnownMachine | None:
+def find_entry(name: str, known: Mapping[str, KnownMachine], kinds: Sequence[str]) -> KnownMachine | None:
     """Return the single-GPU catalog entry for a driver's name: `NVIDIA GeForce RTX 3090` is not `RTX 3090 Ti`.
 
     Of several with the same name (an Apple chip with more or less memory), the slowest. None if there is none.

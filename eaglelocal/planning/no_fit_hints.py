@@ -13,7 +13,7 @@ from eaglelocal.catalog.known_machines import GIB
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.memory.budget import RAM, DeviceLoad
 from eaglelocal.planning.candidate import Candidate, Chosen, Rejected, gib
-from eaglelocal.planning.machine_spec import MachineSpec, with_ram
+from eaglelocal.planning.machine_spec import MachineSpec, replace_ram
 from eaglelocal.planning.plan_search import KV_TYPES, SearchOutcome, exceeds_trained_context, search_plan
 from eaglelocal.planning.rejections import lies_text
 
@@ -31,7 +31,7 @@ def explain_no_fit(outcome: SearchOutcome) -> tuple[str, str]:
     load = miss.memory.worst
     assumed = outcome.machine.assumed if load.device == RAM else ""
     message = (
-        f"nothing fits {outcome.machine.name}: the nearest, {name_of(miss)}, "
+        f"nothing fits {outcome.machine.name}: the nearest, {name_model(miss)}, "
         f"needs {gib(load.total)} on {load.device} "
         f"{with_setup(miss.candidate, outcome.options)} where {gib(load.free_bytes or 0)} may be used"
         f"{f' ({assumed}, as assumed)' if assumed else ''}"
@@ -43,7 +43,7 @@ def explain_no_fit(outcome: SearchOutcome) -> tuple[str, str]:
 SMALLER = "a smaller model or quantization"
 
 
-def name_of(rejected: Rejected) -> str:
+def name_model(rejected: Rejected) -> str:
     return f"{rejected.option.target} {rejected.option.quant}".strip()
 
 
@@ -65,7 +65,7 @@ def _too_long(outcome: SearchOutcome) -> tuple[str, str] | None:
 
 def _unweighed(outcome: SearchOutcome) -> tuple[str, str]:
     miss = next(iter(outcome.rejected), None)
-    return ("there is nothing to plan" if miss is None else f"{name_of(miss)}: {miss.reason}"), ""
+    return ("there is nothing to plan" if miss is None else f"{name_model(miss)}: {miss.reason}"), ""
 
 
 def _freed(load: DeviceLoad, machine: MachineSpec) -> Iterator[str]:
@@ -83,7 +83,7 @@ def _more_memory(miss: Rejected, outcome: SearchOutcome) -> Iterator[str]:
     fits = (
         size
         for size in sizes
-        if search_plan([miss.option], with_ram(outcome.machine, size * GIB), outcome.options).chosen
+        if search_plan([miss.option], replace_ram(outcome.machine, size * GIB), outcome.options).chosen
     )
     yield from (f"--ram {size}, if you have it" for size in islice(fits, 1))
 

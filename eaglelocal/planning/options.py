@@ -34,7 +34,7 @@ from eaglelocal.hub.repo_builds import read_quantization
 from eaglelocal.planning.model_age import Age, find_age
 from eaglelocal.planning.predicted_acceptance import HEAD_DEFAULT, MODEL_DEFAULT, MTP_DEFAULT, PredictedAcceptance
 from eaglelocal.planning.quality import NATIVE, effective_b
-from eaglelocal.planning.speed import SpeedModel, arithmetic_of
+from eaglelocal.planning.speed import SpeedModel, choose_arithmetic
 
 DEFAULTS = {
     EAGLE: HEAD_DEFAULT,
@@ -127,19 +127,27 @@ class TargetBuild:
 
 
 def make_option(
-    build: TargetBuild, drafts: tuple[DraftOption, ...], catalog: Catalog, *, computed_quant: str = ""
+    build: TargetBuild, catalog: Catalog, draft: DraftOption | None = None, *, computed_quant: str = ""
 ) -> ModelOption:
-    """Return the option of a target. `computed_quant`: the type that it is computed in, if not `build.quant`."""
+    """Return the option of a target on disk, of unknown age, with the draft that belongs to it.
+
+    computed_quant  the type that it is computed in, if not `build.quant`
+    """
+    shape = build.shape
     bits_per_weight = 8.0 * build.num_bytes / max(build.parameters, 1.0)
+    drafts = list_lookup_options(shape.architecture, has_state=shape.has_state)
+    has_inputs = shape.architecture in LAYER_INPUT_ARCHITECTURES
+    if draft is not None and drafts[0].kind != NONE and (has_inputs or draft.kind not in (EAGLE, BLOCK)):
+        drafts = (draft, *drafts)
     return ModelOption(
         target=build.label,
         quant=build.quant,
         reference=build.reference,
         model=SpeedModel(
-            shape=build.shape,
+            shape=shape,
             parameters=build.parameters,
             active_parameters=build.active,
-            arithmetic=arithmetic_of(computed_quant or build.quant, bits_per_weight),
+            arithmetic=choose_arithmetic(computed_quant or build.quant, bits_per_weight),
         ),
         quality_b=effective_b(
             parameters_b=build.parameters / 1e9,
@@ -150,7 +158,8 @@ def make_option(
         ),
         age=Age(),
         drafts=drafts,
-        max_context=build.shape.max_context,
+        max_context=shape.max_context,
+        is_here=True,
     )
 
 
@@ -189,11 +198,13 @@ def _make_catalog_option(target: TargetEntry, quantization: Quantization, catalo
     )
     drafts, unusable = find_draft_options(target, build.shape, catalog)
     # experts keep their native type
-    option = make_option(build, drafts, catalog, computed_quant=NATIVE if NATIVE in target.quantizations else "")
+    option = make_option(build, catalog, computed_quant=NATIVE if NATIVE in target.quantizations else "")
     return replace(
         option,
+        drafts=drafts,
         age=Age(target.released, usual=catalog.median_release),
         unusable=unusable,
+        is_here=False,
         is_unseen=is_unseen,
         notes=("the size of this file is computed, not seen",) if is_unseen else (),
     )
@@ -229,7 +240,7 @@ def _problem(draft: DraftEntry, target: EntryShape) -> str:
 def _draft_option(draft: DraftEntry, target: EntryShape, shape: ModelShape) -> DraftOption:
     kind = BLOCK if draft.kind in BLOCKS else draft.kind
     default = DEFAULTS[kind]
-    acceptance = PredictedAcceptance.of(draft.acceptance_lengths, default=default)
+    acceptance = PredictedAcceptance.from_reports(draft.acceptance_lengths, default=default)
     notes = []
     if not acceptance.is_reported:
         notes.append(f"nobody reported its acceptance: {default:.0%} a token assumed")
@@ -264,17 +275,7 @@ def make_file_option(
         parameters=parameters,
         active=active,
     )
-    return replace(make_disk_option(build, catalog, draft), age=find_age(header, catalog), header=header)
-
-
-def make_disk_option(build: TargetBuild, catalog: Catalog, draft: DraftOption | None) -> ModelOption:
-    """Return the option of a target that is on disk, or can be written to it, with the draft that belongs to it."""
-    shape = build.shape
-    drafts = list_lookup_options(shape.architecture, has_state=shape.has_state)
-    has_inputs = shape.architecture in LAYER_INPUT_ARCHITECTURES
-    if draft is not None and drafts[0].kind != NONE and (has_inputs or draft.kind not in (EAGLE, BLOCK)):
-        drafts = (draft, *drafts)
-    return replace(make_option(build, drafts, catalog), is_here=True)
+    return replace(make_option(build, catalog, draft), age=find_age(header, catalog), header=header)
 
 
 def make_draft_option(label: str, shape: ModelShape, acceptance: PredictedAcceptance | None = None) -> DraftOption:
@@ -284,6 +285,6 @@ def make_draft_option(label: str, shape: ModelShape, acceptance: PredictedAccept
         id=label,
         kind=kind,
         shape=shape,
-        acceptance=acceptance or PredictedAcceptance.of((), default=DEFAULTS[kind]),
+        acceptance=acceptance or PredictedAcceptance.from_reports((), default=DEFAULTS[kind]),
         is_here=True,
     )

@@ -18,10 +18,10 @@ from eaglelocal.errors import UsageError
 from eaglelocal.hub.hub_references import find_known_target
 from eaglelocal.hub.model_files import find_files
 from eaglelocal.planning.autoplan import this_machine
-from eaglelocal.planning.catalog_models import entry_options
+from eaglelocal.planning.catalog_models import list_entry_options
 from eaglelocal.planning.local_models import choose_projector, make_demo_option, make_local_option, restrict_drafts
-from eaglelocal.planning.machine_spec import MachineSpec, known_machine_spec, with_ram
-from eaglelocal.planning.measured_costs import measured_costs
+from eaglelocal.planning.machine_spec import MachineSpec, make_known_spec, replace_ram
+from eaglelocal.planning.measured_costs import read_measured_costs
 from eaglelocal.planning.options import ModelOption
 from eaglelocal.planning.plan_search import SearchOutcome, search_plan
 
@@ -34,13 +34,13 @@ def plan_models(options: RunOptions, *, machine_name: str | None = None, ram_gib
     Raises UsageError, ModelFileError or IncompatibleError.
     """
     catalog = load_catalog()
-    elsewhere = None if machine_name is None and ram_gib is None else known_machine(machine_name, catalog, ram_gib)
+    elsewhere = None if machine_name is None and ram_gib is None else find_known_machine(machine_name, catalog, ram_gib)
     models = find_models(options, catalog)
     machine = elsewhere or this_machine(catalog)
-    return search_plan(models, machine, options, measured=measured_costs(models, machine))
+    return search_plan(models, machine, options, measured=read_measured_costs(models, machine))
 
 
-def known_machine(name: str | None, catalog: Catalog, ram_gib: float | None) -> MachineSpec:
+def find_known_machine(name: str | None, catalog: Catalog, ram_gib: float | None) -> MachineSpec:
     """Return a machine of the catalog, with `ram_gib` of RAM if given.
 
     Raises UsageError on an unknown machine, or on `ram_gib` without a machine that has RAM beside its GPUs.
@@ -49,8 +49,8 @@ def known_machine(name: str | None, catalog: Catalog, ram_gib: float | None) -> 
     if known is None or (ram_gib is not None and not known.num_gpus):
         why = "the RAM of this machine is known" if known is None else f"{known.name} has no separate RAM"
         raise UsageError(f"--ram needs --machine with a graphics card: {why}", hint="--machine rtx-3090 --ram 64")
-    machine = known_machine_spec(known)
-    return machine if ram_gib is None else with_ram(machine, int(ram_gib * GIB))
+    machine = make_known_spec(known)
+    return machine if ram_gib is None else replace_ram(machine, int(ram_gib * GIB))
 
 
 def find_models(options: RunOptions, catalog: Catalog) -> tuple[ModelOption, ...]:
@@ -61,15 +61,15 @@ def find_models(options: RunOptions, catalog: Catalog) -> tuple[ModelOption, ...
     Raises UsageError, ModelFileError or IncompatibleError.
     """
     if options.target is None:
-        every = [option for target in catalog.targets.values() for option in entry_options(target, catalog)]
+        every = [option for target in catalog.targets.values() for option in list_entry_options(target, catalog)]
         return _with_drafts(every, options)
     parsed = parse_reference(options.target)
     if isinstance(parsed, EmbeddedModel):
         return (make_demo_option(options.target, options, catalog),)
-    entry = find_known_target(parsed, catalog)
+    entry = None if isinstance(parsed, File) else find_known_target(parsed, catalog)
     if entry is None or isinstance(parsed, File):
         return (make_local_option(find_files(parsed, options), options.target, options, catalog),)
-    found = list(entry_options(entry, catalog, quant=parsed.quant))
+    found = list(list_entry_options(entry, catalog, quant=parsed.quant))
     if not found:
         known = ", ".join(entry.quantizations)
         raise UsageError(f"the catalog has no {entry.id} in {parsed.quant}", hint=f"it has {known}")

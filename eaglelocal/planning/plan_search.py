@@ -19,7 +19,7 @@ from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.memory.placement import WHOLE, Offload
 from eaglelocal.planning.candidate import Candidate, Chosen, Rejected, gib
 from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator, CandidateMemory, fits_gpus
-from eaglelocal.planning.goals import COMFORTABLE_CTX, GOALS, Comfort, terms
+from eaglelocal.planning.goals import COMFORTABLE_CTX, GOALS, Comfort, compute_terms
 from eaglelocal.planning.gpu_selection import select_gpus
 from eaglelocal.planning.machine_spec import MachineSpec
 from eaglelocal.planning.options import DraftOption, ModelOption
@@ -60,7 +60,7 @@ def search_plan(
     """
     search = _Search(machine, options, measured or {})
     chosen = search.run(models)
-    rejected = [*search.rejected, *(search.list_outscored(chosen) if chosen else ()), *unusable(models)]
+    rejected = [*search.rejected, *(search.list_outscored(chosen) if chosen else ()), *list_unusable_drafts(models)]
     return SearchOutcome(
         machine=select_gpus(machine, options), options=options, chosen=chosen, rejected=tuple(rejected)
     )
@@ -79,7 +79,7 @@ def make_evaluator(
     )
 
 
-def candidate_setups(option: ModelOption, options: RunOptions) -> tuple[CacheSetup, ...]:
+def list_setups(option: ModelOption, options: RunOptions) -> tuple[CacheSetup, ...]:
     """Return the contexts, cache types and window modes to try, roomiest first, up to the trained context."""
     most = min(option.max_context or max(CONTEXTS), max(CONTEXTS))
     contexts = (options.ctx,) if options.ctx else tuple(ctx for ctx in CONTEXTS if ctx <= most) or (most,)
@@ -87,13 +87,13 @@ def candidate_setups(option: ModelOption, options: RunOptions) -> tuple[CacheSet
     return tuple(
         CacheSetup(n_ctx=ctx, kv_type=kv_type, swa_full=whole)
         for ctx in contexts
-        for kv_type in candidate_kv_types(options)
-        if not graph_abort_reason(option, options, kv_type)
+        for kv_type in list_kv_types(options)
+        if not explain_graph_abort(option, options, kv_type)
         for whole in windows
     )
 
 
-def graph_abort_reason(option: ModelOption, options: RunOptions, kv_type: str) -> str:
+def explain_graph_abort(option: ModelOption, options: RunOptions, kv_type: str) -> str:
     """Return the reason why llama.cpp would abort with this cache type; empty if it would not.
 
     Each slot counts as a cache of its own, because whether slots share one depends on the offload.
@@ -101,14 +101,14 @@ def graph_abort_reason(option: ModelOption, options: RunOptions, kv_type: str) -
     return graph_problem(option.shape.architecture, kv_type=kv_type, num_caches=options.parallel)
 
 
-def candidate_kv_types(options: RunOptions) -> tuple[str, ...]:
+def list_kv_types(options: RunOptions) -> tuple[str, ...]:
     """Return the cache types to try: the one asked for, else all; only f16 without flash attention."""
     if options.kv_type is not None:
         return (options.kv_type,)
     return KV_TYPES[:1] if options.flash_attn == "off" else KV_TYPES
 
 
-def small_setups(setups: Sequence[CacheSetup]) -> Iterator[tuple[CacheSetup, ...]]:
+def list_small_setups(setups: Sequence[CacheSetup]) -> Iterator[tuple[CacheSetup, ...]]:
     """Yield groups of setups to try for a target that does not fit the GPUs whole, without full-size window caches.
 
     First those with COMFORTABLE_CTX (or the least context), then those with the least, if the first do not fit.
@@ -201,7 +201,7 @@ class _Search:
             reason = f"it was trained for {option.max_context} tokens, --ctx asks for {self._options.ctx}"
             self.rejected.append(Rejected(option=option, draft="", reason=reason))
             return True
-        if self._options.kv_type and (problem := graph_abort_reason(option, self._options, self._options.kv_type)):
+        if self._options.kv_type and (problem := explain_graph_abort(option, self._options, self._options.kv_type)):
             reason = f"{problem}; --kv-type f16 goes, or --parallel 1"
             self.rejected.append(Rejected(option=option, draft="", reason=reason))
             return True
@@ -212,7 +212,7 @@ class _Search:
         free = self._evaluator.total_free_bytes
         if free is not None and option.shape.weights_bytes > free:
             return False
-        roomiest, *_ = candidate_setups(option, self._options)
+        roomiest, *_ = list_setups(option, self._options)
         for draft in option.drafts:
             self._push(self._way(option, draft, roomiest, self._offload(option)))
         return True
@@ -229,7 +229,7 @@ class _Search:
             setup=setup,
             offload=offload,
             prediction=prediction,
-            terms=terms(
+            terms=compute_terms(
                 self._goal,
                 quality_b=option.quality_b,
                 age_worth=option.age.worth,
@@ -245,15 +245,21 @@ class _Search:
         )
 
     def _try_whole(self, bound: Candidate) -> None:
-        """Try the layers asked for, else all on the GPUs; push the best setup, or a bound with a part in RAM."""
-        setups = candidate_setups(bound.option, self._options)
-        smallest = self._evaluator.estimate_memory(bound.option, bound.draft, setups[-1], bound.offload)
+        """Try the layers asked for, else all on the GPUs; push the best setup that fits, or a bound with RAM."""
+        option, draft, offload = bound.option, bound.draft, bound.offload
+        setups = list_setups(option, self._options)
+        smallest = self._evaluator.estimate_memory(option, draft, setups[-1], offload)
         if smallest.fits:
-            self._push_roomiest(bound, setups)
-        elif at_best := self._best_bound(replace(bound, setup=setups[0])):
-            self._push(at_best, is_split=True)
-        else:
-            self._reject(replace(bound, setup=setups[-1]), smallest)
+            for candidate in sorted(
+                (self._way(option, draft, setup, offload) for setup in setups), key=lambda candidate: -candidate.score
+            ):
+                memory = self._evaluator.estimate_memory(option, candidate.draft, candidate.setup, offload)
+                if memory.fits:
+                    return self._push_if_used(candidate, memory)
+            raise AssertionError("the smallest setup fitted a moment ago")
+        if at_best := self._best_bound(replace(bound, setup=setups[0])):
+            return self._push(at_best, is_split=True)
+        return self._reject(replace(bound, setup=setups[-1]), smallest)
 
     def _best_bound(self, whole: Candidate) -> Candidate | None:
         """Return the better bound with layers or experts in RAM; None if the options forbid both."""
@@ -266,22 +272,11 @@ class _Search:
         candidates = [self._way(option, draft, whole.setup, offload) for offload in offloads]
         return max(candidates, key=lambda candidate: candidate.score, default=None)
 
-    def _push_roomiest(self, bound: Candidate, setups: Sequence[CacheSetup]) -> None:
-        """Push the way with the best-scoring setup that fits; the smallest does."""
-        candidates = (self._way(bound.option, bound.draft, setup, bound.offload) for setup in setups)
-        for candidate in sorted(candidates, key=lambda candidate: -candidate.score):
-            memory = self._evaluator.estimate_memory(
-                candidate.option, candidate.draft, candidate.setup, candidate.offload
-            )
-            if memory.fits:
-                return self._push_if_used(candidate, memory)
-        raise AssertionError("the smallest setup fitted a moment ago")
-
     def _try_split(self, bound: Candidate) -> None:
         """Try with a part in RAM; a small cache leaves room for more layers on the GPUs."""
         option, draft = bound.option, bound.draft
         tried = []
-        for group in small_setups(candidate_setups(option, self._options)):
+        for group in list_small_setups(list_setups(option, self._options)):
             split = [each for setup in group for each in self._splits(option, draft, setup)]
             found = [(candidate, memory) for candidate, memory in split if memory.fits]
             if found:
@@ -332,7 +327,7 @@ class _Search:
 
     def _nearest_of(self, option: ModelOption) -> Rejected:
         """Return a too large option, weighed where it lacks least, for the message that nothing fits."""
-        draft, setup = option.drafts[-1], candidate_setups(option, self._options)[-1]
+        draft, setup = option.drafts[-1], list_setups(option, self._options)[-1]
         splits = self._splits(option, draft, setup)
         candidate, memory = min(splits, key=lambda each: each[1].worst.missing_bytes, default=(None, None))
         if candidate is None or memory is None:
@@ -349,7 +344,7 @@ NO_LOOKUP = DraftOption(
 )
 
 
-def unusable(models: Sequence[ModelOption]) -> Iterator[Rejected]:
+def list_unusable_drafts(models: Sequence[ModelOption]) -> Iterator[Rejected]:
     """Yield the drafts that cannot be used, once for each target."""
     seen: set[tuple[str, str]] = set()
     for option in models:

@@ -30,7 +30,7 @@ class PredictedAcceptance:
     is_reported: bool
 
     @classmethod
-    def of(cls, reports: Sequence[tuple[int, float]], *, default: float) -> PredictedAcceptance:
+    def from_reports(cls, reports: Sequence[tuple[int, float]], *, default: float) -> PredictedAcceptance:
         """Return the acceptance of (drafted tokens, acceptance length) reports; `default` if there are none."""
         if not reports:
             return cls(((1, default),), is_reported=False)

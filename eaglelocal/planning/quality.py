@@ -44,10 +44,10 @@ def divergence(quant: str, quants: Mapping[str, QuantLoss], *, bits_per_weight: 
     if name in LOSSLESS:
         return 0.0
     loss = quants.get(f"{name}_M" if name in MIDDLE else name)
-    return loss.kld if loss is not None and loss.kld is not None else divergence_of_bits(bits_per_weight, quants)
+    return loss.kld if loss is not None and loss.kld is not None else estimate_divergence(bits_per_weight, quants)
 
 
-def divergence_of_bits(bits: float, quants: Mapping[str, QuantLoss]) -> float:
+def estimate_divergence(bits: float, quants: Mapping[str, QuantLoss]) -> float:
     """Return the KLD at these bits per weight: log-linear between measured points and below them; 0 from 16 bits."""
     points = frontier(quants)
     if not points or bits >= FULL_BITS:

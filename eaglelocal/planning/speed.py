@@ -53,7 +53,7 @@ QUICKER: Mapping[str, Arithmetic] = MappingProxyType(
 )
 
 
-def arithmetic_of(quant: str, bits_per_weight: float) -> Arithmetic:
+def choose_arithmetic(quant: str, bits_per_weight: float) -> Arithmetic:
     if bits_per_weight > HALF_BITS:
         return HALVES
     return next((known for name, known in QUICKER.items() if name in quant.upper()), QUANTIZED)
@@ -151,7 +151,7 @@ def distinct_experts(shape: ModelShape, num_rows: int) -> float:
     return float((1.0 - (1.0 - share) ** num_rows) / share)
 
 
-def readings_of(
+def list_readings(
     model: SpeedModel, where: Sequence[str], machine: MachineSpec, *, n_cpu_moe: int = 0, kv_type: str, num_cells: int
 ) -> list[DeviceWork]:
     """Return the work of each device for a decode with `num_cells` cells in the cache.
@@ -201,7 +201,7 @@ def draft_step_s(draft: ModelShape, device: DeviceSpec) -> float:
     return draft.active_bytes / bytes_s + (draft.n_layer + 1) * LAYER_S[device.kind] + DRAFT_HOST_S
 
 
-def curve_of(
+def make_curve(
     model: SpeedModel,
     where: Sequence[str],
     machine: MachineSpec,
@@ -214,7 +214,7 @@ def curve_of(
     """Return the cost curve of a model and its draft: measured on this machine if it was, else computed."""
     device = machine.device(where[-1])  # the draft lies on the device of the output
     draft_s, block_size = (draft_step_s(draft, device), draft.block_size) if draft else (0.0, 1)
-    readings = readings_of(model, where, machine, n_cpu_moe=n_cpu_moe, kv_type=kv_type, num_cells=TYPICAL_CELLS)
+    readings = list_readings(model, where, machine, n_cpu_moe=n_cpu_moe, kv_type=kv_type, num_cells=TYPICAL_CELLS)
     if measured is None or not measured.decodes:
         return Curve(readings, model.shape, model.arithmetic, draft_s, block_size)
     steps = [cost.seconds for _, cost in measured.draft_steps if cost.num_rows == 1]

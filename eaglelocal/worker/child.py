@@ -60,15 +60,19 @@ class EngineChild:
             self._channel.close()
             raise OSError(errno.EAGAIN, str(error)) from error
         self._kill_reason = ""
-        self._send(plan)
+        self.send(plan)
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def send(self, command: Command) -> bool:
-        """Send a command. Return False if the process is gone and never received it; `messages` then ends."""
-        return self._send(command)
+    def send(self, message: Command | Plan) -> bool:
+        """Send a message. Return False if the process is gone and never received it; `messages` then ends."""
+        try:
+            self._channel.send(message)
+        except OSError:
+            return False
+        return True
 
     def messages(self) -> Iterator[object]:
         """Yield the messages of the process until its pipe ends."""
@@ -111,13 +115,6 @@ class EngineChild:
         if not self._has_ended_within(_STOP_TIMEOUT_S):
             self._process.kill()
             self._process.wait()
-
-    def _send(self, message: Command | Plan) -> bool:
-        try:
-            self._channel.send(message)
-        except OSError:
-            return False
-        return True
 
     def _has_ended_within(self, timeout_s: float) -> bool:
         try:

@@ -191,8 +191,9 @@ def main(builder: str) -> int:
     with contextlib.suppress(LibraryError):  # if the C library is missing, loading reports it
         end_with_parent(channel.fileno())  # the thread below cannot act while the main thread holds the GIL
     commands: Commands = SimpleQueue()
+    plan = cast(Plan, channel.receive())
     threading.Thread(target=_read_commands, args=(channel, commands), name="commands", daemon=True).start()
-    engine = _load(builder, cast(Plan, commands.get()), channel)
+    engine = _load(builder, plan, channel)
     if engine is None:
         return 1
     service = EngineService(engine, commands, channel)

@@ -13,7 +13,7 @@ from eaglelocal.memory.placement import WHOLE, Offload
 from eaglelocal.planning.candidate import Chosen
 from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator
 from eaglelocal.planning.goals import GOALS, Comfort, score
-from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec, known_machine_spec
+from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec, make_known_spec
 from eaglelocal.planning.options import DraftOption, ModelOption, make_catalog_options
 from eaglelocal.planning.plan_search import SearchOutcome, make_evaluator, search_plan
 
@@ -36,7 +36,7 @@ def option(target: str, quant: str) -> ModelOption:
 
 
 def rig(name: str) -> MachineSpec:
-    return known_machine_spec(catalog().machine(name))
+    return make_known_spec(catalog().machine(name))
 
 
 @cache

@@ -29,7 +29,7 @@ from eaglelocal.memory.budget import RAM
 from eaglelocal.planning.machine_spec import make_machine_spec
 from eaglelocal.planning.options import make_file_option
 from eaglelocal.planning.resolve import resolve
-from eaglelocal.planning.speed import curve_of, predict
+from eaglelocal.planning.speed import make_curve, predict
 from eaglelocal.probe.bandwidth import measure_bandwidth
 from eaglelocal.probe.machine import Bandwidth, Machine
 from eaglelocal.probe.probe import probe
@@ -97,7 +97,7 @@ def predicted(path: Path, machine: Machine) -> float:
     option = make_file_option(read_header(path), reference=str(path), label=path.stem, catalog=catalog)
     rig = make_machine_spec(machine, catalog.machines)
     where = (RAM,) * (option.shape.n_layer + 1)
-    curve = curve_of(option.model, where, rig, None, kv_type="f16", measured=None)
+    curve = make_curve(option.model, where, rig, None, kv_type="f16", measured=None)
     return predict(curve, None).plain_tok_s
 
 

@@ -16,7 +16,7 @@ LABEL = 9  # columns
 
 def head_lines(head: ReadHead, found: FoundTarget, warnings: tuple[str, ...]) -> list[str]:
     rows = [
-        ("head", f"{head.name}: {kind_of(head)}, written by {head.config.dialect}"),
+        ("head", f"{head.name}: {name_kind(head)}, written by {head.config.dialect}"),
         ("layer", layer_line(head)),
         ("taps", f"layers {join_layers(head.stated.taps)} of {found.info.n_layer}, each {found.info.n_embd} wide"),
         ("tokens", token_line(head, found)),
@@ -24,17 +24,17 @@ def head_lines(head: ReadHead, found: FoundTarget, warnings: tuple[str, ...]) ->
         ("target", found.label),
         *(("note", warning) for warning in warnings),
     ]
-    return [line for label, text in rows for line in labelled(label, text)]
+    return [line for label, text in rows for line in wrap_labelled(label, text)]
 
 
-def labelled(label: str, text: str) -> Iterator[str]:
+def wrap_labelled(label: str, text: str) -> Iterator[str]:
     """Yield a text in lines of at most WIDTH columns, the label before the first."""
     wrapped = textwrap.wrap(text, WIDTH - LABEL, break_long_words=False, break_on_hyphens=False) or [""]
     for number, line in enumerate(wrapped):
         yield f"{label if number == 0 else '':<{LABEL}}{line}"
 
 
-def kind_of(head: ReadHead) -> str:
+def name_kind(head: ReadHead) -> str:
     return "EAGLE-3.1" if head.fc_norm or head.config.norm_output else "EAGLE-3"
 
 
@@ -74,12 +74,12 @@ def norm_line(head: ReadHead) -> str:
 
 def trial_lines(outcome: TrialOutcome | None, path: Path) -> list[str]:
     if outcome is None:
-        lines = list(labelled("trial", "none: its configuration is trusted"))
+        lines = list(wrap_labelled("trial", "none: its configuration is trusted"))
     else:
         lines = [f"{'trial':<{LABEL}} first accepted  tokens per check  drafts  read as"]
         lines += [trial_line(tried, outcome) for tried in outcome.tried]
-        lines += labelled("verdict", describe_verdict(outcome))
-    return [*lines, *labelled("file", f"{path} ({path.stat().st_size / 1e6:.1f} MB)")]
+        lines += wrap_labelled("verdict", describe_verdict(outcome))
+    return [*lines, *wrap_labelled("file", f"{path} ({path.stat().st_size / 1e6:.1f} MB)")]
 
 
 def trial_line(tried: TriedReading, outcome: TrialOutcome) -> str:
@@ -118,7 +118,7 @@ def report_object(
     return {
         "head": {
             "name": head.name,
-            "kind": kind_of(head),
+            "kind": name_kind(head),
             "dialect": head.config.dialect,
             "draft_vocab": None if head.target_tokens is None else len(head.target_tokens),
             "fc_norm": head.fc_norm,

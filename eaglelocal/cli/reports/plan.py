@@ -27,13 +27,13 @@ def report_lines(outcome: SearchOutcome, chosen: Chosen, *, show_all: bool) -> l
     """Return the report, at most WIDTH columns wide; with few reasons it fits a screen of 24 lines."""
     candidate = chosen.candidate
     return [
-        *wrapped("machine  ", outcome.machine.name),
-        *wrapped("plan     ", f"{candidate.option.reference}, {draft_text(candidate)}"),
-        *wrapped("         ", setup_text(outcome, candidate)),
-        *wrapped("speed    ", speed_text(candidate, outcome.options.parallel)),
+        *wrap_text("machine  ", outcome.machine.name),
+        *wrap_text("plan     ", f"{candidate.option.reference}, {draft_text(candidate)}"),
+        *wrap_text("         ", setup_text(outcome, candidate)),
+        *wrap_text("speed    ", speed_text(candidate, outcome.options.parallel)),
         "",
         *(bar_line(load, outcome) for load in chosen.memory.used),
-        *wrapped("         ", sum_text(chosen)),
+        *wrap_text("         ", sum_text(chosen)),
         "",
         *reason_lines(explain_choice(outcome, chosen), show_all=show_all),
         "",
@@ -44,7 +44,7 @@ def report_lines(outcome: SearchOutcome, chosen: Chosen, *, show_all: bool) -> l
 
 def reason_lines(found: Sequence[str], *, show_all: bool) -> list[str]:
     shown = found if show_all else found[:SHOWN_REASONS]
-    return [line for reason in shown for line in wrapped("- ", reason)]
+    return [line for reason in shown for line in wrap_text("- ", reason)]
 
 
 def draft_text(candidate: Candidate) -> str:
@@ -107,15 +107,15 @@ def sum_text(chosen: Chosen) -> str:
 def rejected_lines(outcome: SearchOutcome, chosen: Chosen, *, show_all: bool) -> list[str]:
     if not outcome.rejected:
         return []
-    shown = list(outcome.rejected) if show_all else telling(outcome, chosen)
+    shown = list(outcome.rejected) if show_all else choose_shown(outcome, chosen)
     if not shown:
         return []
     more = "" if show_all else f" ({len(shown)} of {len(outcome.rejected)}; --all shows all, and every reason)"
-    lines = [line for each in shown for line in wrapped("  ", f"{name_of(each)}: {each.reason}")]
+    lines = [line for each in shown for line in wrap_text("  ", f"{name_rejected(each)}: {each.reason}")]
     return [f"not taken{more}", *lines, ""]
 
 
-def telling(outcome: SearchOutcome, chosen: Chosen) -> list[Rejected]:
+def choose_shown(outcome: SearchOutcome, chosen: Chosen) -> list[Rejected]:
     """Return at most SHOWN rejected candidates: one of the chosen target, then the best of other targets by score."""
     best: dict[str, Rejected] = {}
     for each in outcome.rejected:
@@ -129,7 +129,7 @@ def telling(outcome: SearchOutcome, chosen: Chosen) -> list[Rejected]:
     return [*same[:1], *ranked][:SHOWN]
 
 
-def name_of(rejected: Rejected) -> str:
+def name_rejected(rejected: Rejected) -> str:
     draft = f" with {rejected.draft}" if rejected.draft not in ("", "none") else ""
     return f"{rejected.option.reference}{draft}"
 
@@ -138,7 +138,7 @@ def command_lines(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
     found = commands(outcome.options, chosen)
     for key, label in (("pull", "get it"), ("import", "import"), ("run", "run it")):
         if found[key]:
-            yield from continued(f"{label:<9}", found[key] or "")
+            yield from wrap_command(f"{label:<9}", found[key] or "")
 
 
 def commands(options: RunOptions, chosen: Chosen) -> dict[str, str | None]:
@@ -189,7 +189,7 @@ def draft_flag(options: RunOptions, candidate: Candidate) -> str:
     return candidate.draft.kind if lookup.kind == NGRAM else ""
 
 
-def continued(begin: str, command: str) -> list[str]:
+def wrap_command(begin: str, command: str) -> list[str]:
     """Wrap a command with backslashes at the ends of lines, so that it can be copied."""
     *lines, last = textwrap.wrap(
         command, WIDTH - len(begin) - len(CONTINUES), break_on_hyphens=False, break_long_words=False
@@ -199,7 +199,7 @@ def continued(begin: str, command: str) -> list[str]:
     return [(begin if number == 0 else indent) + line for number, line in enumerate(shown)]
 
 
-def wrapped(begin: str, text: str) -> list[str]:
+def wrap_text(begin: str, text: str) -> list[str]:
     return textwrap.wrap(
         text,
         WIDTH,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eaglelocal.cli.reports.import_head import labelled
+from eaglelocal.cli.reports.import_head import wrap_labelled
 from eaglelocal.hub.heads.trial_verdict import TrialAcceptance
 
 if TYPE_CHECKING:
@@ -45,21 +45,21 @@ def begin_lines(options: TrainOptions, questions: TrainQuestions, *, max_answer_
 
 
 def label_lines(label: str, text: str) -> list[str]:
-    return list(labelled(label if len(label) < 9 else f"{label} ", text))
+    return list(wrap_labelled(label if len(label) < 9 else f"{label} ", text))
 
 
 def result_lines(trained: TrainResult) -> list[str]:
     collected = trained.collected
     summary = f"{trained.num_train_set} answers; {collected.num_refused} questions did not fit"
-    lines = [*labelled("trained", f"on {summary}"), f"{'trial':<9} first accepted  tokens per check  drafts"]
+    lines = [*wrap_labelled("trained", f"on {summary}"), f"{'trial':<9} first accepted  tokens per check  drafts"]
     if trained.before is not None:
         lines.append(trial_line("before", trained.before))
     lines.append(trial_line("now", trained.after))
     if trained.is_kept:
         is_worse = trained.before is not None and trained.after.length <= trained.before.length
-        but = [*labelled("note", "it is no better than the one before")] if is_worse else []
-        return [*lines, *but, *labelled("kept", f"{trained.path}")]
-    return [*lines, *labelled("not kept", "it is no better than the one before")]
+        but = [*wrap_labelled("note", "it is no better than the one before")] if is_worse else []
+        return [*lines, *but, *wrap_labelled("kept", f"{trained.path}")]
+    return [*lines, *wrap_labelled("not kept", "it is no better than the one before")]
 
 
 def trial_line(label: str, figures: TrialAcceptance) -> str:

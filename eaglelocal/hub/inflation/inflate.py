@@ -28,7 +28,7 @@ from eaglelocal.hub.inflation.blueprint import Blueprint, FilePlan, plan_inflati
 from eaglelocal.hub.inflation.demo_sizes import DEFAULT_SIZE, DemoSize, parse_demo_reference
 from eaglelocal.probe.probe import free_bytes
 
-__all__ = ["DEFAULT_SIZE", "DemoSize", "InflatedPaths", "inflate", "inflated_paths", "parse_demo_reference"]
+__all__ = ["DEFAULT_SIZE", "DemoSize", "InflatedPaths", "inflate", "locate_inflated", "parse_demo_reference"]
 
 METHOD = "1"  # part of every name: raise it when the same sources would give other files
 SPARE_DISK_BYTES = 256 << 20  # to be left free
@@ -67,7 +67,7 @@ def inflate(
     Raises ResourceError when the disk is too small, ModelFileError or IncompatibleError when the
     sources cannot be inflated; leaves nothing behind then.
     """
-    paths = inflated_paths(reference, source_target=source_target, source_head=source_head, folder=folder)
+    paths = locate_inflated(reference, source_target=source_target, source_head=source_head, folder=folder)
     if paths.complete:
         _remove_leftovers(folder)
         return paths
@@ -79,7 +79,7 @@ def inflate(
     return paths
 
 
-def inflated_paths(reference: DemoSize, *, source_target: Path, source_head: Path, folder: Path) -> InflatedPaths:
+def locate_inflated(reference: DemoSize, *, source_target: Path, source_head: Path, folder: Path) -> InflatedPaths:
     """Return the paths of the pair, written or not."""
     digest = hashlib.sha256(METHOD.encode())
     for source in (source_target, source_head):

@@ -19,7 +19,7 @@ from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
 from eaglelocal.hub.inflation.demo_sizes import DemoSize
-from eaglelocal.hub.inflation.inflate import InflatedPaths, inflate, inflated_paths
+from eaglelocal.hub.inflation.inflate import InflatedPaths, inflate, locate_inflated
 
 TEXT = [int(token) for token in np.random.default_rng(5).integers(0, 300, 24)]
 TWENTY_M = 20_000_000
@@ -121,9 +121,9 @@ def test_the_same_sources_give_the_same_bytes(tmp_path: Path) -> None:
 def test_rebuilt_sources_get_files_of_their_own(tmp_path: Path) -> None:
     size = DemoSize(TWENTY_M, "bf16")
     target, head = DemoSources().write(tmp_path)
-    before = inflated_paths(size, source_target=target, source_head=head, folder=tmp_path)
+    before = locate_inflated(size, source_target=target, source_head=head, folder=tmp_path)
     DemoSources(seed=12).write(tmp_path)
-    after = inflated_paths(size, source_target=target, source_head=head, folder=tmp_path)
+    after = locate_inflated(size, source_target=target, source_head=head, folder=tmp_path)
     assert before.target != after.target and before.head != after.head
 
 

@@ -12,7 +12,7 @@ from eaglelocal import locations
 from eaglelocal.cli.rm import find_removal
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.hub.cached_files import HubReference, find_cached
-from eaglelocal.hub.inflation.inflate import inflated_paths, parse_demo_reference
+from eaglelocal.hub.inflation.inflate import locate_inflated, parse_demo_reference
 from eaglelocal.hub.inventory import describe_file, list_all_models, list_embedded, list_imported, list_inflated
 from eaglelocal.hub.model_details import describe_model
 from eaglelocal.hub.pulled_drafts import find_pulled_draft, remember_draft
@@ -31,7 +31,7 @@ def write_generated(reference: str, *, outdated: bool = False) -> Path:
     """Files of the names that inflation gives, with little in them."""
     target, head = demo_sources()
     folder = locations.generated_models_dir()
-    paths = inflated_paths(parse_demo_reference(reference), source_target=target, source_head=head, folder=folder)
+    paths = locate_inflated(parse_demo_reference(reference), source_target=target, source_head=head, folder=folder)
     place = paths.target
     if outdated:
         place = folder / f"{paths.target.stem[:-12]}{'0' * 12}.gguf"

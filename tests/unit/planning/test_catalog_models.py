@@ -18,10 +18,10 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.pulled_drafts import remember_draft
 from eaglelocal.loading import calibration_store
 from eaglelocal.memory.budget import RAM
-from eaglelocal.planning.catalog_models import entry_options
+from eaglelocal.planning.catalog_models import list_entry_options
 from eaglelocal.planning.disk_choice import choose_on_disk
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
-from eaglelocal.planning.measured_costs import measured_costs
+from eaglelocal.planning.measured_costs import read_measured_costs
 from eaglelocal.planning.options import ModelOption, make_catalog_options
 from eaglelocal.probe.machine import Cpu, LlamaCpp, Machine, MainMemory
 from eaglelocal.speculation.costs.step_costs import StepCosts
@@ -64,7 +64,7 @@ def pulled(hub: Path, repo: str, stem: str, sketch: Sketch) -> Path:
 
 
 def options(catalog: Catalog, id: str = "qwen3-8b", quant: str | None = None) -> dict[str, ModelOption]:
-    return {option.quant: option for option in entry_options(catalog.target(id), catalog, quant=quant)}
+    return {option.quant: option for option in list_entry_options(catalog.target(id), catalog, quant=quant)}
 
 
 def test_what_is_on_disk_is_exact_and_need_not_be_fetched(hub: Path, catalog: Catalog) -> None:
@@ -165,7 +165,7 @@ def test_what_was_measured_here_decides(hub: Path, catalog: Catalog) -> None:
     both = [*options(catalog, quant="Q4_K_M").values(), *options(catalog, "qwen3-0.6b", quant="Q8_0").values()]
 
     def best(rig: MachineSpec = HERE) -> tuple[str, bool]:
-        candidate = choose_on_disk(both, rig, measured=measured_costs(both, rig))
+        candidate = choose_on_disk(both, rig, measured=read_measured_costs(both, rig))
         assert candidate is not None
         return candidate.option.reference, candidate.prediction.is_measured
 

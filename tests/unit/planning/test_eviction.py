@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 from eaglelocal.planning.eviction import choose_victims, fit, subtract_other_models
-from eaglelocal.planning.machine_spec import known_machine_spec
+from eaglelocal.planning.machine_spec import make_known_spec
 
 CARD = "CUDA0"
 
@@ -69,7 +69,7 @@ def test_nobody_leaves_in_vain(
 
 @pytest.mark.parametrize("name", ["rtx-3090", "2x-rtx-3090", "m2-max-32gb", "strix-halo-64gb", "cpu-ddr5-6000-32gb"])
 def test_a_rig_beside_a_model_has_what_that_leaves(name: str) -> None:
-    rig = known_machine_spec(load_catalog().machines[name])
+    rig = make_known_spec(load_catalog().machines[name])
     first = rig.gpus[0].name if rig.gpus else RAM
     held = (Buffer(RAM, MemoryKind.WEIGHTS, 10**9), Buffer(first, MemoryKind.CACHE, 2 * 10**9))
     left = subtract_other_models(rig, held)
@@ -83,5 +83,5 @@ def test_a_rig_beside_a_model_has_what_that_leaves(name: str) -> None:
 
 
 def test_what_is_beside_nothing_is_as_it_was() -> None:
-    for rig in itertools.islice(map(known_machine_spec, load_catalog().machines.values()), 60):
+    for rig in itertools.islice(map(make_known_spec, load_catalog().machines.values()), 60):
         assert subtract_other_models(rig, ()) == rig

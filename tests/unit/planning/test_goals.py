@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.catalog.quantizations import QuantLoss
 from eaglelocal.planning.goals import GOALS, Comfort, score
-from eaglelocal.planning.quality import divergence_of_bits, effective_b
+from eaglelocal.planning.quality import effective_b, estimate_divergence
 
 COMFORT = Comfort(n_ctx=8192, kv_type="f16", swa_full=True, on_host=False)
 
@@ -35,7 +35,8 @@ def test_better_and_faster_always_score_higher(goal: str, quality_b: float, tok_
 def test_more_speed_is_worth_most_where_speed_is_the_goal(tok_s: float, factor: float) -> None:
     """Also where none reaches its goal's pace: `speed` never takes a slower plan than `balanced`."""
     gains = [
-        GOALS[name].worth_of(factor * tok_s) - GOALS[name].worth_of(tok_s) for name in ("quality", "balanced", "speed")
+        GOALS[name].rate_speed(factor * tok_s) - GOALS[name].rate_speed(tok_s)
+        for name in ("quality", "balanced", "speed")
     ]
     assert all(more >= less - 1e-9 for less, more in pairwise(gains))
 
@@ -93,4 +94,4 @@ def test_what_nobody_measured_is_worth_its_bits() -> None:
 @given(st.floats(0.1, 40.0), st.floats(0.1, 40.0))
 def test_more_bits_never_lose_more(one: float, other: float) -> None:
     fewer, more = sorted((one, other))
-    assert divergence_of_bits(fewer, quants()) >= divergence_of_bits(more, quants()) >= 0.0
+    assert estimate_divergence(fewer, quants()) >= estimate_divergence(more, quants()) >= 0.0

@@ -10,7 +10,7 @@ from doubles.recorded_machines import recorded_machine
 
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.memory.budget import RAM, Buffer, MemoryKind, device_load
-from eaglelocal.planning.machine_spec import UNKNOWN_GPU_BYTES_S, MachineSpec, known_machine_spec, make_machine_spec
+from eaglelocal.planning.machine_spec import UNKNOWN_GPU_BYTES_S, MachineSpec, make_known_spec, make_machine_spec
 from eaglelocal.probe.apple import default_working_set
 from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, MainMemory, Unified
 from eaglelocal.probe.visible_gpus import apply_visibility
@@ -97,10 +97,10 @@ def test_a_known_machine_with_one_memory_shares_it() -> None:
         ("dgx-spark", "CUDA0", "cuda"),
         ("m2-16gb", "MTL0", "metal"),
     ):
-        (gpu,) = known_machine_spec(known.machine(name)).gpus
+        (gpu,) = make_known_spec(known.machine(name)).gpus
         assert (gpu.name, gpu.kind, gpu.shares_ram) == (device, kind, True)
         assert gpu.free_bytes == known.machine(name).gpu_limit_bytes
-    (card,) = known_machine_spec(known.machine("rx-7900-xtx")).gpus
+    (card,) = make_known_spec(known.machine("rx-7900-xtx")).gpus
     assert (card.name, card.shares_ram) == ("Vulkan0", False)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.planning.machine_spec import MachineSpec, with_ram
+from eaglelocal.planning.machine_spec import MachineSpec, replace_ram
 from eaglelocal.planning.no_fit_hints import CTX_STEP, explain_no_fit, most_that
 from eaglelocal.planning.options import ModelOption
 from eaglelocal.planning.plan_search import SearchOutcome, search_plan
@@ -89,8 +89,8 @@ def test_more_memory_than_was_assumed_beside_a_card_is_a_way_out() -> None:
     alone = tuple(each for each in every_option() if each.target == "gpt-oss-120b")
     message, hint = explain_no_fit(missed(alone, machine, BALANCED))
     assert "(32 GiB at 51 GB/s, as assumed)" in message and hint == "--ram 48, if you have it"
-    assert search_plan(alone, with_ram(machine, 48 * GIB), BALANCED).chosen is not None
-    missed(alone, with_ram(machine, 40 * GIB), BALANCED)
+    assert search_plan(alone, replace_ram(machine, 48 * GIB), BALANCED).chosen is not None
+    missed(alone, replace_ram(machine, 40 * GIB), BALANCED)
     assert "--ram" not in explain_no_fit(missed(alone, rig("cpu-16gb"), BALANCED))[1]
 
 

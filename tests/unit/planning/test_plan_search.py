@@ -33,7 +33,7 @@ from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvalua
 from eaglelocal.planning.goals import COMFORTABLE_CTX, GOALS
 from eaglelocal.planning.no_fit_hints import explain_no_fit
 from eaglelocal.planning.options import DraftOption, ModelOption
-from eaglelocal.planning.plan_search import DOES_NOT_PAY, candidate_setups, search_plan
+from eaglelocal.planning.plan_search import DOES_NOT_PAY, list_setups, search_plan
 from eaglelocal.planning.reasons import explain_choice
 
 memory = st.floats(0.5, 100.0)
@@ -93,7 +93,7 @@ def everything(
         parted = [*map(partial(Offload, None), counts[1:]), *(Offload(layers, counts[-1]) for layers in counts)]
         offloads = [*map(Offload, counts), *(parted if each.shape.expert_bytes else ())]
         for draft in each.drafts:
-            for setup in candidate_setups(each, asked):
+            for setup in list_setups(each, asked):
                 yield each, draft, setup, WHOLE
                 if has_gpus and setup.n_ctx <= COMFORTABLE_CTX:
                     yield from ((each, draft, setup, offload) for offload in offloads)
@@ -235,12 +235,12 @@ def test_a_draft_that_was_named_is_planned_though_it_does_not_pay() -> None:
 def test_no_cache_is_planned_that_llama_cpp_aborts_on() -> None:
     """Phi-4 in 12 GiB for four: with caches of 16 bits or not at all; one slot's may be smaller."""
     phi, machine, asked = (option("phi-4", "Q4_K_M"),), rig("cuda-12gb"), RunOptions(goal="balanced")
-    kinds = {setup.kv_type for each in phi for setup in candidate_setups(each, replace(asked, parallel=4))}
+    kinds = {setup.kv_type for each in phi for setup in list_setups(each, replace(asked, parallel=4))}
     assert kinds == {"f16"}
-    assert {setup.kv_type for setup in candidate_setups(phi[0], replace(asked, parallel=1))} == {"f16", "q8_0", "q4_0"}
+    assert {setup.kv_type for setup in list_setups(phi[0], replace(asked, parallel=1))} == {"f16", "q8_0", "q4_0"}
     refused = search_plan(phi, machine, replace(asked, parallel=4, kv_type="q8_0"))
     assert refused.chosen is None
     assert [each.reason for each in refused.rejected] == [
         "llama.cpp cannot give 4 slots of a phi3 model caches of q8_0; --kv-type f16 goes, or --parallel 1"
     ]
-    assert candidate_setups(option("qwen3-8b", "Q4_K_M"), replace(asked, parallel=4, kv_type="q8_0"))
+    assert list_setups(option("qwen3-8b", "Q4_K_M"), replace(asked, parallel=4, kv_type="q8_0"))

@@ -16,7 +16,7 @@ def test_a_report_is_its_probability(num_drafted: int, accepted: float) -> None:
 
 def test_reports_come_back() -> None:
     reports = [(5, 3.52), (3, 2.9), (7, 3.86)]
-    acceptance = PredictedAcceptance.of(reports, default=HEAD_DEFAULT)
+    acceptance = PredictedAcceptance.from_reports(reports, default=HEAD_DEFAULT)
     assert acceptance.is_reported
     for num_drafted, tokens in reports:
         assert acceptance.tokens(num_drafted) == pytest.approx(tokens, abs=1e-3)
@@ -24,7 +24,7 @@ def test_reports_come_back() -> None:
 
 
 def test_without_a_report_it_is_the_default() -> None:
-    acceptance = PredictedAcceptance.of((), default=0.5)
+    acceptance = PredictedAcceptance.from_reports((), default=0.5)
     assert not acceptance.is_reported
     assert acceptance.tokens(2) == pytest.approx(1.75)
 

@@ -16,7 +16,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AUTO, PID, Spec, fixed_spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import IncompatibleError, ModelFileError, UsageError
-from eaglelocal.hub.inflation.inflate import inflated_paths, parse_demo_reference
+from eaglelocal.hub.inflation.inflate import locate_inflated, parse_demo_reference
 from eaglelocal.planning.resolve import resolve
 
 WIDTH, TAPS, FFN = 64, (0, 1, 2), 64
@@ -176,7 +176,7 @@ def test_an_inflated_pair_is_found_and_labelled(shipped: Path, reference: str, l
     """The pair is laid where inflation would put it, so nothing is written here."""
     sources = {"source_target": shipped / "guide-target.gguf", "source_head": shipped / "guide-head.gguf"}
     folder = locations.generated_models_dir()
-    paths = inflated_paths(parse_demo_reference(reference), **sources, folder=folder)
+    paths = locate_inflated(parse_demo_reference(reference), **sources, folder=folder)
     folder.mkdir()
     Model(context=2048).write(paths.target)
     Head().write(paths.head)

@@ -19,7 +19,7 @@ from eaglelocal.errors import UsageError
 from eaglelocal.memory.budget import RAM
 from eaglelocal.memory.placement import WHOLE
 from eaglelocal.planning.gpu_selection import select_gpus
-from eaglelocal.planning.machine_spec import MachineSpec, with_ram
+from eaglelocal.planning.machine_spec import MachineSpec, replace_ram
 from eaglelocal.planning.no_fit_hints import explain_no_fit
 from eaglelocal.planning.plan_search import search_plan
 from eaglelocal.planning.reasons import explain_choice
@@ -121,7 +121,7 @@ MOE = ("gpt-oss-120b", "MXFP4")
 
 
 def with_64_gib(name: str) -> MachineSpec:
-    return with_ram(rig(name), 64 * GIB)
+    return replace_ram(rig(name), 64 * GIB)
 
 
 def test_experts_leave_the_card_before_layers_do() -> None:
@@ -137,7 +137,7 @@ def test_experts_leave_the_card_before_layers_do() -> None:
 
 
 def test_layers_follow_where_the_card_cannot_hold_them_without_experts() -> None:
-    machine = with_ram(rig("cuda-8gb"), 128 * GIB)
+    machine = replace_ram(rig("cuda-8gb"), 128 * GIB)
     tiny = replace(machine, gpus=(replace(machine.gpus[0], free_bytes=int(3.8 * GIB)),))
     outcome = search_plan((option(*MOE),), tiny, RunOptions(goal="balanced", ctx=4096))
     check_fits(outcome)
@@ -156,7 +156,7 @@ def test_layers_follow_where_the_card_cannot_hold_them_without_experts() -> None
     ],
 )
 def test_experts_stay_as_asked(asked: dict[str, int], expected: tuple[int | None, int]) -> None:
-    machine = with_ram(rig("rtx-3090"), 128 * GIB)
+    machine = replace_ram(rig("rtx-3090"), 128 * GIB)
     outcome = search_plan((option(*MOE),), machine, RunOptions(goal="balanced", ctx=8192, **asked))
     check_fits(outcome)
     assert (chosen_of(outcome).candidate.gpu_layers, chosen_of(outcome).candidate.n_cpu_moe) == expected

@@ -14,10 +14,10 @@ from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.catalog.estimated_shapes import estimate_draft_shape
 from eaglelocal.core.costs import MeasuredCosts, SizeCost
 from eaglelocal.memory.placement import place_blocks
-from eaglelocal.planning.machine_spec import MachineSpec, known_machine_spec, make_machine_spec
+from eaglelocal.planning.machine_spec import MachineSpec, make_known_spec, make_machine_spec
 from eaglelocal.planning.options import ModelOption, make_catalog_options
 from eaglelocal.planning.predicted_acceptance import PredictedAcceptance
-from eaglelocal.planning.speed import Curve, Prediction, arithmetic_of, curve_of, distinct_experts, predict
+from eaglelocal.planning.speed import Curve, Prediction, choose_arithmetic, distinct_experts, make_curve, predict
 from eaglelocal.probe.machine import Bandwidth, Cpu, LlamaCpp, Machine, MainMemory
 
 
@@ -31,7 +31,7 @@ def option(catalog: Catalog, target: str, quant: str) -> ModelOption:
 
 
 def curve(catalog: Catalog, machine: str, target: str, quant: str, *, gpu_layers: int | None = None) -> Curve:
-    rig = known_machine_spec(catalog.machine(machine))
+    rig = make_known_spec(catalog.machine(machine))
     return curve_on(rig, option(catalog, target, quant), gpu_layers)
 
 
@@ -41,7 +41,7 @@ def curve_on(
     names = [gpu.name for gpu in rig.gpus]
     where = place_blocks(chosen.shape.n_layer, names, [1.0] * len(names), gpu_layers=gpu_layers)
     head = next((candidate.shape for candidate in chosen.drafts if candidate.shape is not None), None)
-    return curve_of(chosen.model, where, rig, head, kv_type="f16", measured=measured)
+    return make_curve(chosen.model, where, rig, head, kv_type="f16", measured=measured)
 
 
 # tokens/s, 1024 generated, May 2024 table of GPU benchmarks of llama.cpp, and reports of 2026 for the last ones
@@ -99,12 +99,12 @@ def test_layers_on_the_host_cost_what_the_host_reads(catalog: Catalog) -> None:
 
 def test_experts_on_the_host_cost_what_a_token_reads_of_them(catalog: Catalog) -> None:
     """The card keeps what every token reads: quicker than as many bytes in whole layers, the same for all of them."""
-    rig, chosen = known_machine_spec(catalog.machine("rtx-3090")), option(catalog, "qwen3-30b-a3b", "Q4_K_M")
+    rig, chosen = make_known_spec(catalog.machine("rtx-3090")), option(catalog, "qwen3-30b-a3b", "Q4_K_M")
     shape = chosen.shape
 
     def decode_s(num_rows: int, n_cpu_moe: int, gpu_layers: int | None = None) -> float:
         where = place_blocks(shape.n_layer, ["CUDA0"], [1.0], gpu_layers=gpu_layers)
-        curve = curve_of(chosen.model, where, rig, None, n_cpu_moe=n_cpu_moe, kv_type="f16", measured=None)
+        curve = make_curve(chosen.model, where, rig, None, n_cpu_moe=n_cpu_moe, kv_type="f16", measured=None)
         return curve.decode_s(num_rows)
 
     half, layers = 24, range(shape.n_layer)
@@ -142,7 +142,7 @@ def test_experts_of_several_tokens(catalog: Catalog) -> None:
 
 def test_the_length_that_pays_is_the_best_of_all(catalog: Catalog) -> None:
     chosen = curve(catalog, "a6000", "llama-3.3-70b", "Q4_K_M")
-    acceptance = PredictedAcceptance.of([(3, 2.9), (7, 3.9)], default=0.5)
+    acceptance = PredictedAcceptance.from_reports([(3, 2.9), (7, 3.9)], default=0.5)
     best = predict(chosen, acceptance)
     speeds = [acceptance.tokens(count) / chosen.drafted_s(count) for count in range(1, 8)]
     assert best.spec_tok_s == pytest.approx(max(speeds))
@@ -152,7 +152,7 @@ def test_the_length_that_pays_is_the_best_of_all(catalog: Catalog) -> None:
 
 def test_a_draft_that_is_never_accepted_does_not_pay(catalog: Catalog) -> None:
     chosen = curve(catalog, "rtx-3090", "qwen3-8b", "Q4_K_M")
-    bad = predict(chosen, PredictedAcceptance.of([(3, 1.0)], default=0.5))
+    bad = predict(chosen, PredictedAcceptance.from_reports([(3, 1.0)], default=0.5))
     assert (bad.num_draft_tokens, bad.spec_tok_s) == (0, bad.plain_tok_s)
 
 
@@ -172,9 +172,9 @@ def test_what_was_measured_takes_the_place_of_the_arithmetic(catalog: Catalog) -
         plain_overhead_s=0.001,
         drafted_overhead_s=0.003,
     )
-    rig = known_machine_spec(catalog.machine("rtx-3090"))
+    rig = make_known_spec(catalog.machine("rtx-3090"))
     chosen = curve_on(rig, option(catalog, "qwen3-8b", "Q4_K_M"), None, measured)
-    found = predict(chosen, PredictedAcceptance.of([(3, 3.4)], default=0.5))
+    found = predict(chosen, PredictedAcceptance.from_reports([(3, 3.4)], default=0.5))
     assert found.is_measured
     assert found.plain_tok_s == pytest.approx(1 / 0.051)
     assert found.num_draft_tokens == 3  # the step to five rows is a cliff
@@ -182,13 +182,13 @@ def test_what_was_measured_takes_the_place_of_the_arithmetic(catalog: Catalog) -
 
 
 def test_a_heavier_draft_is_slower(catalog: Catalog) -> None:
-    rig, chosen = known_machine_spec(catalog.machine("rtx-3090")), option(catalog, "qwen3-8b", "Q4_K_M")
+    rig, chosen = make_known_spec(catalog.machine("rtx-3090")), option(catalog, "qwen3-8b", "Q4_K_M")
     head = estimate_draft_shape(catalog.drafts["e3-qwen3-8b-angelslim"], catalog.target("qwen3-8b").outline)
     assert head is not None
     heavy = replace(head, active_bytes=10 * head.active_bytes)
     where = place_blocks(36, ["CUDA0"], [1.0], gpu_layers=None)
     light_s, heavy_s = (
-        curve_of(chosen.model, where, rig, each, kv_type="f16", measured=None).drafted_s(4) for each in (head, heavy)
+        make_curve(chosen.model, where, rig, each, kv_type="f16", measured=None).drafted_s(4) for each in (head, heavy)
     )
     assert heavy_s > light_s
 
@@ -199,7 +199,7 @@ def test_a_heavier_draft_is_slower(catalog: Catalog) -> None:
 def test_few_cores_are_bound_by_their_clock(catalog: Catalog, quant: str, bits: float, share: float) -> None:
     """Two cores at 2.6 GHz with memory to spare: 26 GFLOP/s on 8 bits, four fifths of it on halves, more on layouts."""
     chosen = option(catalog, "qwen3-4b", "Q4_K_M")
-    chosen = replace(chosen, model=replace(chosen.model, arithmetic=arithmetic_of(quant, bits)))
+    chosen = replace(chosen, model=replace(chosen.model, arithmetic=choose_arithmetic(quant, bits)))
     took = curve_on(two_cores(clock_mhz=2600.0), chosen, 0).decode_s(1)
     assert took == pytest.approx(2 * chosen.model.active_parameters / (26e9 * share), rel=0.05)
     assert curve_on(two_cores(clock_mhz=None), chosen, 0).decode_s(1) == pytest.approx(took * 2.6 / 3.2, rel=0.05)
