@@ -21,12 +21,12 @@ from eaglelocal.cli.chat_line import converse
 from eaglelocal.cli.chat_once import answer_once, join_question, read_stdin
 from eaglelocal.cli.load_model import (
     count_slots,
-    decide,
     default_sampling,
     load_model,
     load_settings,
     make_run_options,
     plan_run,
+    show_decision,
     write_plan,
 )
 from eaglelocal.cli.output import Output, standard_output
@@ -159,7 +159,10 @@ def open_session(
     joined = join_running_server(settings, output) if choice.target is None else None
     model = joined
     if model is None:
-        decision = decide(options(choice), output)
+        from eaglelocal.planning.autoplan import autoplan
+
+        decision = autoplan(options(choice))
+        show_decision(decision, output)
         if choice.target is None:  # a target that was chosen here is kept: later less memory is free
             settings = replace(settings, target=decision.target)
         model = load_model(write_plan(decision, output), output)

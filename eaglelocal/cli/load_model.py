@@ -79,17 +79,17 @@ def count_slots(settings: Settings) -> int:
 
 def plan_run(options: RunOptions, output: MessageOutput) -> Plan:
     """Return the plan of a run on this machine, with its files on disk."""
-    return write_plan(decide(options, output), output)
-
-
-def decide(options: RunOptions, output: MessageOutput) -> Decision:
-    """Return what planning decides for options left open, and tell the user about it."""
     from eaglelocal.planning.autoplan import autoplan
 
     decision = autoplan(options)
+    show_decision(decision, output)
+    return write_plan(decision, output)
+
+
+def show_decision(decision: Decision, output: MessageOutput) -> None:
+    """Show what planning decided for options left open, if it is not what the user expects anyway."""
     if decision.note:
         output.note(f"as planned: {decision.note}")
-    return decision
 
 
 def write_plan(decision: Decision, output: MessageOutput) -> Plan:

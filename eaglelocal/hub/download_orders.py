@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
+from eaglelocal.core.run_options import AUTO, NONE
 from eaglelocal.errors import DownloadError, UsageError
 from eaglelocal.hub.cached_files import HubReference
 from eaglelocal.hub.download import DownloadOrder
 from eaglelocal.hub.hub_api import RemoteRepo, check_access, fetch_repo
 from eaglelocal.hub.hub_errors import RetryPolicy, is_repo_missing
-from eaglelocal.hub.hub_references import AUTO, NONE
 from eaglelocal.hub.projector_names import (
     find_model_name,
     list_model_names,

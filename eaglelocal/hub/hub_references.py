@@ -13,7 +13,6 @@ from eaglelocal.hub.cached_files import HubReference
 from eaglelocal.hub.repo_builds import parse_quant
 
 DEFAULT_QUANT = "Q4_K_M"  # its size is shown if no quantization was named
-AUTO, NONE = "auto", "none"  # values of --draft and --mmproj
 
 
 def make_hub_reference(parsed: Profile | Repo, catalog: Catalog, *, drafts: bool = False) -> HubReference:

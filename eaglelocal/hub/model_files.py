@@ -8,7 +8,7 @@ from eaglelocal.catalog.reference import Reference
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import NONE, RunOptions
 from eaglelocal.hub.draft_resolver import FoundDraft, find_draft
-from eaglelocal.hub.inflation.inflate import Progress
+from eaglelocal.hub.inflation.inflate import Progress, no_progress
 from eaglelocal.hub.projector_resolver import FoundProjector, find_projector
 from eaglelocal.hub.target_resolver import FoundTarget, find_target
 
@@ -24,10 +24,6 @@ class ModelFiles:
     @property
     def task(self) -> ModelTask:
         return self.target.task
-
-
-def no_progress(fraction: float, what: str) -> None:
-    """Ignore the progress of writing a model: an inflated one is written by `make_plan` only."""
 
 
 def find_files(reference: Reference, options: RunOptions, *, on_progress: Progress = no_progress) -> ModelFiles:

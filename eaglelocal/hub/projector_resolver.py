@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal.core.model_task import ModelTask
+from eaglelocal.core.run_options import AUTO, NONE
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError, UsageError
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.projector import Projector, check_projector, is_audio_only
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.hub_cache import find_snapshot, list_gguf_files
-from eaglelocal.hub.hub_references import AUTO, NONE
 from eaglelocal.hub.projector_names import (
     NamedProjector,
     list_model_names,

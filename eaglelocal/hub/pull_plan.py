@@ -9,11 +9,10 @@ from eaglelocal.catalog.draft_entries import DRAFT_MODEL, EAGLE, MTP
 from eaglelocal.catalog.reference import EmbeddedModel, File, Profile, Repo, parse_reference
 from eaglelocal.catalog.target_entries import TargetEntry
 from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
+from eaglelocal.core.run_options import AUTO, NONE
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.cached_files import HubReference
 from eaglelocal.hub.hub_references import (
-    AUTO,
-    NONE,
     find_known_target,
     make_hub_reference,
     refer_to_entry,

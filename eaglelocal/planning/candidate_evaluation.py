@@ -131,7 +131,7 @@ class CandidateEvaluator:
         """Return the predicted speed, and the draft length for it."""
         curve = make_curve(
             option.model,
-            self._where(option, offload.gpu_layers),
+            place_layers(option.shape, self._gpus, self._shares, gpu_layers=offload.gpu_layers),
             self._machine,
             draft.shape,
             n_cpu_moe=offload.n_cpu_moe,
@@ -242,9 +242,6 @@ class CandidateEvaluator:
 
     def _is_on_gpu(self, gpu_layers: int | None) -> bool:
         return self.has_gpus and gpu_layers != 0
-
-    def _where(self, option: ModelOption, gpu_layers: int | None) -> Sequence[str]:
-        return place_layers(option.shape, self._gpus, self._shares, gpu_layers=gpu_layers)
 
 
 def layer_weights(shape: ModelShape, n_cpu_moe: int) -> list[int]:

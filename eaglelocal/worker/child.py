@@ -60,16 +60,17 @@ class EngineChild:
             self._channel.close()
             raise OSError(errno.EAGAIN, str(error)) from error
         self._kill_reason = ""
-        self.send(plan)
+        with contextlib.suppress(OSError):  # the process is gone already: `messages` ends at once
+            self._channel.send(plan)
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def send(self, message: Command | Plan) -> bool:
-        """Send a message. Return False if the process is gone and never received it; `messages` then ends."""
+    def send(self, command: Command) -> bool:
+        """Send a command. Return False if the process is gone and never received it; `messages` then ends."""
         try:
-            self._channel.send(message)
+            self._channel.send(command)
         except OSError:
             return False
         return True

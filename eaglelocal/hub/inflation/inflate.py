@@ -49,8 +49,8 @@ class InflatedPaths:
         return self.target.is_file() and self.head.is_file()
 
 
-def _no_progress(fraction: float, what: str) -> None:
-    pass
+def no_progress(fraction: float, what: str) -> None:
+    """Ignore the progress of writing a model."""
 
 
 def inflate(
@@ -59,7 +59,7 @@ def inflate(
     source_target: Path,
     source_head: Path,
     folder: Path,
-    on_progress: Progress = _no_progress,
+    on_progress: Progress = no_progress,
     free_bytes: Callable[[Path], int] = free_bytes,
 ) -> InflatedPaths:
     """Return the inflated pair, written now unless it is there already.
