@@ -193,9 +193,16 @@ def main(builder: str) -> int:
     commands: Commands = SimpleQueue()
     plan = cast(Plan, channel.receive())
     threading.Thread(target=_read_commands, args=(channel, commands), name="commands", daemon=True).start()
-    engine = _load(builder, plan, channel)
-    if engine is None:
+    module, _, name = builder.partition(":")
+    try:
+        build = cast(Builder, getattr(importlib.import_module(module), name))
+        engine = build(plan, _ProgressFilter(channel).report)
+        channel.send(Ready(engine.info))
+    except Exception as error:
+        channel.send(LoadFailed(as_engine_error(error, "the engine failed to load")))
         return 1
+    gc.collect()
+    gc.freeze()  # vocabularies are large and permanent; later collections must not walk them between steps
     service = EngineService(engine, commands, channel)
     threading.Thread(target=_send_beats, args=(service, channel), name="beat", daemon=True).start()
     status = service.run()
@@ -234,21 +241,6 @@ def _send_beats(service: EngineService, channel: Channel) -> None:
             if num_reported != service.num_iterations:
                 num_reported = service.num_iterations
                 channel.send(Beat())
-
-
-def _load(builder: str, plan: Plan, channel: Channel) -> EngineLoop | None:
-    """Build the engine; send Ready, or LoadFailed and return None."""
-    try:
-        module, _, name = builder.partition(":")
-        build = cast(Builder, getattr(importlib.import_module(module), name))
-        engine = build(plan, _ProgressFilter(channel).report)
-        channel.send(Ready(engine.info))
-    except Exception as error:
-        channel.send(LoadFailed(as_engine_error(error, "the engine failed to load")))
-        return None
-    gc.collect()
-    gc.freeze()  # vocabularies are large and permanent; later collections must not walk them between steps
-    return engine
 
 
 class _ProgressFilter:
