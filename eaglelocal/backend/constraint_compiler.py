@@ -28,8 +28,8 @@ from eaglelocal.backend.samplers import LlamaSamplerChain, RowReader, with_logpr
 from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.core.constraint import JSON_SPACE, MAX_SOURCE_BYTES, Constraint, Syntax
 from eaglelocal.core.json_text import MAX_DEPTH, read_json, read_object
-from eaglelocal.core.limited_process import (
-    LimitedProcess,
+from eaglelocal.core.limited_process import LimitedProcess
+from eaglelocal.core.process_limits import (
     LimitedProcessError,
     ProcessDied,
     ProcessLimits,

@@ -347,28 +347,46 @@ def create_context(model: LlamaModel, params: ContextParams, *, other: object | 
 
     Raises ResourceError with llama.cpp's own message.
     """
-    api = model.library.api
-    native = api.llama_context_default_params()
-    native.n_ctx = params.n_ctx * params.num_sequences
-    native.n_batch = native.n_ubatch = params.n_batch
-    native.n_seq_max = params.num_ids
+    optional: dict[str, object] = {}
     if params.max_outputs is not None:
-        native.n_outputs_max = params.num_outputs
-    native.n_threads = native.n_threads_batch = params.threads
-    native.type_k = native.type_v = look_up(KV_TYPES, params.kv_type, "--kv-type")
-    native.flash_attn_type = look_up(FLASH_ATTENTION, params.flash_attn, "--flash-attn")
-    native.kv_unified = params.unified
-    native.swa_full = params.swa_full
-    native.n_rs_seq = params.num_snapshots
+        optional["n_outputs_max"] = params.num_outputs
     if params.is_mtp:
-        native.ctx_type = api.LLAMA_CONTEXT_TYPE_MTP
-    native.no_perf = True
+        optional["ctx_type"] = model.library.api.LLAMA_CONTEXT_TYPE_MTP
     if other is not None:
-        native.ctx_other = other
-    model.library.log.begin()
+        optional["ctx_other"] = other
+    return open_context(
+        model,
+        f"of {params.num_sequences} x {params.n_ctx} positions",
+        "use a smaller --ctx or --parallel",
+        n_ctx=params.n_ctx * params.num_sequences,
+        n_batch=params.n_batch,
+        n_seq_max=params.num_ids,
+        n_threads=params.threads,
+        type_k=look_up(KV_TYPES, params.kv_type, "--kv-type"),
+        flash_attn_type=look_up(FLASH_ATTENTION, params.flash_attn, "--flash-attn"),
+        kv_unified=params.unified,
+        swa_full=params.swa_full,
+        n_rs_seq=params.num_snapshots,
+        **optional,
+    )
+
+
+def open_context(model: LlamaModel, size: str, hint: str, **fields: object) -> object:
+    """Return a new llama_context with these parameters. Raises ResourceError with llama.cpp's own message.
+
+    A batch is one pass; prompts have as many threads as steps, and values the type of keys.
+    """
+    api, log = model.library.api, model.library.log
+    native = fill_struct(
+        api.llama_context_default_params(),
+        n_ubatch=fields["n_batch"],
+        n_threads_batch=fields["n_threads"],
+        type_v=fields["type_k"],
+        no_perf=True,
+        **fields,
+    )
+    log.begin()
     handle = api.llama_init_from_model(model.handle, native)
     if not handle:
-        size = f"{params.num_sequences} x {params.n_ctx} positions"
-        message = f"llama.cpp cannot make a context of {size}: {model.library.log.reason()}"
-        raise ResourceError(message, hint="use a smaller --ctx or --parallel")
+        raise ResourceError(f"llama.cpp cannot make a context {size}: {log.reason()}", hint=hint)
     return handle
