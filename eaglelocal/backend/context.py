@@ -38,7 +38,7 @@ from eaglelocal.backend.samplers import (
     choose_filter,
 )
 from eaglelocal.backend.top_tokens import TopTokens, num_ranked
-from eaglelocal.core.batch import Batch, Bytes, Floats, Proposals
+from eaglelocal.core.batch import Batch, Floats, Proposals
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.image import ImageRows
 from eaglelocal.core.ports import Sampler
@@ -141,7 +141,9 @@ class LlamaContext:
             raise IncompatibleError(f"the model's states are {model.n_embd} wide, its rows {model.n_embd_out}")
         self.handle = create_context(model, params)
         has_fixed_cells = bool(params.num_snapshots) and params.num_sequences > 1
-        self._cells = KvCells(self._library, self.handle, has_fixed_cells=has_fixed_cells)
+        cells = self._cells = KvCells(self._library, self.handle, has_fixed_cells=has_fixed_cells)
+        self.save, self.restore, self.last_position = cells.save, cells.restore, cells.last_position
+        self.swapped_bytes, self.swap_out, self.swap_in = cells.swapped_bytes, cells.swap_out, cells.swap_in
         self.n_batch = params.n_batch
         self.n_vocab, self.end_tokens = model.vocabulary.n_tokens, model.vocabulary.end_tokens
         self.n_ctx = params.n_ctx
@@ -276,21 +278,6 @@ class LlamaContext:
     def remove(self, sequence: int, first_position: int) -> None:
         self._cells.remove_later(sequence, first_position)
 
-    def save(self, sequence: int) -> bytearray:
-        return self._cells.save(sequence)
-
-    def restore(self, sequence: int, state: bytearray) -> None:
-        self._cells.restore(sequence, state)
-
-    def swapped_bytes(self, sequence: int) -> int:
-        return self._cells.swapped_bytes(sequence)
-
-    def swap_out(self, sequence: int) -> Bytes:
-        return self._cells.swap_out(sequence)
-
-    def swap_in(self, sequence: int, cells: Bytes) -> None:
-        self._cells.swap_in(sequence, cells)
-
     def share(self, source: int, target: int, first: int, end: int) -> None:
         if self.is_unified:
             self._cells.share(source, target, first, end)
@@ -298,9 +285,6 @@ class LlamaContext:
             self._cells.copy(source, target, end)
         else:
             raise EngineError(f"separate caches are copied from position 0, not from position {first}")
-
-    def last_position(self, sequence: int) -> int:
-        return self._cells.last_position(sequence)
 
     @property
     def native_s(self) -> float:

@@ -39,22 +39,10 @@ LAYER_EMBEDDING = "per_layer_token_embd.weight"
 # graphs that read a whole text at once and have no KV cache
 CACHELESS = frozenset(
     {
-        "bert",
-        "dream",
-        "eurobert",
-        "gemma-embedding",
-        "jina-bert-v2",
-        "jina-bert-v3",
-        "llada",
-        "llada-moe",
-        "modern-bert",
-        "neo-bert",
-        "nomic-bert",
-        "nomic-bert-moe",
-        "rnd1",
-        "wavtokenizer-dec",
+        "bert", "dream", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3", "llada", "llada-moe",
+        "modern-bert", "neo-bert", "nomic-bert", "nomic-bert-moe", "rnd1", "wavtokenizer-dec",
     }
-)
+)  # fmt: skip
 SHARES_FROM_LAYER = {"gemma3n": 20}  # layers from here on read the cache of an earlier one
 
 
@@ -169,11 +157,6 @@ class ModelShape:
 
     def _dim(self, layer: int, window_dim: int | None, whole: int) -> int:
         return whole if window_dim is None or self.windows[layer] is None else window_dim
-
-    @property
-    def kv_values_per_token(self) -> int:
-        """The number of values in a token's keys and values, over all layers, as if none had a window."""
-        return sum(self.key_width(layer) + self.value_width(layer) for layer in range(self.n_layer))
 
 
 def shape_of(header: Header) -> ModelShape:

@@ -161,13 +161,10 @@ def _width(header: Header, kind: str) -> int | None:
         name, axis = LLAVA_NORM, BIAS
     tensor = header.tensors.get(name)
     if tensor is None or axis >= len(tensor.shape):
-        return None if kind == "granite4_vision" else _stated_width(header)
+        stated = ArchitectureKeys(header, "clip.vision").optional_count("projection_dim") or None
+        return None if kind == "granite4_vision" else stated
     layers = sum(1 for each in header.tensors if DEEPSTACK.fullmatch(each)) if kind == "qwen3vl_merger" else 0
     return tensor.shape[axis] * (1 + layers)
-
-
-def _stated_width(header: Header) -> int | None:
-    return ArchitectureKeys(header, "clip.vision").optional_count("projection_dim") or None
 
 
 def _num_patches(keys: ArchitectureKeys, kind: str, patch_size: int) -> int:
