@@ -33,7 +33,7 @@ from eaglelocal.core.process_limits import (
     TookTooMuchMemory,
     TooLargeReply,
 )
-from eaglelocal.core.process_usage import usage_of
+from eaglelocal.core.process_usage import read_usage
 from eaglelocal.errors import EagleLocalError, RequestError
 
 START_CPU_S, START_WALL_S = 60.0, 600.0  # for Python and what the function imports
@@ -85,7 +85,7 @@ class ChildProcess:
         """Send a request and return the value of the reply."""
         if self._first_bytes is None:
             self._receive(UsageWatch(self.pid, START_CPU_S, START_WALL_S))
-            self._first_bytes = usage_of(self.pid).resident_bytes
+            self._first_bytes = read_usage(self.pid).resident_bytes
         watch = UsageWatch(self.pid, self._limits.cpu_s, self._limits.wall_s)
         watch.limit_memory(self._first_bytes, self._limits.memory_bytes)
         with contextlib.suppress(BrokenPipeError):  # its last reply may say why
@@ -164,7 +164,7 @@ class UsageWatch:
             self._check_usage()
 
     def _check_usage(self) -> None:
-        usage = usage_of(self._pid)
+        usage = read_usage(self._pid)
         if self._used_before_s is None:
             self._used_before_s = usage.cpu_s
         if usage.cpu_s - self._used_before_s > self._cpu_s:

@@ -57,7 +57,7 @@ class Engine:
     ) -> None:
         """Take ownership of the input processor and the lanes.
 
-        lanes  executors that read requests; threads in a serving process (input_queue.threaded_lanes)
+        lanes  executors that read requests; threads in a serving process (input_queue.start_lanes)
         close  closes what the builder opened, in reverse order
         """
         self.info = info

@@ -26,7 +26,7 @@ from eaglelocal.speculation.policy.controller import Controller
 from eaglelocal.speculation.policy.step_report import Change
 from eaglelocal.speculation.verify import verify
 from eaglelocal.text.detokenizer import Pieces
-from eaglelocal.text.reasoning.split_answer import answer_text
+from eaglelocal.text.reasoning.split_answer import make_answer_text
 
 
 class RunningAnswers:
@@ -70,7 +70,7 @@ class RunningAnswers:
         slot, request = sequence.slot, sequence.request
         sampler = self._context.sampler(request.params, request.constraint)
         sampler.accept(last_tokens(text_tokens(sequence), request.params.repeat_last_n))
-        self._by_slot[slot] = RunningAnswer(sequence, sampler, answer_text(self._pieces, request), clock)
+        self._by_slot[slot] = RunningAnswer(sequence, sampler, make_answer_text(self._pieces, request), clock)
         self._controller.begin(slot, request.spec)
         for drafter in self._drafters:
             drafter.begin(slot, request.owner, sequence.num_prompt)

@@ -8,7 +8,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.errors import UsageError
 from eaglelocal.gguf.draft_pairing import DraftInfo, check_rolls_back, read_draft, read_model
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.model_shape import ModelShape, read_draft_shape, shape_of
+from eaglelocal.gguf.model_shape import ModelShape, read_draft_shape, read_shape
 from eaglelocal.gguf.reader import read_header
 
 DRAFT_KINDS = ("none", "ngram", "eagle3", "dflash", "mtp", "draft_model")
@@ -26,7 +26,7 @@ class ModelHeader:
 def read_models(plan: Plan) -> tuple[ModelHeader, ...]:
     """Return the header of the target, and of the draft if there is one, checked against the target."""
     header = read_header(plan.target)
-    target = ModelHeader(header, read_model(header), shape_of(header))
+    target = ModelHeader(header, read_model(header), read_shape(header))
     draft = read_draft_model(plan, target)
     return (target,) if draft is None else (target, draft)
 

@@ -13,7 +13,7 @@ from eaglelocal import locations
 from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.core.run_options import AUTO, NONE, RunOptions
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.gguf.head_requantization import requantize_header, requantized_type
+from eaglelocal.gguf.head_requantization import choose_head_type, requantize_header
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.reader import read_header
@@ -68,7 +68,7 @@ def make_option(files: ModelFiles, reference: str, options: RunOptions, catalog:
 
 def make_loaded_header(header: Header, options: RunOptions) -> Header:
     """Return the header of a draft as it will be loaded: heads are copied in fewer bits."""
-    return requantize_header(header, requantized_type(options.draft_type))
+    return requantize_header(header, choose_head_type(options.draft_type))
 
 
 def restrict_drafts(option: ModelOption, options: RunOptions) -> ModelOption:

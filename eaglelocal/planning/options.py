@@ -27,7 +27,7 @@ from eaglelocal.gguf.architectures import (
     ROLLBACK_ARCHITECTURES,
 )
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.model_shape import ModelShape, count_parameters, read_draft_shape, shape_of
+from eaglelocal.gguf.model_shape import ModelShape, count_parameters, read_draft_shape, read_shape
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.hub.repo_builds import read_quantization
 from eaglelocal.planning.model_age import Age, age_of, age_of_file
@@ -258,7 +258,7 @@ def make_file_option(
     header: Header, *, reference: str, label: str, catalog: Catalog, draft: DraftOnDisk | None = None
 ) -> ModelOption:
     """Return the option of a file, with its exact sizes. Raises ModelFileError on senseless keys."""
-    shape = shape_of(header)
+    shape = read_shape(header)
     parameters, active = count_parameters(header, shape)
     found = TargetOnDisk(
         reference=reference,

@@ -47,7 +47,7 @@ class HeadShape:
     norm_output: bool = True
 
 
-def embedded_head_shape(
+def make_embedded_head_shape(
     target: TargetShape,
     *,
     taps: tuple[int, ...] = (1, 3, 5),

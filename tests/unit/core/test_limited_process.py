@@ -28,7 +28,7 @@ from eaglelocal.core.process_limits import (
     TookTooMuchMemory,
     TooLargeReply,
 )
-from eaglelocal.core.process_usage import Usage, read_ps, usage_of
+from eaglelocal.core.process_usage import Usage, read_ps, read_usage
 from eaglelocal.errors import EagleLocalError, ModelFileError, RequestError
 
 MIB = 2**20
@@ -145,7 +145,7 @@ def test_what_a_failed_call_had_built_is_given_back() -> None:
 def test_memory_that_the_system_does_not_see_is_seen_by_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     process = table()
     assert process.call("text", 1) == "x"
-    monkeypatch.setattr(child_process, "usage_of", lambda pid: Usage(0.0, 10**9))
+    monkeypatch.setattr(child_process, "read_usage", lambda pid: Usage(0.0, 10**9))
     with pytest.raises(TookTooMuchMemory, match="more than 64 MiB"):
         process.call("sleep", HANG_S)
     process.close()
@@ -361,7 +361,7 @@ def test_a_short_call_asks_nobody_what_it_takes(process: LimitedProcess, monkeyp
     process.open()
     looks: list[int] = []
     monkeypatch.setattr(child_process, "CHECK_S", HANG_S)
-    monkeypatch.setattr(child_process, "usage_of", looks.append)
+    monkeypatch.setattr(child_process, "read_usage", looks.append)
     assert process.call("text", 1) == "x"
     assert looks == []
 
@@ -388,25 +388,25 @@ def test_ps_is_asked_for_two_columns(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     ps.chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert usage_of(os.getpid()) == Usage(62.5, MIB)
+    assert read_usage(os.getpid()) == Usage(62.5, MIB)
 
 
 def test_without_ps_nothing_is_known_and_calls_are_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without_proc: None, process: LimitedProcess
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert usage_of(os.getpid()) == Usage(0.0, 0)
+    assert read_usage(os.getpid()) == Usage(0.0, 0)
     assert process.call("text", 1) == "x"
 
 
 def test_usage_is_told_of_this_process() -> None:
-    before = usage_of(os.getpid())
+    before = read_usage(os.getpid())
     ends_at = time.process_time() + 0.1
     while time.process_time() < ends_at:
         pass
-    assert usage_of(os.getpid()).cpu_s - before.cpu_s > 0.05
+    assert read_usage(os.getpid()).cpu_s - before.cpu_s > 0.05
     assert before.resident_bytes > MIB
-    assert usage_of(2**22 + 1) == Usage(0.0, 0)
+    assert read_usage(2**22 + 1) == Usage(0.0, 0)
 
 
 @pytest.mark.parametrize(
