@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from eaglelocal.backend.llama_library import LlamaLog
 from eaglelocal.gguf.header import TensorInfo
-from eaglelocal.gguf.loaded_tensors import block_of, is_expert, is_input
+from eaglelocal.gguf.loaded_tensors import find_block, is_expert, is_input
 from eaglelocal.memory.budget import RAM, Buffer, MemoryKind
 
 # Each begins with the name of the function that logs it, so that a line that only quotes one does not match.
@@ -40,10 +40,10 @@ def sum_host_bytes(log: LlamaLog, devices: Sequence[str], *, lends_memory: bool)
     """
     gpus = () if lends_memory else devices
     found = (match for line in log.buffer_lines if (match := BUFFER_LINE.match(line)))
-    return sum(int(float(match.group(3)) * MIB) for match in found if device_of(match.group(1), gpus) == RAM)
+    return sum(int(float(match.group(3)) * MIB) for match in found if find_device(match.group(1), gpus) == RAM)
 
 
-def device_of(name: str, devices: Sequence[str]) -> str:
+def find_device(name: str, devices: Sequence[str]) -> str:
     """Return the device of a buffer by its name: `MTL0_Private` is on `MTL0`, `CUDA_Host` in RAM."""
     return max((device for device in devices if name.startswith(device)), key=len, default=RAM)
 
@@ -51,7 +51,7 @@ def device_of(name: str, devices: Sequence[str]) -> str:
 def parse_layer_devices(lines: Iterable[str], devices: Sequence[str]) -> dict[int, str]:
     """Return the device of each layer; the layer after the last one is the output."""
     found = (match for line in lines if (match := LAYER_LINE.match(line)))
-    return {int(match.group(1)): device_of(match.group(2), devices) for match in found}
+    return {int(match.group(1)): find_device(match.group(2), devices) for match in found}
 
 
 def weight_buffers(
@@ -66,7 +66,7 @@ def weight_buffers(
     output = layers[max(layers)] if layers else RAM
     names = {tensor.name: tensor for tensor in tensors}
     for name, tensor in names.items():
-        block = block_of(name)
+        block = find_block(name)
         device = layers.get(block, RAM) if block is not None else RAM if is_input(name) else output
         if block is not None and block < n_cpu_moe and is_expert(name):
             device = RAM
@@ -81,7 +81,7 @@ def parse_cache_buffers(lines: Iterable[str], devices: Sequence[str]) -> Iterato
     layers: list[str] = []
     for line in lines:
         if match := CACHE_LAYER_LINE.match(line):
-            layers.append(device_of(match.group(1), devices))
+            layers.append(find_device(match.group(1), devices))
         elif (match := CACHE_SIZE_LINE.match(line)) and layers:
             share = float(match.group(1)) * MIB / len(layers)
             yield from (Buffer(device, MemoryKind.CACHE, int(share)) for device in layers)
@@ -91,4 +91,4 @@ def parse_cache_buffers(lines: Iterable[str], devices: Sequence[str]) -> Iterato
 def parse_compute_buffers(lines: Iterable[str], devices: Sequence[str]) -> Iterator[Buffer]:
     for line in lines:
         if (match := BUFFER_LINE.match(line)) and match.group(2) == "compute":
-            yield Buffer(device_of(match.group(1), devices), MemoryKind.BUFFERS, int(float(match.group(3)) * MIB))
+            yield Buffer(find_device(match.group(1), devices), MemoryKind.BUFFERS, int(float(match.group(3)) * MIB))

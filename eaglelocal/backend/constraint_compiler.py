@@ -24,12 +24,12 @@ from llguidance import LLMatcher, LLTokenizer
 
 from eaglelocal.backend.grammar_check import CPU_S, NO_ANSWER, OPENER, compile_grammar
 from eaglelocal.backend.native_step import NONE_FITS
-from eaglelocal.backend.samplers import LlamaSamplerChain, RowReader, with_logprobs
+from eaglelocal.backend.samplers import LlamaSamplerChain, RowReader, add_logprobs
 from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.core.constraint import JSON_SPACE, MAX_SOURCE_BYTES, Constraint, Syntax
 from eaglelocal.core.json_text import MAX_DEPTH, read_json, read_object
-from eaglelocal.core.limited_process import (
-    LimitedProcess,
+from eaglelocal.core.limited_process import LimitedProcess
+from eaglelocal.core.process_limits import (
     LimitedProcessError,
     ProcessDied,
     ProcessLimits,
@@ -83,7 +83,7 @@ class LlamaConstraints:
         self._creating, self._updating = threading.Lock(), threading.Lock()
         self._recent: OrderedDict[Constraint, CompiledConstraint] = OrderedDict()
         self._alive: WeakValueDictionary[Constraint, CompiledConstraint] = WeakValueDictionary()  # those in use, too
-        self._refused: OrderedDict[bytes, RequestError] = OrderedDict()  # by digest_of
+        self._refused: OrderedDict[bytes, RequestError] = OrderedDict()  # by hash_constraint
 
     @property
     def end_token(self) -> int:
@@ -114,7 +114,7 @@ class LlamaConstraints:
             self._checker.close()
 
     def _get_compiled(self, constraint: Constraint) -> CompiledConstraint:
-        digest = digest_of(constraint)
+        digest = hash_constraint(constraint)
         with self._updating:
             found = self._alive.get(constraint)
             if (refused := self._refused.get(digest)) is not None:
@@ -139,7 +139,7 @@ class LlamaConstraints:
                 self._alive[key] = value
 
     def _compile(self, constraint: Constraint) -> CompiledConstraint:
-        grammar = grammar_of(constraint)
+        grammar = make_grammar(constraint)
         if problem := self._find_problem(constraint, grammar):
             raise refusal(constraint, problem)
         matcher = compile_grammar(grammar, self._get_tokenizer())
@@ -206,7 +206,7 @@ def cannot_check(constraint: Constraint, error: LimitedProcessError) -> Resource
     return ResourceError(message, hint="free memory or processes, then ask again")
 
 
-def digest_of(constraint: Constraint) -> bytes:
+def hash_constraint(constraint: Constraint) -> bytes:
     """Return a hash of the constraint: a short key for long sources."""
     text = f"{constraint.syntax.value}\0{constraint.is_strict}\0{constraint.frame}\0{constraint.source}"
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
@@ -243,7 +243,7 @@ class ConstrainedSampler:
             return self._give_up()
         if not self._matcher.is_stopped():
             self._matcher.consume_token(token)
-        return Sampled(token) if self._logprobs is None else with_logprobs(token, self._read_row(row), self._logprobs)
+        return Sampled(token) if self._logprobs is None else add_logprobs(token, self._read_row(row), self._logprobs)
 
     def _give_up(self) -> Sampled:
         reason = extract_reason(self._matcher.get_error()) or "the model has no token that fits"
@@ -254,7 +254,7 @@ class ConstrainedSampler:
         self._chain.close()
 
 
-def grammar_of(constraint: Constraint) -> str:
+def make_grammar(constraint: Constraint) -> str:
     """Return the grammar in llguidance's own form. Raises RequestError if the source is too large or invalid JSON."""
     size_bytes = len(constraint.source.encode(errors="replace")) + len(constraint.frame)
     if size_bytes > MAX_SOURCE_BYTES:

@@ -38,7 +38,7 @@ from eaglelocal.backend.samplers import (
     choose_filter,
 )
 from eaglelocal.backend.top_tokens import TopTokens, num_ranked
-from eaglelocal.core.batch import Batch, Bytes, Floats, Proposals
+from eaglelocal.core.batch import Batch, Floats, Proposals
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.image import ImageRows
 from eaglelocal.core.ports import Sampler
@@ -141,7 +141,9 @@ class LlamaContext:
             raise IncompatibleError(f"the model's states are {model.n_embd} wide, its rows {model.n_embd_out}")
         self.handle = create_context(model, params)
         has_fixed_cells = bool(params.num_snapshots) and params.num_sequences > 1
-        self._cells = KvCells(self._library, self.handle, has_fixed_cells=has_fixed_cells)
+        cells = self._cells = KvCells(self._library, self.handle, has_fixed_cells=has_fixed_cells)
+        self.save, self.restore, self.last_position = cells.save, cells.restore, cells.last_position
+        self.swapped_bytes, self.swap_out, self.swap_in = cells.swapped_bytes, cells.swap_out, cells.swap_in
         self.n_batch = params.n_batch
         self.n_vocab, self.end_tokens = model.vocabulary.n_tokens, model.vocabulary.end_tokens
         self.n_ctx = params.n_ctx
@@ -276,21 +278,6 @@ class LlamaContext:
     def remove(self, sequence: int, first_position: int) -> None:
         self._cells.remove_later(sequence, first_position)
 
-    def save(self, sequence: int) -> bytearray:
-        return self._cells.save(sequence)
-
-    def restore(self, sequence: int, state: bytearray) -> None:
-        self._cells.restore(sequence, state)
-
-    def swapped_bytes(self, sequence: int) -> int:
-        return self._cells.swapped_bytes(sequence)
-
-    def swap_out(self, sequence: int) -> Bytes:
-        return self._cells.swap_out(sequence)
-
-    def swap_in(self, sequence: int, cells: Bytes) -> None:
-        self._cells.swap_in(sequence, cells)
-
     def share(self, source: int, target: int, first: int, end: int) -> None:
         if self.is_unified:
             self._cells.share(source, target, first, end)
@@ -298,9 +285,6 @@ class LlamaContext:
             self._cells.copy(source, target, end)
         else:
             raise EngineError(f"separate caches are copied from position 0, not from position {first}")
-
-    def last_position(self, sequence: int) -> int:
-        return self._cells.last_position(sequence)
 
     @property
     def native_s(self) -> float:
@@ -347,28 +331,46 @@ def create_context(model: LlamaModel, params: ContextParams, *, other: object | 
 
     Raises ResourceError with llama.cpp's own message.
     """
-    api = model.library.api
-    native = api.llama_context_default_params()
-    native.n_ctx = params.n_ctx * params.num_sequences
-    native.n_batch = native.n_ubatch = params.n_batch
-    native.n_seq_max = params.num_ids
+    optional: dict[str, object] = {}
     if params.max_outputs is not None:
-        native.n_outputs_max = params.num_outputs
-    native.n_threads = native.n_threads_batch = params.threads
-    native.type_k = native.type_v = look_up(KV_TYPES, params.kv_type, "--kv-type")
-    native.flash_attn_type = look_up(FLASH_ATTENTION, params.flash_attn, "--flash-attn")
-    native.kv_unified = params.unified
-    native.swa_full = params.swa_full
-    native.n_rs_seq = params.num_snapshots
+        optional["n_outputs_max"] = params.num_outputs
     if params.is_mtp:
-        native.ctx_type = api.LLAMA_CONTEXT_TYPE_MTP
-    native.no_perf = True
+        optional["ctx_type"] = model.library.api.LLAMA_CONTEXT_TYPE_MTP
     if other is not None:
-        native.ctx_other = other
-    model.library.log.begin()
+        optional["ctx_other"] = other
+    return open_context(
+        model,
+        f"of {params.num_sequences} x {params.n_ctx} positions",
+        "use a smaller --ctx or --parallel",
+        n_ctx=params.n_ctx * params.num_sequences,
+        n_batch=params.n_batch,
+        n_seq_max=params.num_ids,
+        n_threads=params.threads,
+        type_k=look_up(KV_TYPES, params.kv_type, "--kv-type"),
+        flash_attn_type=look_up(FLASH_ATTENTION, params.flash_attn, "--flash-attn"),
+        kv_unified=params.unified,
+        swa_full=params.swa_full,
+        n_rs_seq=params.num_snapshots,
+        **optional,
+    )
+
+
+def open_context(model: LlamaModel, size: str, hint: str, **fields: object) -> object:
+    """Return a new llama_context with these parameters. Raises ResourceError with llama.cpp's own message.
+
+    A batch is one pass; prompts have as many threads as steps, and values the type of keys.
+    """
+    api, log = model.library.api, model.library.log
+    native = fill_struct(
+        api.llama_context_default_params(),
+        n_ubatch=fields["n_batch"],
+        n_threads_batch=fields["n_threads"],
+        type_v=fields["type_k"],
+        no_perf=True,
+        **fields,
+    )
+    log.begin()
     handle = api.llama_init_from_model(model.handle, native)
     if not handle:
-        size = f"{params.num_sequences} x {params.n_ctx} positions"
-        message = f"llama.cpp cannot make a context of {size}: {model.library.log.reason()}"
-        raise ResourceError(message, hint="use a smaller --ctx or --parallel")
+        raise ResourceError(f"llama.cpp cannot make a context {size}: {log.reason()}", hint=hint)
     return handle

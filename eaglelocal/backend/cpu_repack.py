@@ -35,7 +35,7 @@ def find_layouts(native: C.CDLL) -> tuple[str, ...]:
     with contextlib.ExitStack() as stack:
         if sys.platform == "linux" and platform.machine() == "x86_64":
             stack.enter_context(small_signal_stack())
-            stack.enter_context(silenced_stderr())
+            stack.enter_context(silence_stderr())
         return layout_names(native)
 
 
@@ -71,7 +71,7 @@ def small_signal_stack() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def silenced_stderr() -> Iterator[None]:
+def silence_stderr() -> Iterator[None]:
     """Redirect stderr to nothing within the block.
 
     llama.cpp prints that AMX is missing; that must not be the last line on stderr before a crash.

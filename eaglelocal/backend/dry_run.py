@@ -28,7 +28,7 @@ from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.draft_pairing import DraftInfo, HeadInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header, TensorInfo
-from eaglelocal.gguf.loaded_tensors import loaded_tensors
+from eaglelocal.gguf.loaded_tensors import list_loaded_tensors
 from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.memory.budget import RAM, Buffer, MemoryKind
 from eaglelocal.memory.compute_buffers import logits_bytes, tap_bytes
@@ -58,7 +58,7 @@ class DryRunPart:
         if isinstance(self.info, MtpInfo):
             return list(self.header.tensors.values()) if self.info.is_alone else ()
         num_ahead = 1 if self.placement.has_mtp else 0
-        return list(loaded_tensors(self.header, n_layer=self.info.n_layer + num_ahead))
+        return list(list_loaded_tensors(self.header, n_layer=self.info.n_layer + num_ahead))
 
     def is_inside(self, other: DryRunPart) -> bool:
         """Return whether this part is an MTP layer inside the other's model."""
@@ -122,7 +122,7 @@ def plan_buffers(library: LlamaLibrary, parts: Sequence[DryRunPart], *, devices:
                 with dummy_allocations(library):
                     context = create_context(model, part.context, other=target_context if part.is_head else None)
                 stack.callback(library.api.llama_free, context)
-            buffers += (replace(b, of_draft=target_context is not None) for b in buffers_of(part, log.lines, devices))
+            buffers += (replace(b, of_draft=target_context is not None) for b in read_buffers(part, log.lines, devices))
             target_context = context
     return tuple(buffers)
 
@@ -138,7 +138,7 @@ def record_log(library: LlamaLibrary) -> Iterator[FullLog]:
         library.log = previous
 
 
-def buffers_of(part: DryRunPart, lines: Sequence[str], devices: Sequence[str]) -> Iterator[Buffer]:
+def read_buffers(part: DryRunPart, lines: Sequence[str], devices: Sequence[str]) -> Iterator[Buffer]:
     """Yield the buffers of a part, from the log lines of its plan."""
     layers = parse_layer_devices(lines, devices)  # none where the model was loaded before
     yield from weight_buffers(

@@ -8,18 +8,17 @@ nothing is kept between batches. Vectors are returned as the model gives them.
 
 from __future__ import annotations
 
-import ctypes as C
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 
-from eaglelocal.backend.context import FLASH_ATTENTION, KV_TYPES
+from eaglelocal.backend.context import FLASH_ATTENTION, KV_TYPES, open_context
 from eaglelocal.backend.llama_library import NativeClock, native_error
 from eaglelocal.backend.model import LlamaModel, look_up
 from eaglelocal.core.batch import Floats
-from eaglelocal.errors import EngineError, ResourceError
+from eaglelocal.errors import EngineError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +45,19 @@ class EmbeddingContext:
         self.n_batch, self.num_texts = params.n_batch, params.num_texts
         width_of = self._api.llama_model_n_cls_out if params.ranks else self._api.llama_model_n_embd_out
         self.n_embd = int(width_of(model.handle))
-        self._handle: C.c_void_p | None = _create(model, params)
+        self._handle: object | None = open_context(
+            model,
+            f"for passes of {params.n_batch} tokens",
+            "use a smaller --ctx",
+            n_ctx=params.n_batch,
+            n_batch=params.n_batch,
+            n_seq_max=params.num_texts,
+            n_threads=params.threads,
+            type_k=look_up(KV_TYPES, params.kv_type, "--kv-type"),
+            flash_attn_type=look_up(FLASH_ATTENTION, params.flash_attn, "--flash-attn"),
+            embeddings=True,
+            kv_unified=True,
+        )
         self._batch = self._api.llama_batch_init(params.n_batch, 0, 1)
 
     @property
@@ -94,21 +105,3 @@ class EmbeddingContext:
         if not pointer:
             raise EngineError("llama.cpp returned no embedding")
         return cast(Floats, np.ctypeslib.as_array(pointer, (self.n_embd,)).copy())
-
-
-def _create(model: LlamaModel, params: EmbeddingParams) -> C.c_void_p:
-    api = model.library.api
-    native = api.llama_context_default_params()
-    native.n_ctx = native.n_batch = native.n_ubatch = params.n_batch
-    native.n_seq_max = params.num_texts
-    native.n_threads = native.n_threads_batch = params.threads
-    native.type_k = native.type_v = look_up(KV_TYPES, params.kv_type, "--kv-type")
-    native.flash_attn_type = look_up(FLASH_ATTENTION, params.flash_attn, "--flash-attn")
-    native.embeddings = native.kv_unified = native.no_perf = True
-    model.library.log.begin()
-    handle = api.llama_init_from_model(model.handle, native)
-    if not handle:
-        reason = model.library.log.reason()
-        message = f"llama.cpp cannot make a context for passes of {params.n_batch} tokens: {reason}"
-        raise ResourceError(message, hint="use a smaller --ctx")
-    return cast(C.c_void_p, handle)

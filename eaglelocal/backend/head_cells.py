@@ -8,7 +8,6 @@ from eaglelocal.backend.context import ContextParams, LlamaContext, create_conte
 from eaglelocal.backend.kv_cells import KvCells
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.backend.native_step import HeadStruct, fill_struct
-from eaglelocal.core.batch import Bytes
 
 
 class HeadCells:
@@ -22,7 +21,9 @@ class HeadCells:
         self._api = model.library.api
         self.n_batch = params.n_batch
         self.handle = create_context(model, params, other=target.handle)
-        self._cells = KvCells(self._library, self.handle)
+        cells = self._cells = KvCells(self._library, self.handle)
+        self.remove, self.share, self.last_position = cells.remove, cells.share, cells.last_position
+        self.swapped_bytes, self.swap_out, self.swap_in = cells.swapped_bytes, cells.swap_out, cells.swap_in
         self._feature_batch, self._pair_batch = (self._api.llama_batch_ext_init(self.handle) for _ in range(2))
         self._struct = fill_struct(
             HeadStruct(),
@@ -36,24 +37,6 @@ class HeadCells:
             row=(C.c_float * (target.num_taps * target.n_embd))(),
         )
         self._address = C.addressof(self._struct)
-
-    def remove(self, sequence: int, first_position: int) -> None:
-        self._cells.remove(sequence, first_position)
-
-    def swapped_bytes(self, sequence: int) -> int:
-        return self._cells.swapped_bytes(sequence)
-
-    def swap_out(self, sequence: int) -> Bytes:
-        return self._cells.swap_out(sequence)
-
-    def swap_in(self, sequence: int, cells: Bytes) -> None:
-        self._cells.swap_in(sequence, cells)
-
-    def share(self, source: int, target: int, first: int, end: int) -> None:
-        self._cells.share(source, target, first, end)
-
-    def last_position(self, sequence: int) -> int:
-        return self._cells.last_position(sequence)
 
     @property
     def native_s(self) -> float:

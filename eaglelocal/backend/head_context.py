@@ -56,6 +56,7 @@ class LlamaHeadContext(HeadCells):
         if not has_encoder and self.width != target.num_taps * target.n_embd:
             raise EngineError(f"states of width {self.width} cannot be rows of {target.num_taps} x {target.n_embd}")
         super().__init__(model, params, target)
+        self.forget = self._cells.forget
         self._library.set_nextn(self.handle, True, True)  # masked: unmasked, a one-row batch gives NULL
         self._top_tokens = TopTokens()
         self._state_bytes = FLOAT_BYTES * self.width
@@ -126,9 +127,6 @@ class LlamaHeadContext(HeadCells):
         proposals = top.read(self._struct.num_levels * n_out, ranked, branches, confident=confident)
         proposals.states.extend(read_states(self._states, range(n_out), self._state_bytes))
         return proposals
-
-    def forget(self, sequence: int, end: int) -> None:
-        self._cells.forget(sequence, end)
 
     def close(self) -> None:
         if self.handle:

@@ -213,7 +213,7 @@ def native_parts(mtmd: ModuleType, parts: Iterable[TextPart | NamedBitmap]) -> I
         for part in parts:
             native = mtmd.mtmd_input_part()
             if isinstance(part, NamedBitmap):
-                native.bitmap = bitmap_of(mtmd, part)
+                native.bitmap = make_bitmap(mtmd, part)
                 owned.callback(mtmd.mtmd_bitmap_free, native.bitmap)
             else:
                 text = part.text.encode("utf-8", "replace")
@@ -222,7 +222,7 @@ def native_parts(mtmd: ModuleType, parts: Iterable[TextPart | NamedBitmap]) -> I
         yield (C.POINTER(mtmd.mtmd_input_part) * len(natives))(*map(C.pointer, natives))
 
 
-def bitmap_of(mtmd: ModuleType, image: NamedBitmap) -> object:
+def make_bitmap(mtmd: ModuleType, image: NamedBitmap) -> object:
     """Return a native bitmap of the image; libmtmd copies the pixels."""
     width, height, data = image.pixels
     bitmap = mtmd.mtmd_bitmap_init(width, height, C.cast(C.c_char_p(data), C.POINTER(C.c_uint8)))

@@ -156,7 +156,7 @@ def bind(native: C.CDLL, symbol: str, argtypes: list[type], restype: type | None
     try:
         return get_function(native, symbol, argtypes, restype)
     except AttributeError:
-        message = f"llama.cpp in this llama-cpp-python ({installed_version()}) has no symbol {symbol}"
+        message = f"llama.cpp in this llama-cpp-python ({find_installed_version()}) has no symbol {symbol}"
         raise LibraryError(message, hint=REINSTALL) from None
 
 
@@ -169,7 +169,7 @@ def native_error(code: int, num_rows: int, library: LlamaLibrary) -> EagleLocalE
     )
 
 
-def installed_version() -> str | None:
+def find_installed_version() -> str | None:
     try:
         return importlib.metadata.version("llama-cpp-python")
     except importlib.metadata.PackageNotFoundError:
@@ -188,7 +188,7 @@ def check_version(installed: str | None) -> None:
 @functools.cache
 def load_library() -> LlamaLibrary:
     """Import and check llama.cpp. Raises LibraryError with the reinstall command."""
-    check_version(installed_version())
+    check_version(find_installed_version())
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # else a crash first attaches a debugger
     try:
         import llama_cpp.llama_cpp as api

@@ -167,12 +167,14 @@ S = TypeVar("S", bound=C.Structure)
 
 
 def fill_struct(struct: S, **fields: object) -> S:
-    """Set the fields of a struct and return it.
+    """Set the fields of a struct and return it. Raises AttributeError for a field that it does not have.
 
     An array or struct sets its address, and is kept alive by the struct.
     """
     kept = getattr(struct, "kept", [])
     for name, value in fields.items():
+        if not hasattr(type(struct), name):  # ctypes would take it as another attribute, which native code never sees
+            raise AttributeError(f"{type(struct).__name__} has no field {name}")
         if isinstance(value, (C.Array, C.Structure)):
             kept.append(value)
             value = C.addressof(value)

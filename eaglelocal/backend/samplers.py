@@ -44,7 +44,7 @@ class GreedySampler:
 
     def sample(self, row: int) -> Sampled:
         token = self._best(row)
-        return Sampled(token) if self._logprobs is None else with_logprobs(token, self._read_row(row), self._logprobs)
+        return Sampled(token) if self._logprobs is None else add_logprobs(token, self._read_row(row), self._logprobs)
 
     def close(self) -> None:
         pass
@@ -198,7 +198,7 @@ class ChainSampler:
 
     def sample(self, row: int) -> Sampled:
         token = self._chain.draw(row)
-        return Sampled(token) if self._logprobs is None else with_logprobs(token, self._read_row(row), self._logprobs)
+        return Sampled(token) if self._logprobs is None else add_logprobs(token, self._read_row(row), self._logprobs)
 
     def close(self) -> None:
         self._chain.close()
@@ -241,7 +241,7 @@ def resolve_seed(params: SamplingParams) -> int:
     return seed % 0xFFFFFFFF
 
 
-def with_logprobs(token: int, logits: Floats, logprobs: int) -> Sampled:
+def add_logprobs(token: int, logits: Floats, logprobs: int) -> Sampled:
     top = logits.max()
     norm = float(top) + float(np.log(np.exp(logits - top).sum(dtype=np.float64)))
     best = [TokenLogprob(one, float(logits[one]) - norm) for one in most_likely(logits, logprobs)]

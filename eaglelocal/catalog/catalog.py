@@ -76,32 +76,23 @@ def load_catalog(*, user_folder: Path | None = None) -> Catalog:
     """
     folders = (locations.profiles_dir(), locations.config_dir() if user_folder is None else user_folder)
     catalog = Catalog(
-        targets=_read_one_per_file(folders, TARGETS, read_target),
-        drafts=_read_many_per_file(folders, DRAFTS, read_draft),
-        machines=_read_many_per_file(folders, MACHINES, read_machine),
+        targets=_read_entries(folders, TARGETS, read_target, is_one_per_file=True),
+        drafts=_read_entries(folders, DRAFTS, read_draft, is_one_per_file=False),
+        machines=_read_entries(folders, MACHINES, read_machine, is_one_per_file=False),
         quants=_read_quants(folders[0]),
     )
     _check_names(catalog)
     return catalog
 
 
-def _read_one_per_file(
-    folders: tuple[Path, ...], folder_name: str, read: Callable[[str, TomlTable], Entry]
+def _read_entries(
+    folders: tuple[Path, ...], folder_name: str, read: Callable[[str, TomlTable], Entry], *, is_one_per_file: bool
 ) -> Mapping[str, Entry]:
+    """Return the entries of all files in the folders of this name. One per file is named as the file."""
     found: dict[str, Entry] = {}
     for path in _list_files(folders, folder_name):
-        table = TomlTable.of_file(path)
-        id = _check_id(path.stem, table)
-        found[id] = read(id, table)
-    return MappingProxyType(found)
-
-
-def _read_many_per_file(
-    folders: tuple[Path, ...], folder_name: str, read: Callable[[str, TomlTable], Entry]
-) -> Mapping[str, Entry]:
-    found: dict[str, Entry] = {}
-    for path in _list_files(folders, folder_name):
-        for name, table in TomlTable.of_file(path).tables():
+        content = TomlTable.of_file(path)
+        for name, table in [(path.stem, content)] if is_one_per_file else content.tables():
             id = _check_id(name, table)
             found[id] = read(id, table)
     return MappingProxyType(found)

@@ -66,7 +66,7 @@ def estimate_target_shape(outline: EntryShape, quant: str, num_bytes: int) -> Mo
         weights_bytes=num_bytes,
         embedding_bytes=split.embedding,
         output_bytes=split.output,
-        active_bytes=_compute_active_bytes(outline, split),
+        active_bytes=split.output + split.tied_output + int(split.layers * (1.0 - compute_idle_share(outline))),
         max_context=outline.max_context,
         tied_output_bytes=split.tied_output,
         expert_bytes=_compute_expert_bytes(outline, split),
@@ -110,10 +110,6 @@ def _count_layer_embeddings(outline: EntryShape) -> int:
         return 0
     idle = (outline.parameters_b - outline.active_parameters_b) * 1e9
     return int(max(idle - outline.n_vocab * outline.n_embd, 0.0))
-
-
-def _compute_active_bytes(outline: EntryShape, split: _FileParts) -> int:
-    return split.output + split.tied_output + int(split.layers * (1.0 - compute_idle_share(outline)))
 
 
 def _compute_expert_bytes(outline: EntryShape, split: _FileParts) -> tuple[int, ...]:

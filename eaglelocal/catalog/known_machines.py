@@ -78,7 +78,8 @@ def read_machine(id: str, table: TomlTable) -> KnownMachine:
         field_confidence=MappingProxyType(dict(table.values("field_confidence"))),
     )
     table.close()
-    _check_kind(machine, table)
+    if kind not in KINDS:
+        raise table.error(f"{id}.kind must be one of {', '.join(KINDS)}, not {kind!r}")
     return machine
 
 
@@ -88,8 +89,3 @@ def _read_host(table: TomlTable, *, is_discrete: bool) -> tuple[float | None, fl
     read = table.number if is_discrete else table.optional_number
     ram_gib, bandwidth = (read(key, minimum=0.1, maximum=maximum) for key, maximum in bounds.items())
     return ram_gib, bandwidth
-
-
-def _check_kind(machine: KnownMachine, table: TomlTable) -> None:
-    if machine.kind not in KINDS:
-        raise table.error(f"{machine.id}.kind must be one of {', '.join(KINDS)}, not {machine.kind!r}")

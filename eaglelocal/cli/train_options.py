@@ -129,7 +129,7 @@ def choose_path(source: HeadSource, kind: str, out: str | None) -> Path:
 def check_memory_and_disk(options: TrainOptions) -> None:
     """Raise ResourceError, with the numbers, if memory or disk do not suffice; called before answers are collected."""
     from eaglelocal.catalog.catalog import load_catalog
-    from eaglelocal.gguf.model_shape import shape_of
+    from eaglelocal.gguf.model_shape import read_shape
     from eaglelocal.memory.budget import subtract_margins
     from eaglelocal.memory.estimate import estimate
     from eaglelocal.planning.autoplan import this_machine
@@ -140,7 +140,7 @@ def check_memory_and_disk(options: TrainOptions) -> None:
     need = estimate_need(options.source, Unrolling(), max_tokens=options.ctx, device=options.device)
     check_disk(need, options.folder, free_bytes(options.folder))
     memories = this_machine(load_catalog()).free_memory
-    target_buffers = estimate(options.reading_plan(), shape_of(options.found.header), None, memories)
+    target_buffers = estimate(options.reading_plan(), read_shape(options.found.header), None, memories)
     check_memory(need, target_buffers, subtract_margins(memories), options.device)
 
 

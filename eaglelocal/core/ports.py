@@ -29,6 +29,16 @@ from eaglelocal.core.sampling import Sampled, SamplingParams
 from eaglelocal.errors import EagleLocalError
 
 
+class NativeContext(Protocol):
+    """A context of the native library."""
+
+    @property
+    def native_s(self) -> float:
+        """The seconds spent inside the native library so far."""
+
+    def close(self) -> None: ...
+
+
 class Cache(Protocol):
     """The KV cache of a context."""
 
@@ -71,12 +81,8 @@ class Swappable(Protocol):
         """
 
 
-class Context(Swappable, Cache, Protocol):
+class Context(NativeContext, Swappable, Cache, Protocol):
     """A target (or a plain draft model) with its cache."""
-
-    @property
-    def native_s(self) -> float:
-        """The seconds spent inside the native library so far."""
 
     @property
     def n_ctx(self) -> int:
@@ -131,15 +137,9 @@ class Context(Swappable, Cache, Protocol):
     def propose(self, rows: Sequence[int], branches: int, *, confident: bool) -> Proposals:
         """Return the most likely next tokens at output rows of the last decode (when used as a drafter)."""
 
-    def close(self) -> None: ...
 
-
-class HeadContext(Swappable, Cache, Protocol):
+class HeadContext(NativeContext, Swappable, Cache, Protocol):
     """An EAGLE head: an encoder from target features to states, and a decoder over (token, state) pairs."""
-
-    @property
-    def native_s(self) -> float:
-        """The seconds spent inside the native library so far."""
 
     @property
     def n_batch(self) -> int: ...
@@ -169,15 +169,9 @@ class HeadContext(Swappable, Cache, Protocol):
     def share(self, source: int, target: int, first: int, end: int) -> None:
         """Let `target`, which is empty, have the cells of `source` at positions first..end-1 too."""
 
-    def close(self) -> None: ...
 
-
-class BlockContext(Swappable, Cache, Protocol):
+class BlockContext(NativeContext, Swappable, Cache, Protocol):
     """A head that keeps target features as keys and values, and proposes all tokens of a block at once."""
-
-    @property
-    def native_s(self) -> float:
-        """The seconds spent inside the native library so far."""
 
     @property
     def n_batch(self) -> int:
@@ -194,8 +188,6 @@ class BlockContext(Swappable, Cache, Protocol):
 
     def share(self, source: int, target: int, first: int, end: int) -> None:
         """Let `target`, which is empty, have the cells of `source` at positions first..end-1 too."""
-
-    def close(self) -> None: ...
 
 
 class FillTokens(NamedTuple):

@@ -17,7 +17,7 @@ class Usage:
     resident_bytes: int
 
 
-def usage_of(pid: int) -> Usage:
+def read_usage(pid: int) -> Usage:
     """Return the usage of a process; zeros if it is gone, or if the system does not report it."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:

@@ -32,6 +32,14 @@ class Sequence:
         self.num_prompt = len(self.tokens)
         self.n_ctx -= self.request.num_hidden
 
+    def start_from(self, num_reused: int) -> None:
+        """Begin with this many prompt rows that need not be prefilled."""
+        self.num_cached = self.num_reused = num_reused
+
+    def advance(self, num_rows: int) -> None:
+        """Record that this many more rows lie in the cache."""
+        self.num_cached += num_rows
+
     @property
     def num_emitted(self) -> int:
         return len(self.tokens) - self.num_prompt

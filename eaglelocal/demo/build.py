@@ -27,7 +27,7 @@ from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.training.document_packing import PackedBatch, Pieces
 from eaglelocal.training.draft_head import fill_head
-from eaglelocal.training.eagle_head import EagleHead, embedded_head_shape
+from eaglelocal.training.eagle_head import EagleHead, make_embedded_head_shape
 from eaglelocal.training.gguf_export import export_head, export_target, round_to_bfloat16
 from eaglelocal.training.gguf_reload import fill_target, read_tokenizer
 from eaglelocal.training.held_out import HeldOutEvaluation
@@ -118,7 +118,7 @@ def build_target(build: BuildOptions, tokenizer: GuideTokenizer) -> LlamaTarget:
 
 def build_head(build: BuildOptions, tokenizer: GuideTokenizer, target: LlamaTarget) -> None:
     torch.manual_seed(build.seed)
-    head = EagleHead(embedded_head_shape(target.shape))
+    head = EagleHead(make_embedded_head_shape(target.shape))
     if build.start is not None:
         fill_head(head, read_header(build.start / HEAD_FILE))
     evaluation = make_held_out_evaluation(tokenizer, build.seed)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from eaglelocal.client.engine_client import EngineClient
+from eaglelocal.core.events import Finished
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
@@ -44,6 +45,17 @@ class Score:
     emitted: int = 0  # by verifications that had a draft
     wrong: list[tuple[str, str, str]] = field(default_factory=list)
 
+    def add(self, task: CorpusTask, text: str, finished: Finished) -> None:
+        """Judge an answer by the task's own check, and add it with its statistics."""
+        self.num_tasks += 1
+        if is_right(task, text):
+            self.num_right += 1
+        else:
+            self.wrong.append((task.messages[-1].content, task.answer, text))
+        self.num_tokens += finished.completion_tokens
+        self.drafts += finished.speculation.drafts
+        self.emitted += finished.speculation.emitted_tokens
+
     @property
     def right(self) -> float:
         return self.num_right / max(self.num_tasks, 1)
@@ -61,19 +73,8 @@ def score_kind(client: EngineClient, kind: str, num_tasks: int) -> Score:
         answers = [(task, client.stream(make_request(task, f"{kind}-{id(task)}"))) for task in batch]
         for task, answer in answers:
             reply = answer.result()
-            judge(score, task, reply.text)
-            score.num_tokens += reply.finished.completion_tokens
-            score.drafts += reply.finished.speculation.drafts
-            score.emitted += reply.finished.speculation.emitted_tokens
+            score.add(task, reply.text, reply.finished)
     return score
-
-
-def judge(score: Score, task: CorpusTask, text: str) -> None:
-    score.num_tasks += 1
-    if is_right(task, text):
-        score.num_right += 1
-    else:
-        score.wrong.append((task.messages[-1].content, task.answer, text))
 
 
 def make_request(task: CorpusTask, name: str) -> ChatRequest:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, Batch, ExtraLevels
+from eaglelocal.core.common_prefix import common_prefix
 from eaglelocal.core.ports import Context
 from eaglelocal.drafters.drafter import (
     NOTHING,
@@ -175,11 +176,3 @@ def add_row(rows: Batch, slot: int, position: int, token: int) -> None:
     rows.positions.append(position)
     rows.sequences.append((slot,))
     rows.outputs.append(False)
-
-
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """Return the length of the common prefix of two token sequences."""
-    for i, (x, y) in enumerate(zip(a, b, strict=False)):
-        if x != y:
-            return i
-    return min(len(a), len(b))

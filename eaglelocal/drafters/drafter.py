@@ -17,6 +17,7 @@ import numpy as np
 
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, Bytes, ExtraLevels, Features, Floats, Proposals
 from eaglelocal.core.draft import ROOT
+from eaglelocal.core.ports import NativeContext
 
 StateT = TypeVar("StateT")
 
@@ -143,15 +144,6 @@ class Swapped(Generic[StateT]):
 
     state: StateT
     cells: Bytes | None = None
-
-
-class NativeContext(Protocol):
-    """A context of the native library."""
-
-    @property
-    def native_s(self) -> float: ...
-
-    def close(self) -> None: ...
 
 
 class ContextDrafter:

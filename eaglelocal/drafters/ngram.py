@@ -167,11 +167,6 @@ class Ngram:
         self._slots: defaultdict[int, NgramSlot] = defaultdict(NgramSlot)
         self._pools: dict[str, Generations] = {}  # by owner; the one that answered last stands last
 
-    @property
-    def num_indexed(self) -> int:
-        """Number of tokens in all indexes."""
-        return sum(len(s.own) for s in self._slots.values() if s.own) + sum(map(len, self._pools.values()))
-
     def begin(self, slot: int, owner: str, num_prompt: int) -> None:
         """Start a request of `owner` in the slot; its answer begins after `num_prompt` tokens.
 

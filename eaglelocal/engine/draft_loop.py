@@ -50,9 +50,9 @@ def grow(
                 ends = [] if slot in ignores_end else [n for n, token in enumerate(tokens, start=1) if is_end(token)]
                 if ends:
                     tokens = tokens[: ends[0]]
-                policy.add(slot, name, tokens, continuation.confidences, continuation.siblings)
+                policy.drafts.add(slot, name, tokens, continuation.confidences, continuation.siblings)
                 if ends or not tokens or is_block:
-                    policy.end(slot, name)
+                    policy.drafts.end(slot, name)
                 else:
                     frontier[slot] = advance(node, tokens)
     return Drafted(policy.select_drafts(), calls)

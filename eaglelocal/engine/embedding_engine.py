@@ -64,6 +64,15 @@ class RunningEmbedding:
     def prompt_tokens(self) -> int:
         return sum(map(len, self.texts))
 
+    @property
+    def next_text(self) -> list[int]:
+        return self.texts[self.num_taken]
+
+    def take_text(self) -> bool:
+        """Record that the next text goes into a pass; return whether others still wait for one."""
+        self.num_taken += 1
+        return self.num_taken < len(self.texts)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingOutput:
@@ -215,14 +224,13 @@ class EmbeddingEngine:
         num_free = self._embedder.n_batch
         while self._turns and len(chosen) < self._embedder.num_texts:
             running = self._turns[0]
-            text = running.texts[running.num_taken]
+            text = running.next_text
             if len(text) > num_free:
                 break
             num_free -= len(text)
             chosen.append((running, text))
-            running.num_taken += 1
             self._turns.popleft()
-            if running.num_taken < len(running.texts):
+            if running.take_text():
                 self._turns.append(running)
         return chosen
 

@@ -28,7 +28,8 @@ from eaglelocal.engine.running_answers import RunningAnswers
 from eaglelocal.engine.sequence_ids import SequenceIds
 from eaglelocal.engine.slot_caches import SlotCaches
 from eaglelocal.engine.step_estimate import StepEstimate
-from eaglelocal.engine.step_timing import StepTimes, StepTiming, peak_rss_bytes
+from eaglelocal.engine.step_times import StepTimes
+from eaglelocal.engine.step_timing import StepTiming, peak_rss_bytes
 from eaglelocal.engine.waiting_requests import WaitingRequests
 from eaglelocal.errors import RequestError, ResourceError
 from eaglelocal.scheduler.scheduler import Scheduler, StepPlan
@@ -56,7 +57,7 @@ class Engine:
     ) -> None:
         """Take ownership of the input processor and the lanes.
 
-        lanes  executors that read requests; threads in a serving process (input_queue.threaded_lanes)
+        lanes  executors that read requests; threads in a serving process (input_queue.start_lanes)
         close  closes what the builder opened, in reverse order
         """
         self.info = info

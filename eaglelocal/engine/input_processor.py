@@ -94,7 +94,8 @@ class InputProcessor:
         prompt = self.make_prompt(request) if prompt is None else prompt
         if not prompt.tokens:
             raise RequestError("the prompt is empty", parameter="messages" if request.messages else "prompt")
-        self._check_fits(prompt.num_rows, is_chat=bool(request.messages))
+        if prompt.num_rows >= self._n_ctx:
+            raise self._make_too_long(str(prompt.num_rows), is_chat=bool(request.messages))
         self._check_tokens(tuple(token for token, _ in request.params.logit_bias))
         split = self._make_split(request, prompt) if request.messages else None
         constraint = self._make_constraint(request, split)
@@ -225,10 +226,6 @@ class InputProcessor:
         max_bytes = self.vocabulary.max_token_bytes  # walks the vocabulary, once
         if max_bytes is not None and num_chars >= self._n_ctx * max_bytes:
             raise self._make_too_long(f"more than {num_chars // max_bytes}", is_chat=is_chat)
-
-    def _check_fits(self, num_prompt: int, *, is_chat: bool) -> None:
-        if num_prompt >= self._n_ctx:
-            raise self._make_too_long(str(num_prompt), is_chat=is_chat)
 
     def _make_too_long(self, num_prompt: str, *, is_chat: bool) -> RequestError:
         return RequestError(  # clients recognize the first words and shorten the prompt

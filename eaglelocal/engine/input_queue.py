@@ -57,7 +57,7 @@ class InlineExecutor(Executor):
 INLINE: tuple[Executor, ...] = (InlineExecutor(),)
 
 
-def threaded_lanes(num_low: int = 2) -> tuple[Executor, ...]:
+def start_lanes(num_low: int = 2) -> tuple[Executor, ...]:
     """Return one lane, and `num_low` of a lower priority. Raises ResourceError if no thread can be started."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     first = ThreadPoolExecutor(1, thread_name_prefix="input")

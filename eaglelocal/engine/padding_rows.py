@@ -42,9 +42,7 @@ class Padding:
         if sum(decoding.values()) + sum(counts.values()) > self._context.n_batch:
             return []
         first = {slot: self._scheduler.num_cached(slot) + decoding.get(slot, 0) for slot in counts}
-        if any(self._is_full(slot, first[slot] + count) for slot, count in counts.items()):
+        n_ctx = self._context.n_ctx
+        if any(first[s] + num > n_ctx or self._scheduler.may_hold_images(s) for s, num in counts.items()):
             return []  # fewer padding rows would save no pass
         return [PaddingRow(slot, first[slot], count, token=0) for slot, count in counts.items()]
-
-    def _is_full(self, slot: int, end: int) -> bool:
-        return end > self._context.n_ctx or self._scheduler.may_hold_images(slot)

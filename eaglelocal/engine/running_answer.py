@@ -11,37 +11,12 @@ from eaglelocal.core.events import Finished, Prompted, RequestEvent, Started, Te
 from eaglelocal.core.ports import Sampler, Vocabulary
 from eaglelocal.core.sampling import Sampled, TokenLogprob
 from eaglelocal.core.sequence import Sequence
-from eaglelocal.core.stats import SpeculationCounter, Timings
+from eaglelocal.core.stats import SpeculationCounter
 from eaglelocal.engine.prompt_tokens import PromptTokens
+from eaglelocal.engine.step_times import Clock
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.text.reasoning.split_answer import SplitAnswerText
 from eaglelocal.text.stops.answer_text import AnswerPiece, AnswerText
-
-
-@dataclass(slots=True)
-class Clock:
-    """Timestamps and accumulated durations of one answer, in seconds."""
-
-    submitted_at: float
-    admitted_at: float = 0.0
-    first_at: float = 0.0
-    last_at: float = 0.0
-    draft_s: float = 0.0
-    verify_s: float = 0.0
-    host_s: float = 0.0
-    plain_s: float = 0.0  # estimated duration of the tokens after the first without drafts
-
-    def timings(self, num_tokens: int) -> Timings:
-        decode_s = self.last_at - self.first_at
-        return Timings(
-            ttft_s=max(self.first_at - self.submitted_at, 0.0),
-            prefill_s=max(self.first_at - self.admitted_at, 0.0),
-            decode_s=decode_s,
-            draft_s=self.draft_s,
-            verify_s=self.verify_s,
-            host_s=self.host_s,
-            decode_tok_s=(num_tokens - 1) / decode_s if decode_s > 0 else 0.0,
-        )
 
 
 class AnswerProgress(NamedTuple):

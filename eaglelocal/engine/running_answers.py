@@ -17,15 +17,16 @@ from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.engine.draft_loop import EMPTY
 from eaglelocal.engine.drafting_state import SlotDraftingStates, name_state
 from eaglelocal.engine.runner import Decoded
-from eaglelocal.engine.running_answer import Clock, RunningAnswer
-from eaglelocal.engine.step_timing import StepTimes, StepTiming
+from eaglelocal.engine.running_answer import RunningAnswer
+from eaglelocal.engine.step_times import Clock, StepTimes
+from eaglelocal.engine.step_timing import StepTiming
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.scheduler.scheduler import Scheduler, StepPlan
 from eaglelocal.speculation.policy.controller import Controller
 from eaglelocal.speculation.policy.step_report import Change
 from eaglelocal.speculation.verify import verify
 from eaglelocal.text.detokenizer import Pieces
-from eaglelocal.text.reasoning.split_answer import answer_text
+from eaglelocal.text.reasoning.split_answer import make_answer_text
 
 
 class RunningAnswers:
@@ -69,15 +70,15 @@ class RunningAnswers:
         slot, request = sequence.slot, sequence.request
         sampler = self._context.sampler(request.params, request.constraint)
         sampler.accept(last_tokens(text_tokens(sequence), request.params.repeat_last_n))
-        self._by_slot[slot] = RunningAnswer(sequence, sampler, answer_text(self._pieces, request), clock)
+        self._by_slot[slot] = RunningAnswer(sequence, sampler, make_answer_text(self._pieces, request), clock)
         self._controller.begin(slot, request.spec)
         for drafter in self._drafters:
             drafter.begin(slot, request.owner, sequence.num_prompt)
-        self._timing.totals.prompt_tokens += sequence.num_prompt_rows
+        self._timing.totals.add_prompt(sequence.num_prompt_rows)
 
     def start(self, sequence: Sequence) -> list[RequestEvent]:
         """Return Started, and a SpeculationChanged if the answer is not drafted for: clients take drafting as on."""
-        self._timing.totals.reused_tokens += sequence.num_reused_rows
+        self._timing.totals.add_reused(sequence.num_reused_rows)
         started = Started(sequence.request.id, sequence.num_prompt_rows, sequence.num_reused_rows)
         if self._drafting.read(sequence.slot)[0] == "on":
             return [started]

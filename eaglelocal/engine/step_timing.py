@@ -10,45 +10,11 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from eaglelocal.core.stats import SpeculationCounter
 from eaglelocal.engine.running_answer import RunningAnswer
+from eaglelocal.engine.step_times import EngineTotals, StepTimes
 from eaglelocal.speculation.costs.step_costs import StepCosts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTimes:
-    """Durations of one step, in seconds."""
-
-    total_s: float
-    decode_s: float  # the target's decode
-    encode_s: float  # of the drafters' models encoding the decoded rows
-    draft_s: float  # drafting, and passing decoded and committed rows to the drafters
-    verify_s: float  # the target's decode and sampling
-    host_s: float  # outside the native library
-    plain_s: float  # what verify_s would have been without the drafted rows
-    ended_at: float
-
-
-@dataclass(slots=True)
-class EngineTotals:
-    """Sums over all steps of the engine."""
-
-    steps: int = 0
-    prompt_tokens: int = 0
-    reused_tokens: int = 0  # prompt tokens found in a cache
-    generated_tokens: int = 0
-    host_s: float = 0.0
-    draft_s: float = 0.0
-    verify_s: float = 0.0
-    plain_s: float = 0.0  # sum over answers: estimated seconds without drafted rows
-    answer_s: float = 0.0  # sum over answers: seconds they took
-
-    @property
-    def speedup(self) -> float | None:
-        """The gain over plain decoding of all answers together; None if nothing was measured."""
-        return self.plain_s / self.answer_s if self.plain_s > 0 and self.answer_s > 0 else None
 
 
 class StepTiming:
@@ -83,11 +49,8 @@ class StepTiming:
         host_s = ended_at - self._started_at - (self._native_s - native_before_s)
         total_s = ended_at - self._started_at
         self._ended_at = ended_at
-        self.totals.steps += 1
         draft_s = drafted_at - began_at + encode_s + ended_at - sampled_at
-        self.totals.host_s += host_s
-        self.totals.draft_s += draft_s
-        self.totals.verify_s += verify_s
+        self.totals.add_step(host_s=host_s, draft_s=draft_s, verify_s=verify_s)
         return StepTimes(
             total_s=total_s,
             draft_s=draft_s,
@@ -122,18 +85,9 @@ class StepTiming:
         """Add a step to an answer's counters and times, and to the engine's."""
         for counter in (answer.counter, self.counter):
             counter.add(num_drafted, num_accepted, num_tokens)
-        self.totals.generated_tokens += num_tokens
-        clock = answer.clock
-        previous_at, clock.last_at = clock.last_at, times.ended_at
-        if clock.first_at == 0.0:
-            clock.first_at = times.ended_at
-            return
-        clock.draft_s += times.draft_s
-        clock.verify_s += times.verify_s
-        clock.host_s += times.host_s
-        clock.plain_s += num_tokens * times.plain_s
-        self.totals.plain_s += num_tokens * times.plain_s
-        self.totals.answer_s += times.ended_at - previous_at
+        answer_s = answer.clock.charge(times, num_tokens)
+        plain_s = 0.0 if answer_s is None else num_tokens * times.plain_s
+        self.totals.add_tokens(num_tokens, plain_s=plain_s, answer_s=answer_s or 0.0)
 
 
 def peak_rss_bytes() -> int:

@@ -14,7 +14,8 @@ from eaglelocal.core.request import ChatRequest
 from eaglelocal.engine.input_processor import InputProcessor, ReadRequest
 from eaglelocal.engine.input_queue import INPUT_WAIT_S, InputQueue, Prepared
 from eaglelocal.engine.input_size import ChatLanes
-from eaglelocal.engine.running_answer import Clock, make_count_events, make_prompted
+from eaglelocal.engine.running_answer import make_count_events, make_prompted
+from eaglelocal.engine.step_times import Clock
 from eaglelocal.scheduler.scheduler import Scheduler
 
 

@@ -17,29 +17,11 @@ HEAD_ARCHITECTURES = (EAGLE, BLOCK)
 # qwen4exp sets it too, but as wide as its hyper-connections instead of n_embd, which aborts as well.
 LAYER_INPUT_ARCHITECTURES = frozenset(
     {
-        "bailingmoe3",
-        "deepseek4",
-        "gemma4",
-        "gpt-oss",
-        "hunyuan-dense",
-        "hunyuan_vl",
-        "lfm2",
-        "lfm2moe",
-        "llama",
-        "mimo2",
-        "minimax-01",
-        "minimax-m2",
-        "muse-glimmer",
-        "nanbeige",
-        "nemotron_h",
-        "nemotron_h_moe",
-        "qwen3",
-        "qwen35",
-        "qwen35moe",
-        "qwen3moe",
-        "qwen3next",
+        "bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan-dense", "hunyuan_vl", "lfm2", "lfm2moe", "llama",
+        "mimo2", "minimax-01", "minimax-m2", "muse-glimmer", "nanbeige", "nemotron_h", "nemotron_h_moe", "qwen3",
+        "qwen35", "qwen35moe", "qwen3moe", "qwen3next",
     }
-)
+)  # fmt: skip
 
 
 class FinalState(StrEnum):
@@ -65,26 +47,11 @@ RECURRENT_ARCHITECTURES = frozenset({"arwkv7", "mamba", "mamba2", "rwkv6", "rwkv
 
 HYBRID_ARCHITECTURES = frozenset(
     {
-        "bailingmoe3",
-        "deepseek4",
-        "falcon-h1",
-        "glm5-next",
-        "granitehybrid",
-        "jamba",
-        "kimi-k3",
-        "kimi-linear",
-        "lfm2",
-        "lfm2moe",
-        "minimax-01",
-        "nemotron_h",
-        "nemotron_h_moe",
-        "plamo2",
-        "qwen35",
-        "qwen35moe",
-        "qwen3next",
+        "bailingmoe3", "deepseek4", "falcon-h1", "glm5-next", "granitehybrid", "jamba", "kimi-k3", "kimi-linear",
+        "lfm2", "lfm2moe", "minimax-01", "nemotron_h", "nemotron_h_moe", "plamo2", "qwen35", "qwen35moe", "qwen3next",
         "qwen4exp",
     }
-)
+)  # fmt: skip
 
 # earlier states of a sequence can be kept (`n_rs_seq`) and restored; on others llama.cpp silently keeps none
 SNAPSHOT_ARCHITECTURES = frozenset(

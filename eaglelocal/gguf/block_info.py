@@ -24,8 +24,8 @@ from eaglelocal.gguf.head_info import (
     tensor_problems,
 )
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.model_info import ModelInfo, architecture_of
-from eaglelocal.gguf.sliding_window import windows_of
+from eaglelocal.gguf.model_info import ModelInfo, read_architecture
+from eaglelocal.gguf.sliding_window import read_windows
 
 MASK_KEY = "tokenizer.ggml.mask_token_id"
 MARKOV = "markov_w1.weight"  # present in DSpark: each token also depends on the one before
@@ -74,7 +74,7 @@ class BlockInfo(DraftHeadInfo):
 
         Raises ModelFileError where the file is no such head or lacks a key that llama.cpp needs.
         """
-        keys = ArchitectureKeys(header, architecture_of(header))
+        keys = ArchitectureKeys(header, read_architecture(header))
         if keys.prefix != BLOCK:
             raise keys.error(f"is a {keys.prefix} model, not a {BLOCK} head")
         width, n_head, head_dim = read_widths(keys)
@@ -91,7 +91,7 @@ class BlockInfo(DraftHeadInfo):
             skips_root=not is_dspark or not _read_flag(keys, "dflash.sample_from_anchor", default=True),
             is_causal=keys.flag("dflash.attention.causal"),
             is_deepseek=bool(keys.optional_count(DEEPSEEK_KEY)),
-            windows=windows_of(keys, keys.count("block_count")),
+            windows=read_windows(keys, keys.count("block_count")),
             lattice=Lattice.read(keys) if SELECTOR in header.tensors else None,
         )
 

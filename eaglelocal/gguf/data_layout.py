@@ -15,7 +15,7 @@ from eaglelocal.gguf.header import TensorInfo
 MAX_ELEMENTS = 2**63 - 1
 
 
-def padded(num_bytes: int, alignment: int) -> int:
+def round_up(num_bytes: int, alignment: int) -> int:
     return -(-num_bytes // alignment) * alignment
 
 
@@ -64,4 +64,4 @@ def check_layout(tensors: Sequence[TensorInfo], *, alignment: int, data_bytes: i
             raise malformed_error(file, f"tensor {tensor.name} at offset {tensor.offset} overlaps {previous}")
         if tensor.offset > expected:
             raise malformed_error(file, f"tensor {tensor.name} has offset {tensor.offset}, expected {expected}")
-        expected, previous = padded(end, alignment), tensor.name
+        expected, previous = round_up(end, alignment), tensor.name

@@ -23,7 +23,7 @@ from eaglelocal.gguf.head_info import (
     tensor_problems,
 )
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.model_info import ModelInfo, architecture_of
+from eaglelocal.gguf.model_info import ModelInfo, read_architecture
 
 FC_NORM_KEY = "eaglelocal.fc_norm"
 FC_NORM_EPS_KEY = "eaglelocal.fc_norm_eps"
@@ -61,7 +61,7 @@ class EagleInfo(DraftHeadInfo):
 
         Raises ModelFileError where the file is no EAGLE-3 head or lacks a key that llama.cpp needs.
         """
-        keys = ArchitectureKeys(header, architecture_of(header))
+        keys = ArchitectureKeys(header, read_architecture(header))
         if keys.prefix != EAGLE:
             raise keys.error(f"is a {keys.prefix} model, not an {EAGLE} head")
         eps = _read_epsilon(keys)

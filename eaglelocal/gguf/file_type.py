@@ -20,7 +20,7 @@ FILE_TYPES: Mapping[int, str] = MappingProxyType(
 )  # fmt: skip
 
 
-def stated_type(header: Header) -> str:
+def read_file_type(header: Header) -> str:
     """Return the stated quantization, such as `Q4_K_M`; empty where the file states none that is known."""
     number = header.metadata.get("general.file_type")
     return FILE_TYPES.get(number & ~GUESSED, "") if isinstance(number, int) else ""

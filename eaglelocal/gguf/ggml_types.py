@@ -69,13 +69,7 @@ GGML_TYPES_BY_NAME: Mapping[str, GgmlType] = MappingProxyType({kind.name: kind f
 # ids that once existed; llama.cpp refuses them, and so does `data_layout.py`, by name
 REMOVED_TYPES: Mapping[int, str] = MappingProxyType(
     {
-        4: "Q4_2",
-        5: "Q4_3",
-        31: "Q4_0_4_4",
-        32: "Q4_0_4_8",
-        33: "Q4_0_8_8",
-        36: "IQ4_NL_4_4",
-        37: "IQ4_NL_4_8",
-        38: "IQ4_NL_8_8",
+        4: "Q4_2", 5: "Q4_3", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8", 36: "IQ4_NL_4_4",
+        37: "IQ4_NL_4_8", 38: "IQ4_NL_8_8",
     }
-)
+)  # fmt: skip

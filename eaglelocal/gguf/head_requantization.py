@@ -22,12 +22,12 @@ EMBEDDING = "token_embd.weight"  # one row is read per token, so its bits cost m
 EMBEDDING_TYPE = GGML_TYPES_BY_NAME["Q8_0"]
 
 
-def requantized_type(setting: str) -> str:
+def choose_head_type(setting: str) -> str:
     """Return the quantization that a setting stands for: `auto` is BEST_TYPE, anything else is itself."""
     return BEST_TYPE if setting == "auto" else setting
 
 
-def requantized_types(header: Header, kind: str) -> Mapping[str, GgmlType]:
+def choose_tensor_types(header: Header, kind: str) -> Mapping[str, GgmlType]:
     """Return the new types, by tensor name, of a copy quantized to `kind`; empty if there should be no copy."""
     if kind == AS_IN_FILE or header.metadata.get("general.architecture") != EAGLE or header.tensor_bytes < MIN_BYTES:
         return {}
@@ -43,7 +43,7 @@ def requantized_types(header: Header, kind: str) -> Mapping[str, GgmlType]:
 
 def requantize_header(header: Header, kind: str) -> Header:
     """Return the header that such a copy has, except for the offsets of its tensors."""
-    types = requantized_types(header, kind)
+    types = choose_tensor_types(header, kind)
     return replace(
         header, tensors={name: _change_type(tensor, types.get(name)) for name, tensor in header.tensors.items()}
     )

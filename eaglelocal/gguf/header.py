@@ -6,13 +6,16 @@ dimension is the contiguous one, the reverse of numpy's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.gguf.ggml_types import GgmlType
 from eaglelocal.gguf.values import ArrayValue, Scalar, Value, ValueType, decode_array, split_strings
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,35 +90,27 @@ class Header:
         value = self.metadata.get(key)
         if not isinstance(value, ArrayValue):
             return None
-        try:
-            return decode_array(value, self._raw(value))
-        except (OSError, ValueError) as error:
-            raise malformed_error(self.path.name, f"cannot read {key}: {error}") from error
+        return self._read(key, value, lambda raw: decode_array(value, raw))
 
     def string_bytes(self, key: str) -> list[bytes] | None:
         """Read the elements of an array of strings, undecoded; None where there is no such array."""
         value = self.metadata.get(key)
         if not isinstance(value, ArrayValue) or value.type is not ValueType.STRING:
             return None
-        try:
-            return split_strings(self._raw(value), value.count)
-        except (OSError, ValueError) as error:
-            raise malformed_error(self.path.name, f"cannot read {key}: {error}") from error
+        return self._read(key, value, lambda raw: split_strings(raw, value.count))
 
     def array_bytes(self, key: str) -> bytes:
         """Read an array's raw bytes, to compare or hash them; empty where there is no such array."""
         value = self.metadata.get(key)
-        if not isinstance(value, ArrayValue):
-            return b""
-        try:
-            return self._raw(value)
-        except OSError as error:
-            raise malformed_error(self.path.name, f"cannot read {key}: {error}") from error
+        return self._read(key, value, bytes) if isinstance(value, ArrayValue) else b""
 
-    def _raw(self, array: ArrayValue) -> bytes:
-        with self.path.open("rb") as file:
-            file.seek(array.offset)
-            return file.read(array.nbytes)
+    def _read(self, key: str, array: ArrayValue, decode: Callable[[bytes], T]) -> T:
+        try:
+            with self.path.open("rb") as file:
+                file.seek(array.offset)
+                return decode(file.read(array.nbytes))
+        except (OSError, ValueError) as error:
+            raise malformed_error(self.path.name, f"cannot read {key}: {error}") from error
 
     def array_count(self, key: str) -> int | None:
         value = self.metadata.get(key)

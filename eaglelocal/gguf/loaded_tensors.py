@@ -34,15 +34,15 @@ class Weights:
         return self.embedding_bytes + self.output_bytes + sum(self.layer_bytes)
 
 
-def loaded_tensors(header: Header, *, n_layer: int) -> Iterator[TensorInfo]:
+def list_loaded_tensors(header: Header, *, n_layer: int) -> Iterator[TensorInfo]:
     """Yield the tensors that llama.cpp loads: all but the blocks from `n_layer` on, which only predict ahead (MTP)."""
     for tensor in header.tensors.values():
-        block = block_of(tensor.name)
+        block = find_block(tensor.name)
         if block is None or block < n_layer:
             yield tensor
 
 
-def block_of(name: str) -> int | None:
+def find_block(name: str) -> int | None:
     """Return the number of the block that a tensor belongs to; None if to none."""
     if name.startswith(FIRST_BLOCK_TENSORS):
         return 0
@@ -59,11 +59,11 @@ def is_expert(name: str) -> bool:
     return EXPERT_TENSOR.search(name) is not None
 
 
-def weights_of(header: Header, *, n_layer: int) -> Weights:
+def sum_weights(header: Header, *, n_layer: int) -> Weights:
     embedding, output = 0, 0
     blocks, experts = [0] * n_layer, [0] * n_layer
-    for tensor in loaded_tensors(header, n_layer=n_layer):
-        block = block_of(tensor.name)
+    for tensor in list_loaded_tensors(header, n_layer=n_layer):
+        block = find_block(tensor.name)
         if block is not None:
             blocks[block] += tensor.nbytes
             experts[block] += tensor.nbytes if is_expert(tensor.name) else 0

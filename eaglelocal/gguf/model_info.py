@@ -74,7 +74,7 @@ class ModelInfo:
 
         Raises ModelFileError on keys that are missing, make no sense, or would end llama.cpp's process.
         """
-        architecture = architecture_of(header)
+        architecture = read_architecture(header)
         keys = ArchitectureKeys(header, architecture)
         n_layer = _layers(keys)
         n_embd = keys.count("embedding_length")
@@ -107,7 +107,7 @@ class ModelInfo:
         )
 
 
-def architecture_of(header: Header) -> str:
+def read_architecture(header: Header) -> str:
     architecture = header.metadata.get("general.architecture")
     if not isinstance(architecture, str) or not architecture:
         raise malformed_error(header.path.name, "lacks the key general.architecture")

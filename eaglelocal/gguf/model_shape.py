@@ -23,38 +23,31 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.loaded_tensors import (
     TOKEN_EMBEDDING,
     active_bytes,
-    block_of,
+    find_block,
     is_expert,
     is_input,
-    loaded_tensors,
-    weights_of,
+    list_loaded_tensors,
+    sum_weights,
 )
-from eaglelocal.gguf.model_info import ModelInfo, architecture_of, num_mtp_layers
+from eaglelocal.gguf.model_info import ModelInfo, num_mtp_layers, read_architecture
 from eaglelocal.gguf.mtp import MtpInfo
-from eaglelocal.gguf.recurrent_layers import attention_layers, inner_width, recurrent_layers, state_bytes_of_a_layer
-from eaglelocal.gguf.sliding_window import windows_of
+from eaglelocal.gguf.recurrent_layers import (
+    attention_layers,
+    read_inner_width,
+    recurrent_layers,
+    state_bytes_of_a_layer,
+)
+from eaglelocal.gguf.sliding_window import read_windows
 
 MTP = "mtp"  # not an architecture of llama.cpp, but a layer of one
 LAYER_EMBEDDING = "per_layer_token_embd.weight"
 # graphs that read a whole text at once and have no KV cache
 CACHELESS = frozenset(
     {
-        "bert",
-        "dream",
-        "eurobert",
-        "gemma-embedding",
-        "jina-bert-v2",
-        "jina-bert-v3",
-        "llada",
-        "llada-moe",
-        "modern-bert",
-        "neo-bert",
-        "nomic-bert",
-        "nomic-bert-moe",
-        "rnd1",
-        "wavtokenizer-dec",
+        "bert", "dream", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3", "llada", "llada-moe",
+        "modern-bert", "neo-bert", "nomic-bert", "nomic-bert-moe", "rnd1", "wavtokenizer-dec",
     }
-)
+)  # fmt: skip
 SHARES_FROM_LAYER = {"gemma3n": 20}  # layers from here on read the cache of an earlier one
 
 
@@ -170,15 +163,10 @@ class ModelShape:
     def _dim(self, layer: int, window_dim: int | None, whole: int) -> int:
         return whole if window_dim is None or self.windows[layer] is None else window_dim
 
-    @property
-    def kv_values_per_token(self) -> int:
-        """The number of values in a token's keys and values, over all layers, as if none had a window."""
-        return sum(self.key_width(layer) + self.value_width(layer) for layer in range(self.n_layer))
 
-
-def shape_of(header: Header) -> ModelShape:
+def read_shape(header: Header) -> ModelShape:
     """Return the shape of a target, a draft model or a head. Raises ModelFileError on missing or senseless keys."""
-    architecture = architecture_of(header)
+    architecture = read_architecture(header)
     if architecture == EAGLE:
         return _head_shape(header, EagleInfo.from_header(header))
     if architecture == BLOCK:
@@ -187,9 +175,9 @@ def shape_of(header: Header) -> ModelShape:
 
 
 def _head_shape(header: Header, info: EagleInfo | BlockInfo) -> ModelShape:
-    weights = weights_of(header, n_layer=info.n_layer)
+    weights = sum_weights(header, n_layer=info.n_layer)
     return ModelShape(
-        architecture=architecture_of(header),
+        architecture=read_architecture(header),
         n_layer=info.n_layer,
         n_embd=info.width,
         n_vocab=info.n_vocab,
@@ -204,7 +192,7 @@ def _head_shape(header: Header, info: EagleInfo | BlockInfo) -> ModelShape:
         embedding_bytes=weights.embedding_bytes,
         output_bytes=weights.output_bytes,
         active_bytes=weights.total_bytes - weights.embedding_bytes,
-        max_context=ArchitectureKeys(header, architecture_of(header)).optional_count("context_length") or 0,
+        max_context=ArchitectureKeys(header, read_architecture(header)).optional_count("context_length") or 0,
         layer_bytes=weights.layer_bytes,
         num_taps=len(info.target_layers),
         block_size=info.max_draft if isinstance(info, BlockInfo) else 1,
@@ -215,7 +203,7 @@ def _model_shape(header: Header) -> ModelShape:
     info = ModelInfo.from_header(header)
     keys = ArchitectureKeys(header, info.architecture)
     ahead = num_mtp_layers(keys)
-    weights = weights_of(header, n_layer=info.n_layer)
+    weights = sum_weights(header, n_layer=info.n_layer)
     n_expert, used = _experts(keys)
     recurrent = recurrent_layers(keys, n_layer=info.n_layer, kv_heads=info.n_kv_head, n_ff=info.n_ff)
     state = state_bytes_of_a_layer(keys, n_embd=info.n_embd, n_head=max(info.n_head), head_dim=info.head_dim)
@@ -228,7 +216,7 @@ def _model_shape(header: Header) -> ModelShape:
         key_dim=info.head_dim,
         value_dim=0 if keys.optional_count("attention.key_length_mla") else info.value_dim,
         kv_heads=_kv_heads(keys, info, recurrent),
-        windows=windows_of(keys, info.n_layer),
+        windows=read_windows(keys, info.n_layer),
         layer_states=tuple(state if is_recurrent else 0 for is_recurrent in recurrent),
         n_ff=_n_ff(keys, info, used),
         weights_bytes=weights.total_bytes,
@@ -245,11 +233,11 @@ def _model_shape(header: Header) -> ModelShape:
         n_layer_ahead=ahead,
         window_key_dim=keys.optional_count("attention.key_length_swa"),
         window_value_dim=keys.optional_count("attention.value_length_swa"),
-        n_inner=inner_width(keys, n_embd=info.n_embd) if any(recurrent) else 0,
+        n_inner=read_inner_width(keys, n_embd=info.n_embd) if any(recurrent) else 0,
     )
 
 
-def mtp_shape_of(header: Header) -> ModelShape:
+def read_mtp_shape(header: Header) -> ModelShape:
     """Return the shape of a model's MTP layer, in a file of its own or in the model's.
 
     Tensors that it borrows from the model count in `active_bytes`, but not in `weights_bytes`.
@@ -260,7 +248,7 @@ def mtp_shape_of(header: Header) -> ModelShape:
     model = _model_shape(header)
     keys = ArchitectureKeys(header, info.architecture)
     kv_heads = keys.counts("attention.head_count_kv") or (model.n_head,)
-    block = [tensor for tensor in header.tensors.values() if block_of(tensor.name) == info.block]
+    block = [tensor for tensor in header.tensors.values() if find_block(tensor.name) == info.block]
     layer_bytes = sum(tensor.nbytes for tensor in block)
     idle = sum(tensor.nbytes for tensor in block if is_expert(tensor.name))
     idle = idle * (model.n_expert - model.n_expert_used) // model.n_expert if model.n_expert else 0
@@ -295,9 +283,9 @@ def mtp_shape_of(header: Header) -> ModelShape:
 
 def _assistant_shape(header: Header, info: MtpInfo) -> ModelShape:
     """Return the shape of a stack that reads its target's cache and embeddings; its own embeddings are its output."""
-    keys = ArchitectureKeys(header, architecture_of(header))
+    keys = ArchitectureKeys(header, read_architecture(header))
     n_layer = keys.count("block_count")
-    weights = weights_of(header, n_layer=n_layer)
+    weights = sum_weights(header, n_layer=n_layer)
     return ModelShape(
         architecture=MTP,
         num_taps=1,
@@ -323,7 +311,7 @@ def _assistant_shape(header: Header, info: MtpInfo) -> ModelShape:
 
 def read_draft_shape(header: Header, kind: str) -> ModelShape:
     """Return the shape of a file that drafts as `kind`; for `mtp` the file may be the target's own."""
-    return mtp_shape_of(header) if kind == MTP else shape_of(header)
+    return read_mtp_shape(header) if kind == MTP else read_shape(header)
 
 
 def _n_layer_embd(header: Header) -> int:
@@ -360,7 +348,7 @@ def count_parameters(header: Header, shape: ModelShape) -> tuple[float, float]:
     """Return the numbers of (all parameters, parameters that one token is multiplied with)."""
     total = active = 0.0
     used = shape.n_expert_used / shape.n_expert if shape.n_expert else 1.0
-    for tensor in loaded_tensors(header, n_layer=shape.n_layer):
+    for tensor in list_loaded_tensors(header, n_layer=shape.n_layer):
         total += tensor.num_elements
         if is_input(tensor.name):
             is_output = shape.tied_output_bytes and tensor.name == TOKEN_EMBEDDING

@@ -16,8 +16,8 @@ from eaglelocal.gguf.arch_keys import ArchitectureKeys
 from eaglelocal.gguf.architectures import ASSISTANTS, MTP_ARCHITECTURES
 from eaglelocal.gguf.hazards import check_alignment
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.model_info import ModelInfo, architecture_of, num_mtp_layers, vocabulary_size
-from eaglelocal.gguf.sliding_window import windows_of
+from eaglelocal.gguf.model_info import ModelInfo, num_mtp_layers, read_architecture, vocabulary_size
+from eaglelocal.gguf.sliding_window import read_windows
 
 FIRST_TENSOR = "blk.0.attn_norm.weight"  # missing: the file holds MTP layers only
 REQUIRED_TENSORS = ("eh_proj", "enorm", "hnorm")
@@ -53,7 +53,7 @@ class MtpInfo:
 
         Raises IncompatibleError where there is no such layer, or several, ModelFileError on senseless keys.
         """
-        keys = ArchitectureKeys(header, architecture_of(header))
+        keys = ArchitectureKeys(header, read_architecture(header))
         if keys.prefix in ASSISTANTS:
             return _assistant(keys)
         ahead = num_mtp_layers(keys)
@@ -111,7 +111,7 @@ def cache_widths(keys: ArchitectureKeys, n_layer: int) -> tuple[int, int]:
     key_dim = keys.optional_count("attention.key_length") or 0
     window_key_dim = keys.optional_count("attention.key_length_swa") or key_dim
     widths = {True: 0, False: 0}
-    for layer, window in enumerate(windows_of(keys, n_layer)):
+    for layer, window in enumerate(read_windows(keys, n_layer)):
         has_window = window is not None
         widths[has_window] = heads[min(layer, len(heads) - 1)] * (window_key_dim if has_window else key_dim)
     return widths[True], widths[False]
@@ -176,7 +176,7 @@ def _cache_problems(layer: MtpInfo, target: ModelInfo, target_header: Header) ->
     llama.cpp lets it read the last layer's, and for a window the one before, whatever their sizes.
     """
     keys = ArchitectureKeys(target_header, target.architecture)
-    windows = windows_of(keys, target.n_layer)
+    windows = read_windows(keys, target.n_layer)
     if target.n_layer < 2 or windows[-1] is not None or windows[-2] is None:
         yield "the target's last two layers are not one with a window and one without"
     theirs = cache_widths(keys, target.n_layer)

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.arch_keys import ArchitectureKeys
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.model_info import architecture_of
+from eaglelocal.gguf.model_info import read_architecture
 
 ARCHITECTURE = "clip"
 LLAVA_NORM = "mm.3.bias"
@@ -117,7 +117,7 @@ class Projector:
 
 def check_is_projector(header: Header) -> None:
     """Check that the file is a projector for images. Raises ModelFileError where it is none, or one for audio only."""
-    architecture = architecture_of(header)
+    architecture = read_architecture(header)
     if architecture != ARCHITECTURE:
         message = f"{header.path.name} is not a projector for images: its architecture is {architecture}"
         raise ModelFileError(message, hint="give an mmproj-*.gguf")
@@ -127,7 +127,7 @@ def check_is_projector(header: Header) -> None:
 
 def is_audio_only(header: Header) -> bool:
     """Return whether the file is a projector for audio only."""
-    return architecture_of(header) == ARCHITECTURE and header.metadata.get("clip.has_vision_encoder") is not True
+    return read_architecture(header) == ARCHITECTURE and header.metadata.get("clip.has_vision_encoder") is not True
 
 
 def check_projector(projector: Projector, target: Header, *, name: str) -> None:
@@ -143,7 +143,7 @@ def input_width(target: Header) -> int | None:
 
     It exceeds the embedding's where images are fed to several layers (deepstack).
     """
-    keys = ArchitectureKeys(target, architecture_of(target))
+    keys = ArchitectureKeys(target, read_architecture(target))
     n_embd = keys.optional_count("embedding_length")
     if n_embd is None or target.array_count(f"{keys.prefix}.deepstack_mapping"):
         return None
@@ -161,13 +161,10 @@ def _width(header: Header, kind: str) -> int | None:
         name, axis = LLAVA_NORM, BIAS
     tensor = header.tensors.get(name)
     if tensor is None or axis >= len(tensor.shape):
-        return None if kind == "granite4_vision" else _stated_width(header)
+        stated = ArchitectureKeys(header, "clip.vision").optional_count("projection_dim") or None
+        return None if kind == "granite4_vision" else stated
     layers = sum(1 for each in header.tensors if DEEPSTACK.fullmatch(each)) if kind == "qwen3vl_merger" else 0
     return tensor.shape[axis] * (1 + layers)
-
-
-def _stated_width(header: Header) -> int | None:
-    return ArchitectureKeys(header, "clip.vision").optional_count("projection_dim") or None
 
 
 def _num_patches(keys: ArchitectureKeys, kind: str, patch_size: int) -> int:

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import BinaryIO
 
 from eaglelocal.gguf.cursor import HeaderCursor, malformed_error
-from eaglelocal.gguf.data_layout import check_layout, padded, tensor_bytes, tensor_type
+from eaglelocal.gguf.data_layout import check_layout, round_up, tensor_bytes, tensor_type
 from eaglelocal.gguf.header import Header, Shard, TensorInfo
 from eaglelocal.gguf.split_files import following_paths, split_place
 from eaglelocal.gguf.values import ArrayValue, Scalar, Value, ValueType, decode_scalar, width_bytes
@@ -111,7 +111,7 @@ def _parse(file: BinaryIO, path: Path, file_bytes: int, keys: Collection[str] | 
     metadata, value_types = entries.values, entries.types
     alignment = _alignment(cursor, metadata, value_types)
     tensors = _read_tensors(cursor, num_tensors)
-    data_offset = padded(cursor.position, alignment) if tensors else cursor.position
+    data_offset = round_up(cursor.position, alignment) if tensors else cursor.position
     if data_offset > file_bytes:
         raise malformed_error(path.name, f"cut short: its data starts at byte {data_offset}, but it has {file_bytes}")
     check_layout(tensors, alignment=alignment, data_bytes=file_bytes - data_offset, file=path.name)

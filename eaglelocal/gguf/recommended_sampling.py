@@ -16,7 +16,7 @@ KEYS = {
 WHOLE = frozenset({"top_k", "repeat_last_n"})
 
 
-def recommended_sampling(header: Header) -> dict[str, float]:
+def read_recommended_sampling(header: Header) -> dict[str, float]:
     """Return the recommended values by field name of SamplingParams, without non-numbers and values out of range."""
     found = {name: _number(header.metadata.get(key), is_whole=name in WHOLE) for key, name in KEYS.items()}
     return {name: value for name, value in found.items() if value is not None and is_valid_value(name, value)}

@@ -104,7 +104,7 @@ def _ssm(keys: ArchitectureKeys) -> tuple[int, int]:
     return max(kernel - 1, 0) * (inner + 2 * groups * state), state * inner
 
 
-def inner_width(keys: ArchitectureKeys, *, n_embd: int) -> int:
+def read_inner_width(keys: ArchitectureKeys, *, n_embd: int) -> int:
     """Return the values of a token inside a recurrent layer, all parts of its widest projection together."""
     inner, state, groups = (
         keys.optional_count(f"ssm.{name}") or 0 for name in ("inner_size", "state_size", "group_count")

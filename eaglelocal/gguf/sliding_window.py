@@ -63,7 +63,7 @@ RULES: Mapping[str, WindowRule] = MappingProxyType(
 WINDOWED_EXAONE4_LAYERS = 64  # only the 32B has windows
 
 
-def windows_of(keys: ArchitectureKeys, n_layer: int) -> tuple[int | None, ...]:
+def read_windows(keys: ArchitectureKeys, n_layer: int) -> tuple[int | None, ...]:
     """Return the window of each layer in tokens; None: full attention. Raises ModelFileError on a pattern too short."""
     rule = RULES.get(keys.prefix)
     window = _window(keys, rule, n_layer) if rule is not None else None

@@ -14,7 +14,7 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from eaglelocal.gguf.data_layout import padded
+from eaglelocal.gguf.data_layout import round_up
 from eaglelocal.gguf.ggml_types import GgmlType
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.values import ArrayValue, Scalar, ValueType
@@ -69,7 +69,7 @@ def copy_entries(header: Header, *, without: frozenset[str]) -> list[KeyValue]:
 def max_file_bytes(entries: Sequence[KeyValue], tensors: Sequence[StreamedTensor]) -> int:
     """Return an upper bound of the file's size in bytes."""
     texts = sum(len(str(entry.value)) + 8 * _length(entry.value) + 64 for entry in entries)
-    return 4 * texts + sum(padded(tensor.nbytes, ALIGNMENT) + 256 for tensor in tensors)
+    return 4 * texts + sum(round_up(tensor.nbytes, ALIGNMENT) + 256 for tensor in tensors)
 
 
 def _length(value: Scalar | tuple[Scalar, ...]) -> int:

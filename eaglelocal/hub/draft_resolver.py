@@ -18,9 +18,9 @@ from eaglelocal.catalog.reference import File, parse_reference
 from eaglelocal.errors import IncompatibleError, ModelFileError, ResourceError, UsageError
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.draft_pairing import check_rolls_back, head_problem, read_draft, state_problem
-from eaglelocal.gguf.head_requantization import requantized_type
+from eaglelocal.gguf.head_requantization import choose_head_type
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.model_info import ModelInfo, architecture_of
+from eaglelocal.gguf.model_info import ModelInfo, read_architecture
 from eaglelocal.gguf.mtp import MtpInfo, has_mtp
 from eaglelocal.gguf.projector import ARCHITECTURE as PROJECTOR
 from eaglelocal.gguf.reader import read_header
@@ -94,7 +94,7 @@ def read_draft_file(path: Path, target: FoundTarget) -> FoundDraft:
     if path == target.path and has_mtp(target.header):
         return read_own_mtp(target)
     header = read_header(path)
-    if architecture_of(header) == PROJECTOR:
+    if read_architecture(header) == PROJECTOR:
         raise ModelFileError(f"{path.name} is an image encoder and cannot draft", hint=f"--mmproj {path}")
     draft = read_draft(header, target_header=target.header, target=target.info)
     label = make_label(draft.name, path)
@@ -123,7 +123,7 @@ def requantize_draft(draft: FoundDraft, draft_type: str, *, on_progress: Progres
         return dataclasses.replace(draft, note="only EAGLE heads can be requantized: this one is used as it is")
     if draft.kind != "eagle3" or draft.path is None:
         return draft
-    kind = requantized_type(draft_type)
+    kind = choose_head_type(draft_type)
     try:
         copy = make_light_copy(
             draft.path, kind, on_progress=lambda share: on_progress(share, f"the head in {kind}, once")

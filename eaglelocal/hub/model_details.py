@@ -12,7 +12,7 @@ from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.draft_pairing import detect_draft_kind
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.model_shape import ModelShape, shape_of
+from eaglelocal.gguf.model_shape import ModelShape, read_shape
 from eaglelocal.gguf.mtp import has_mtp
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.cached_files import find_cached
@@ -160,7 +160,7 @@ def _describe_files(
 
 def _read_shape(header: Header) -> ModelShape | None:
     try:
-        return shape_of(header)
+        return read_shape(header)
     except (IncompatibleError, ModelFileError):
         return None
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from eaglelocal.catalog.reference import GGUF_SUFFIX
 from eaglelocal.errors import UsageError
-from eaglelocal.gguf.file_type import stated_type
+from eaglelocal.gguf.file_type import read_file_type
 from eaglelocal.gguf.header import Header
 
 MAX_NAMES = 12  # in one sentence
@@ -89,7 +89,7 @@ def parse_quant(stem: str) -> str:
 
 def read_quantization(header: Header) -> str:
     """Return `UD-Q4_K_XL` or the like; empty if unknown. Names go first: they state mixtures without a type number."""
-    return parse_quant(header.path.stem) or stated_type(header)
+    return parse_quant(header.path.stem) or read_file_type(header)
 
 
 def remove_quant(text: str) -> str:

@@ -24,7 +24,7 @@ from eaglelocal.memory.budget import (
     subtract_margins,
 )
 from eaglelocal.memory.contexts import PlannedContext, plan_contexts
-from eaglelocal.memory.placement import place_layers, single_device_shares, used_gpus
+from eaglelocal.memory.placement import choose_gpus, place_layers, single_device_shares
 from eaglelocal.probe.machine import Machine
 
 
@@ -38,7 +38,7 @@ def make_placements(
         is_brief=plan.is_brief,
     )
     has_plenty = should_read_weights(sum(model.shape.weights_bytes for model in models), free, plan.gpu_layers)
-    gpus = used_gpus(free, device=plan.device, split=plan.split)
+    gpus = choose_gpus(free, device=plan.device, split=plan.split)
     shares = plan.shares or find_shares(plan, free)
     placements = [
         make_placement(plan, of_draft=index > 0, no_mmap=has_plenty and model.header.main_type in types, shares=shares)
@@ -60,7 +60,7 @@ def place_head(placement: Placement, head: ModelHeader, gpus: Sequence[FreeMemor
 
 def find_shares(plan: Plan, free: Sequence[FreeMemory]) -> tuple[float, ...]:
     """Return shares with 0 for GPUs that are full, to which llama.cpp would give layers; empty if none is full."""
-    free_bytes = [gpu.free_bytes for gpu in subtract_margins(used_gpus(free, device=plan.device, split=plan.split))]
+    free_bytes = [gpu.free_bytes for gpu in subtract_margins(choose_gpus(free, device=plan.device, split=plan.split))]
     if None in free_bytes or all(free_bytes) or not any(free_bytes):
         return ()
     return tuple(float(num_bytes or 0) for num_bytes in free_bytes)

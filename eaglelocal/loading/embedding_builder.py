@@ -20,12 +20,12 @@ from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
 from eaglelocal.engine.embedding_engine import EmbeddingEngine, EmbeddingOutput
-from eaglelocal.engine.input_queue import threaded_lanes
+from eaglelocal.engine.input_queue import start_lanes
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.draft_pairing import read_model
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
-from eaglelocal.gguf.model_shape import shape_of
+from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.gguf.pooling import read_task
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.loading.context_parts import make_placement
@@ -53,7 +53,7 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
     info = read_model(header)
     check_pooling(header, info)
     task = read_task(header)
-    check_experts(plan, shape_of(header))
+    check_experts(plan, read_shape(header))
     n_ctx = min(plan.n_ctx, info.context_length)  # further positions may have no embedding
     library = load_library()
     check_memory(library, machine, list_buffers(header, info, plan, n_ctx), plan, n_ctx)
@@ -93,7 +93,7 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
         close = opened.pop_all().close
         output = EmbeddingOutput(pairs=pairs, gives_probabilities=info.architecture in SOFTMAX)
         return EmbeddingEngine(
-            context, model.vocabulary, engine_info, close, output=output, lanes=threaded_lanes(num_low=1)
+            context, model.vocabulary, engine_info, close, output=output, lanes=start_lanes(num_low=1)
         )
 
 
@@ -128,7 +128,7 @@ def list_buffers(header: Header, info: ModelInfo, plan: Plan, n_ctx: int) -> lis
     is_encoder = header.metadata.get(f"{info.architecture}.attention.causal") is False
     unread_bytes = 0 if is_encoder else logits_bytes(n_ctx, info.n_vocab)
     sizes = CacheParams(n_ctx=n_ctx, n_batch=n_ctx, kv_type=plan.kv_type)
-    return [*minimum_buffers(shape_of(header), sizes), Buffer(RAM, MemoryKind.BUFFERS, unread_bytes)]
+    return [*minimum_buffers(read_shape(header), sizes), Buffer(RAM, MemoryKind.BUFFERS, unread_bytes)]
 
 
 def check_memory(library: LlamaLibrary, machine: Machine, buffers: list[Buffer], plan: Plan, n_ctx: int) -> None:

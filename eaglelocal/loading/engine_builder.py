@@ -19,10 +19,10 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.engine.engine import Engine
 from eaglelocal.engine.input_processor import InputProcessor
-from eaglelocal.engine.input_queue import threaded_lanes
+from eaglelocal.engine.input_queue import start_lanes
 from eaglelocal.engine.warmup import Warmup
 from eaglelocal.gguf.draft_pairing import branch_problem, read_model
-from eaglelocal.gguf.recommended_sampling import recommended_sampling
+from eaglelocal.gguf.recommended_sampling import read_recommended_sampling
 from eaglelocal.loading.calibration_store import load as load_learned
 from eaglelocal.loading.calibration_store import make_acceptance_key, make_cost_key
 from eaglelocal.loading.calibration_store import save as save_learned
@@ -90,7 +90,7 @@ def build(plan: Plan, report: Report) -> Engine:
             controller=controller,
             scheduler=scheduler,
             info=engine_info,
-            lanes=threaded_lanes(),
+            lanes=start_lanes(),
             close=opened.pop_all().close,
         )
 
@@ -115,7 +115,7 @@ def describe_engine(loader: PlanLoader, target: LlamaModel, drafters: tuple[Draf
         compute_bytes=buffers.get("compute", 0) + buffers.get("output", 0),
         trained_ctx=target.trained_ctx,
         max_draft=plan.max_draft,
-        sampling=recommended_sampling(loader.parts.target.header),
+        sampling=read_recommended_sampling(loader.parts.target.header),
         template=vocabulary.chat_template or "",
         bos_text=vocabulary.bos_text,
         eos_text=vocabulary.eos_text,

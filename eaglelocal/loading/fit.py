@@ -39,8 +39,8 @@ from eaglelocal.memory.budget import (
     subtract_margins,
 )
 from eaglelocal.memory.compute_buffers import scores_bytes
-from eaglelocal.memory.contexts import ROLLBACKS, plan_contexts, planned_rollback
-from eaglelocal.memory.placement import used_gpus
+from eaglelocal.memory.contexts import ROLLBACKS, plan_contexts, plan_rollback
+from eaglelocal.memory.placement import choose_gpus
 from eaglelocal.memory.projector_bytes import image_buffers
 from eaglelocal.probe.machine import Machine
 
@@ -128,7 +128,7 @@ def fit_plan(plan: Plan, machine: Machine, library: LlamaLibrary, *, threads: in
         usable = subtract_margins(free) if exceeds_planned_rollback(candidate) else free
         check_memory(candidate, models, parts, library, usable)
         draft = parts[1] if len(parts) > 1 else None
-        used = used_gpus(free, device=candidate.device, split=candidate.split)
+        used = choose_gpus(free, device=candidate.device, split=candidate.split)
         return FittedPlan(
             candidate,
             parts[0],
@@ -162,7 +162,7 @@ def check_experts(plan: Plan, target: ModelShape) -> None:
 
 def check_shares(plan: Plan, free: Sequence[FreeMemory]) -> None:
     """Raise UsageError if the number of shares is not that of the GPUs in use."""
-    gpus = used_gpus(free, device=plan.device, split=plan.split)
+    gpus = choose_gpus(free, device=plan.device, split=plan.split)
     if plan.shares and len(plan.shares) != len(gpus):
         names = ", ".join(gpu.device for gpu in gpus) or "no GPU"
         shares = ",".join(f"{share:g}" for share in plan.shares)
@@ -185,7 +185,7 @@ def decide_unified_cache(plan: Plan, models: Sequence[ModelHeader], free: Sequen
 
 def is_on_gpu(plan: Plan, free: Sequence[FreeMemory]) -> bool:
     """Return whether any layer of the target lies on a GPU."""
-    return plan.gpu_layers != 0 and bool(used_gpus(free, device=plan.device, split=plan.split))
+    return plan.gpu_layers != 0 and bool(choose_gpus(free, device=plan.device, split=plan.split))
 
 
 def decide_flash_attn(plan: Plan, target: ModelHeader, free: Sequence[FreeMemory]) -> Plan:
@@ -235,7 +235,7 @@ def list_rollback_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
 
 def exceeds_planned_rollback(plan: Plan) -> bool:
     """Return whether the plan keeps more states than the planner counts on; they must leave its reserve free."""
-    return plan.rollback is not None and plan.rollback > planned_rollback(plan.draft_kind)
+    return plan.rollback is not None and plan.rollback > plan_rollback(plan.draft_kind)
 
 
 def list_window_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
@@ -278,7 +278,7 @@ def check_memory(
 def list_image_buffers(plan: Plan, target: Header, free: Sequence[FreeMemory]) -> Iterator[Buffer]:
     """Yield the memory for reading images. Raises ModelFileError or IncompatibleError for an unsuitable projector."""
     if plan.projector is not None:
-        gpus = used_gpus(free, device=plan.device, split=plan.split)
+        gpus = choose_gpus(free, device=plan.device, split=plan.split)
         projector = Projector.from_header(read_header(plan.projector))
         check_projector(projector, target, name=plan.projector.name)
         yield from image_buffers(projector, plan, gpus)

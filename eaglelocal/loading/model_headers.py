@@ -8,7 +8,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.errors import UsageError
 from eaglelocal.gguf.draft_pairing import DraftInfo, check_rolls_back, read_draft, read_model
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.model_shape import ModelShape, read_draft_shape, shape_of
+from eaglelocal.gguf.model_shape import ModelShape, read_draft_shape, read_shape
 from eaglelocal.gguf.reader import read_header
 
 DRAFT_KINDS = ("none", "ngram", "eagle3", "dflash", "mtp", "draft_model")
@@ -30,7 +30,7 @@ def read_models(plan: Plan) -> tuple[ModelHeader, ...]:
     """
     header = read_header(plan.target)
     info = read_model(header)
-    target = ModelHeader(header, info, shape_of(header))
+    target = ModelHeader(header, info, read_shape(header))
     if plan.draft_kind not in DRAFT_KINDS:
         raise UsageError(f"unknown draft kind {plan.draft_kind!r}", hint=f"one of: {', '.join(DRAFT_KINDS)}")
     if not plan.speculates:

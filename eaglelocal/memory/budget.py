@@ -94,13 +94,13 @@ class DeviceLoad:
         return max(spare, 0) / self.cache if self.cache else 0.0
 
 
-def minimum_buffers(shape: ModelShape, sizes: CacheParams, *, of_draft: bool = False) -> Iterator[Buffer]:
+def minimum_buffers(shape: ModelShape, sizes: CacheParams) -> Iterator[Buffer]:
     """Yield the exact sizes of weights and cache, as if on one device.
 
     They are checked before a dry run, because that itself takes 48 bytes per position.
     """
-    yield Buffer(RAM, MemoryKind.WEIGHTS, shape.weights_bytes, of_draft)
-    yield Buffer(RAM, MemoryKind.CACHE, cache_bytes(shape, sizes), of_draft)
+    yield Buffer(RAM, MemoryKind.WEIGHTS, shape.weights_bytes)
+    yield Buffer(RAM, MemoryKind.CACHE, cache_bytes(shape, sizes))
 
 
 def join_devices(devices: Iterable[FreeMemory]) -> FreeMemory:

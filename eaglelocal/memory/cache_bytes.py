@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eaglelocal.errors import UsageError
-from eaglelocal.gguf.data_layout import padded
+from eaglelocal.gguf.data_layout import round_up
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
 from eaglelocal.gguf.model_shape import ModelShape
 
@@ -55,14 +55,14 @@ class CacheParams:
     @property
     def num_cells(self) -> int:
         """The cells of one stream in a layer with full attention."""
-        return padded(self.n_ctx * (self.num_slots if self.unified else 1), CELL_STEP)
+        return round_up(self.n_ctx * (self.num_slots if self.unified else 1), CELL_STEP)
 
     def window_cells(self, window: int) -> int:
         """Return the cells of one stream in a layer with a window: each sequence's window, and a batch."""
         if self.swa_full:
             return self.num_cells
         needed = window * (self.num_sequences if self.unified else 1) + self.n_batch
-        return padded(min(self.num_cells, needed), CELL_STEP)
+        return round_up(min(self.num_cells, needed), CELL_STEP)
 
 
 def row_bytes(kv_type: str, num_values: int) -> int:

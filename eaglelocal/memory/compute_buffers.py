@@ -40,13 +40,13 @@ def compute_bytes(shape: ModelShape, sizes: CacheParams, *, max_outputs: int | N
         0 if max_outputs is None else output_bytes(shape, sizes, max_outputs=max_outputs),
         LIVE_LAYER_INPUTS * layer_inputs_bytes(shape, sizes),
     )
-    return with_slack(mask_bytes(shape, sizes) + residual_bytes(shape, sizes) + max(stages))
+    return add_slack(mask_bytes(shape, sizes) + residual_bytes(shape, sizes) + max(stages))
 
 
 def inputs_bytes(shape: ModelShape, sizes: CacheParams) -> int:
     """Return the bytes of inputs in RAM if everything is computed on GPUs: embeddings, and masks in 32 bits."""
     embeddings = sizes.n_batch * shape.n_embd * FLOAT_BYTES + layer_inputs_bytes(shape, sizes)
-    return with_slack(embeddings + mask_bytes(shape, sizes) * FLOAT_BYTES // HALF_BYTES)
+    return add_slack(embeddings + mask_bytes(shape, sizes) * FLOAT_BYTES // HALF_BYTES)
 
 
 def copies_bytes(shape: ModelShape, sizes: CacheParams) -> int:
@@ -69,7 +69,7 @@ def scores_bytes(*, n_batch: int, num_cells: int, n_head: int) -> int:
     return n_batch * num_cells * n_head * FLOAT_BYTES
 
 
-def with_slack(num_bytes: int) -> int:
+def add_slack(num_bytes: int) -> int:
     return int(num_bytes * SLACK_SHARE) + SLACK_BYTES
 
 

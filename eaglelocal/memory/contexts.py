@@ -113,10 +113,10 @@ def num_snapshots(plan: Plan, target: ModelShape) -> int:
     """Return how many earlier recurrent states are kept: one for each drafted row that can be rolled back."""
     if not (target.has_state and target.keeps_snapshots):
         return 0
-    return min(plan.max_draft, planned_rollback(plan.draft_kind) if plan.rollback is None else plan.rollback)
+    return min(plan.max_draft, plan_rollback(plan.draft_kind) if plan.rollback is None else plan.rollback)
 
 
-def planned_rollback(draft_kind: str) -> int:
+def plan_rollback(draft_kind: str) -> int:
     """Return the drafted rows that a plan assumes can be rolled back; the engine allows more if they fit."""
     planned = {"ngram": PLANNED_LOOKUP_ROLLBACK, BLOCK: PLANNED_BLOCK_ROLLBACK}
     return planned.get(draft_kind, PLANNED_ROLLBACK)

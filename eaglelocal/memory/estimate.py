@@ -24,7 +24,7 @@ from eaglelocal.memory.compute_buffers import (
     tap_bytes,
 )
 from eaglelocal.memory.contexts import PlannedContext, plan_contexts
-from eaglelocal.memory.placement import place_experts, place_layers, single_device_shares, used_gpus
+from eaglelocal.memory.placement import choose_gpus, place_experts, place_layers, single_device_shares
 from eaglelocal.memory.projector_bytes import image_buffers
 
 GIB = 2**30
@@ -66,7 +66,7 @@ def estimate(
 
     Raises UsageError on an unknown KV type.
     """
-    gpus = used_gpus(devices, device=plan.device, split=plan.split)
+    gpus = choose_gpus(devices, device=plan.device, split=plan.split)
     contexts = plan_contexts(plan, target, draft)
     output = place_layers(target, gpus, plan.shares, gpu_layers=plan.gpu_layers)[-1]
     buffers: list[Buffer] = []

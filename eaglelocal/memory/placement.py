@@ -63,7 +63,7 @@ def place_experts(devices: Sequence[str], n_cpu_moe: int) -> tuple[str, ...]:
     return tuple(RAM if layer < n_cpu_moe else device for layer, device in enumerate(devices))
 
 
-def used_gpus(devices: Sequence[FreeMemory], *, device: str | None, split: str) -> tuple[FreeMemory, ...]:
+def choose_gpus(devices: Sequence[FreeMemory], *, device: str | None, split: str) -> tuple[FreeMemory, ...]:
     """Return the GPUs that a plan uses, in llama.cpp's order. `device`: comma-separated names; None: all."""
     names = None if device is None else [name.strip() for name in device.split(",")]
     gpus = [gpu for gpu in devices if gpu.device != RAM and (names is None or gpu.device in names)]

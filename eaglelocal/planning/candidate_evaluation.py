@@ -21,9 +21,9 @@ from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.memory.budget import RAM, Buffer, DeviceLoad, FreeMemory, device_load, subtract_margins
 from eaglelocal.memory.cache_bytes import cache_bytes_of_layer
 from eaglelocal.memory.compute_buffers import scores_bytes
-from eaglelocal.memory.contexts import plan_target_context, planned_rollback
+from eaglelocal.memory.contexts import plan_rollback, plan_target_context
 from eaglelocal.memory.estimate import MemorySummary, estimate, sum_by_purpose
-from eaglelocal.memory.placement import WHOLE, Offload, place_layers, used_gpus
+from eaglelocal.memory.placement import WHOLE, Offload, choose_gpus, place_layers
 from eaglelocal.planning.machine_spec import MachineSpec
 from eaglelocal.planning.options import DraftOption, ModelOption
 from eaglelocal.planning.speed import MAX_DRAFT, Prediction, make_curve, predict
@@ -94,7 +94,7 @@ class CandidateEvaluator:
         self._num_slots = num_slots
         self._measured = measured
         self.free_memory: tuple[FreeMemory, ...] = subtract_margins(machine.free_memory)
-        self._gpus = used_gpus(self.free_memory, device=None, split="layer")
+        self._gpus = choose_gpus(self.free_memory, device=None, split="layer")
 
     @property
     def _gpu_bytes(self) -> int:
@@ -138,7 +138,7 @@ class CandidateEvaluator:
             kv_type=SPEED_KV_TYPE,
             measured=self._measured.get(option.reference) if offload.is_whole else None,  # measured without a split
         )
-        most = planned_rollback(draft.kind) if option.shape.has_state else MAX_DRAFT
+        most = plan_rollback(draft.kind) if option.shape.has_state else MAX_DRAFT
         return predict(curve, draft.acceptance, looks_up=draft.kind == NGRAM, most=most)
 
     def max_gpu_layers(self, option: ModelOption, draft: DraftOption, n_cpu_moe: int = 0) -> Offload:

@@ -12,14 +12,14 @@ from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.model_shape import shape_of
+from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.loading.fit import decide_flash_attn, decide_unified_cache
 from eaglelocal.loading.model_headers import read_models
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind, subtract_margins
 from eaglelocal.memory.estimate import estimate
-from eaglelocal.memory.placement import used_gpus
+from eaglelocal.memory.placement import choose_gpus
 from eaglelocal.planning.autoplan import CTX_KEPT, costs_little, replan, this_machine
 from eaglelocal.planning.decision import Decision
 from eaglelocal.planning.eviction import Needs, choose_victims
@@ -139,12 +139,12 @@ def estimate_embedding_needs(
 
     llama.cpp computes logits of all rows for a decoder, though nothing reads them.
     """
-    shape = shape_of(header)
+    shape = read_shape(header)
     plan = Plan(
         target=header.path, target_label="", n_ctx=n_ctx, n_batch=n_ctx, gpu_layers=gpu_layers, unified=True
     )  # fmt: skip
     is_encoder = header.metadata.get(f"{shape.architecture}.attention.causal") is False
-    gpus = [] if gpu_layers == 0 else used_gpus(free_memory, device=None, split="layer")
+    gpus = [] if gpu_layers == 0 else choose_gpus(free_memory, device=None, split="layer")
     device = gpus[0].device if gpus else RAM
     logits = Buffer(device, MemoryKind.BUFFERS, 0 if is_encoder else n_ctx * shape.n_vocab * LOGIT_BYTES)
     return (*estimate(plan, shape, None, free_memory), logits)

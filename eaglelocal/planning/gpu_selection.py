@@ -6,7 +6,7 @@ import dataclasses
 
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import UsageError
-from eaglelocal.memory.placement import used_gpus
+from eaglelocal.memory.placement import choose_gpus
 from eaglelocal.planning.machine_spec import MachineSpec
 
 PROCESSOR = "CPU"  # as llama.cpp names it
@@ -18,7 +18,7 @@ def select_gpus(machine: MachineSpec, options: RunOptions) -> MachineSpec:
     for name in [] if options.device is None else [part.strip() for part in options.device.split(",")]:
         if name not in gpus and name != PROCESSOR:
             raise UsageError(f"--device: there is no device {name}", hint=f"one of: {', '.join([*gpus, PROCESSOR])}")
-    used = used_gpus(machine.free_memory, device=options.device, split=options.split_mode)
+    used = choose_gpus(machine.free_memory, device=options.device, split=options.split_mode)
     shares = options.shares
     if shares and len(shares) != len(used):
         names = ", ".join(room.device for room in used) or "no GPU"

@@ -18,7 +18,7 @@ from eaglelocal.catalog.reference import Repo
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import AUTO, NONE, RunOptions
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.gguf.head_requantization import requantize_header, requantized_type
+from eaglelocal.gguf.head_requantization import choose_head_type, requantize_header
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_shape import ModelShape, read_draft_shape
 from eaglelocal.gguf.reader import read_header
@@ -69,7 +69,7 @@ def make_local_option(files: ModelFiles, reference: str, options: RunOptions, ca
 
 def read_loaded_shape(header: Header, kind: str, options: RunOptions) -> ModelShape:
     """Return the shape of a draft as it will be loaded: heads are copied in fewer bits."""
-    return read_draft_shape(requantize_header(header, requantized_type(options.draft_type)), kind)
+    return read_draft_shape(requantize_header(header, choose_head_type(options.draft_type)), kind)
 
 
 def restrict_drafts(option: ModelOption, options: RunOptions) -> ModelOption:

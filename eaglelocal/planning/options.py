@@ -28,7 +28,7 @@ from eaglelocal.gguf.architectures import (
     ROLLBACK_ARCHITECTURES,
 )
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.model_shape import ModelShape, count_parameters, shape_of
+from eaglelocal.gguf.model_shape import ModelShape, count_parameters, read_shape
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.hub.repo_builds import read_quantization
 from eaglelocal.planning.model_age import Age, find_age
@@ -264,7 +264,7 @@ def make_file_option(
 
     draft  the head or small model that belongs to it
     """
-    shape = shape_of(header)
+    shape = read_shape(header)
     parameters, active = count_parameters(header, shape)
     build = TargetBuild(
         reference=reference,

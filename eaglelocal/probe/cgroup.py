@@ -35,8 +35,11 @@ class Cgroups:
 
     def read_memory_limit(self) -> MemoryLimit | None:
         """Return the limit of the group with the least memory left; None without a limit."""
-        v2 = (_read_memory_v2(group) for group in self._groups(""))
-        v1 = (_read_memory_v1(group) for group in self._groups("memory"))
+        v2 = (_read_memory(group, "memory.max", "memory.current", "") for group in self._groups(""))
+        v1 = (
+            _read_memory(group, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+            for group in self._groups("memory")
+        )
         limits = [limit for limit in (*v2, *v1) if limit is not None]
         return min(limits, key=lambda limit: limit.left_bytes, default=None)
 
@@ -95,14 +98,6 @@ def parse_stat(text: str, key: str) -> int:
         if name == key:
             return parse_count(value) or 0
     return 0
-
-
-def _read_memory_v2(group: Path) -> MemoryLimit | None:
-    return _read_memory(group, "memory.max", "memory.current", "")
-
-
-def _read_memory_v1(group: Path) -> MemoryLimit | None:
-    return _read_memory(group, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
 
 
 def _read_memory(group: Path, limit_file: str, used_file: str, prefix: str) -> MemoryLimit | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eaglelocal.scheduler.common_prefix import common_prefix
+from eaglelocal.core.common_prefix import common_prefix
 
 MIN_SWAP_ROWS = 64  # fewer rows are prefilled again rather than swapped
 MIN_SWAP_ROWS_WITH_STATES = 512  # recurrent states, checkpoints included, are as large as hundreds of rows of cells

@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Several
 from dataclasses import replace
 
+from eaglelocal.core.common_prefix import common_prefix
 from eaglelocal.core.request import Request
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.scheduler.checkpoints import BEFORE_END, Checkpoints
-from eaglelocal.scheduler.common_prefix import common_prefix
 from eaglelocal.scheduler.host_swap import HostSwap, SwappedText
 from eaglelocal.scheduler.slot import PrefixSource, Slot, SlotAssignment
 
@@ -108,7 +108,7 @@ class PrefixCache:
         slot.tokens, slot.is_seen = tokens, is_seen
         slot.first_cut = first_cut if tokens else 0
         slot.prompt_end = sequence.num_prompt - BEFORE_END
-        sequence.num_cached = sequence.num_reused = len(tokens)
+        sequence.start_from(len(tokens))
 
     # ---- from elsewhere
     def reuse(self, own: SlotAssignment, readers: Several[Sequence]) -> tuple[SlotAssignment, PrefixSource | None]:
@@ -192,7 +192,7 @@ class PrefixCache:
         slot = self.slots[sequence.slot]
         reused = sequence.align_before_image(source.num_tokens - self._reuse_margin)
         slot.tokens, slot.is_seen = self.slots[source.slot].tokens[:reused], False
-        sequence.num_cached = sequence.num_reused = reused
+        sequence.start_from(reused)
         return SlotAssignment(sequence, is_cut=True, num_unchanged=source.num_tokens, source=source.slot)
 
     # ---- as tokens come
@@ -201,7 +201,7 @@ class PrefixCache:
         slot = self.slots[sequence.slot]
         slot.tokens.extend(tokens)
         slot.is_seen = True
-        sequence.num_cached += len(tokens)
+        sequence.advance(len(tokens))
 
     def forget(self, index: int) -> None:
         """Forget the slot's cache, which is void after a failed decode."""

@@ -29,11 +29,6 @@ class FairQueue:
     def __len__(self) -> int:
         return sum(map(len, self._lines.values()))
 
-    @property
-    def num_accounts(self) -> int:
-        """Number of owners with an account: those who wait or run, and those who had more than their share."""
-        return len(self._accounts)
-
     def add(self, request: Request) -> None:
         if request.owner not in self._lines:
             self._lines[request.owner] = deque()

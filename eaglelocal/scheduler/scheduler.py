@@ -158,7 +158,8 @@ class Scheduler:
         max_draft = min(max_draft, self._max_draft_rows(len(decode)))
         if self._most_drafted is not None:
             max_draft = min(max_draft, self._most_drafted)
-        remaining = {s.slot: s.num_readable for s in self._running.values() if self._can_prefill(s)}
+        readers = (s for s in self._running.values() if s.is_prefilling and s.slot not in self._sources)
+        remaining = {s.slot: s.num_readable for s in readers if s.num_readable > 0}
         if not remaining:
             return StepPlan((), decode, max_draft)
         most = {s.slot: min(max_draft, s.draft_room) for s in decode}
@@ -178,9 +179,6 @@ class Scheduler:
         if position is None or not first < position <= first + count:
             return Chunk(sequence, first, count)
         return Chunk(sequence, first, position - first, is_saved=True)
-
-    def _can_prefill(self, sequence: Sequence) -> bool:
-        return sequence.is_prefilling and sequence.slot not in self._sources and sequence.num_readable > 0
 
     def image_due(self) -> tuple[Sequence, PlacedImage] | None:
         """Return the next image to decode and its sequence, the oldest whose text before it is cached; or None."""
@@ -226,7 +224,7 @@ class Scheduler:
     def restart(self, sequence: Sequence) -> None:
         """Let the sequence prefill its whole prompt, because what it was to reuse could not be restored."""
         self._queue.charge(sequence.request.owner, sequence.num_reused_rows)
-        sequence.num_cached = sequence.num_reused = 0
+        sequence.start_from(0)
         self.forget(sequence.slot)
 
     def forget(self, slot: int) -> None:

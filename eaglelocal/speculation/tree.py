@@ -36,6 +36,16 @@ class DraftChain:
     siblings: list[Sibling] = field(default_factory=list)  # sibling of each token; empty where drafts must be chains
     ended: bool = False  # the drafter has nothing more to propose
 
+    def add(self, tokens: Sequence[int], confidences: Sequence[float], siblings: Sequence[Sibling]) -> None:
+        """Append tokens, with as many of the confidences and siblings."""
+        self.tokens += tokens
+        self.confidences += confidences[: len(tokens)]
+        self.siblings += siblings[: len(tokens)]
+
+    def end(self) -> None:
+        """Record that the drafter has nothing more to propose."""
+        self.ended = True
+
     def sibling_odds(self) -> list[tuple[float, int]]:
         """Return pairs (probability that the answer leaves the chain there, depth), without those below MIN_REACH."""
         odds, reach = [], 1.0

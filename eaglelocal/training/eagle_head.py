@@ -47,7 +47,7 @@ class HeadShape:
     norm_output: bool = True
 
 
-def embedded_head_shape(
+def make_embedded_head_shape(
     target: TargetShape,
     *,
     taps: tuple[int, ...] = (1, 3, 5),
@@ -137,7 +137,8 @@ class EagleHead(nn.Module):
             if step > 0:  # the first step's cell is among the prefix
                 own.append(self._cells(pair, anchors + step))
             query = self._rotate(self.q(pair), anchors + step)
-            out = self._finish(residual + self.o(attend(query, prefix, is_seen, own=own)))
+            mixed = residual + self.o(attend(query, prefix, is_seen, own=own))
+            out = mixed + self.ffn(self.ffn_norm(mixed))
             states.append(self.norm(out))
             state = states[-1] if self.shape.norm_output else out
         return states
@@ -167,10 +168,6 @@ class EagleHead(nn.Module):
 
     def _split(self, x: Tensor) -> Tensor:
         return split_heads(x, self.shape.head_size)
-
-    def _finish(self, x: Tensor) -> Tensor:
-        """Return the layer's output, before the last norm."""
-        return x + self.ffn(self.ffn_norm(x))  # type: ignore[no-any-return]
 
 
 def attend(query: Tensor, prefix: KvTensors, is_seen: Tensor, *, own: list[KvTensors]) -> Tensor:

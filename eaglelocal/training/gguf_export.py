@@ -64,11 +64,8 @@ def export_target(
     target: LlamaTarget, tokenizer: GuideTokenizer, path: Path, *, name: str, matrix_type: MatrixType = MatrixType.BF16
 ) -> None:
     with _open_writer(path, "llama") as writer:
-        _add_model_keys(writer, target.shape, name=name, num_layers=target.shape.num_layers, vocab=target.shape.vocab)
-        writer.add_file_type(FILE_TYPES[matrix_type])
-        writer.add_head_count(target.shape.num_heads)
-        writer.add_head_count_kv(target.shape.num_kv_heads)
-        writer.add_feed_forward_length(target.shape.ffn)
+        shape, file_type = target.shape, FILE_TYPES[matrix_type]
+        _add_model_keys(writer, shape, file_type, name=name, num_layers=shape.num_layers, vocab=shape.vocab)
         add_tokenizer_keys(writer, tokenizer)
         _add(writer, "token_embd", target.embedding.weight, matrix_type)
         for index, block in enumerate(target.blocks):
@@ -82,11 +79,8 @@ def export_head(
 ) -> None:
     shape = head.shape
     with _open_writer(path, "eagle3") as writer:
-        _add_model_keys(writer, shape, name=name, num_layers=1, vocab=tokenizer.num_tokens)
-        writer.add_file_type(FILE_TYPES[matrix_type])
-        writer.add_head_count(shape.num_heads)
-        writer.add_head_count_kv(shape.num_kv_heads)
-        writer.add_feed_forward_length(shape.ffn)
+        file_type = FILE_TYPES[matrix_type]
+        _add_model_keys(writer, shape, file_type, name=name, num_layers=1, vocab=tokenizer.num_tokens)
         writer.add_array("eagle3.target_layers", list(shape.taps))
         writer.add_uint32("eagle3.target_hidden_size", shape.tap_width)
         writer.add_bool("eagle3.norm_before_residual", True)
@@ -106,7 +100,13 @@ def fold_fc(head: EagleHead) -> Tensor:
 
 
 def _add_model_keys(
-    writer: gguf.GGUFWriter, shape: TargetShape | HeadShape, *, name: str, num_layers: int, vocab: int
+    writer: gguf.GGUFWriter,
+    shape: TargetShape | HeadShape,
+    file_type: gguf.LlamaFileType,
+    *,
+    name: str,
+    num_layers: int,
+    vocab: int,
 ) -> None:
     writer.add_name(name)
     writer.add_context_length(shape.max_context)
@@ -118,6 +118,10 @@ def _add_model_keys(
     writer.add_rope_freq_base(shape.rope_theta)
     writer.add_rope_dimension_count(shape.head_size)
     writer.add_vocab_size(vocab)
+    writer.add_file_type(file_type)
+    writer.add_head_count(shape.num_heads)
+    writer.add_head_count_kv(shape.num_kv_heads)
+    writer.add_feed_forward_length(shape.ffn)
 
 
 def _add(writer: gguf.GGUFWriter, name: str, weight: Tensor, matrix_type: MatrixType) -> None:

@@ -209,7 +209,7 @@ def make_optimizers(module: nn.Module, recipe: Recipe) -> list[torch.optim.Optim
     """
     named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     scores = [p for name, p in named if makes_scores(name)]
-    matrices = [p for name, p in named if p.ndim == 2 and not is_table(name) and not makes_scores(name)]
+    matrices = [p for name, p in named if uses_muon(name, p)]
     rest = [p for name, p in named if p.ndim != 2 or is_table(name)]
     groups = [{"params": rest, "lr": recipe.adam_lr}, {"params": scores, "lr": recipe.attention_lr}]
     adam = torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
@@ -219,6 +219,10 @@ def make_optimizers(module: nn.Module, recipe: Recipe) -> list[torch.optim.Optim
         for group in optimizer.param_groups:
             group.setdefault("peak_lr", group["lr"])
     return optimizers
+
+
+def uses_muon(name: str, weight: nn.Parameter) -> bool:
+    return weight.ndim == 2 and not is_table(name) and not makes_scores(name)
 
 
 def is_table(name: str) -> bool:

@@ -26,7 +26,7 @@ from eaglelocal.training.draft_head import (
     select_frequent_tokens,
 )
 from eaglelocal.training.eagle_head import EagleHead, HeadShape
-from eaglelocal.training.loop import is_table, makes_scores
+from eaglelocal.training.loop import uses_muon
 from eaglelocal.training.precision import fast_dtype
 
 FLOAT, HALF = 4, 2
@@ -75,10 +75,6 @@ def estimate_need(source: HeadSource, plan: Unrolling, *, max_tokens: int, devic
 def optimizer_bytes(name: str, weight: nn.Parameter) -> int:
     """Return the bytes that its optimizer keeps of each number: AdamW keeps two moments, Muon one."""
     return FLOAT if uses_muon(name, weight) else 2 * FLOAT
-
-
-def uses_muon(name: str, weight: nn.Parameter) -> bool:
-    return weight.ndim == 2 and not is_table(name) and not makes_scores(name)
 
 
 def muon_step_bytes(parameters: Sequence[tuple[str, nn.Parameter]]) -> int:

@@ -15,7 +15,7 @@ from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.cli import main
 from eaglelocal.cli.reports.plan import WIDTH
 from eaglelocal.errors import EagleLocalError, ModelFileError, ResourceError, UsageError
-from eaglelocal.gguf.model_shape import shape_of
+from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.target_resolver import demo_sources
 
@@ -208,7 +208,7 @@ def test_what_is_on_disk_need_not_be_fetched(capsys: pytest.CaptureFixture[str],
     path = write_sketch(snapshot / "Qwen3-8B-Q4_K_M.gguf", sketch)
     arguments = ("qwen3-8b:q4_k_m", "--machine", "rtx-3090", "--goal", "quality")
     chosen = told(capsys, *arguments)["chosen"]
-    assert chosen["memory"]["weights_bytes"] == shape_of(read_header(path)).weights_bytes
+    assert chosen["memory"]["weights_bytes"] == read_shape(read_header(path)).weights_bytes
     assert chosen["draft_kind"] == "eagle3" and chosen["commands"]["pull"]  # the head is not here
     chosen = told(capsys, *arguments, "--draft", "ngram")["chosen"]
     assert chosen["draft_kind"] == "ngram"
@@ -313,7 +313,7 @@ def test_what_reads_images_is_a_part_of_its_own(tmp_path: Path, capsys: pytest.C
     path = tmp_path / "llama.gguf"
     write_sketch(path, REAL["llama-3.1-8b"])
     assert told(capsys, str(path))["chosen"]["memory"]["images_bytes"] == 0
-    width = shape_of(read_header(path)).n_embd
+    width = read_shape(read_header(path)).n_embd
     (tmp_path / "mmproj-F16.gguf").write_bytes(projector_bytes(width=width))
     assert ", images 0." in screen(capsys, str(path))
     assert told(capsys, str(path), "--mmproj", "none")["chosen"]["memory"]["images_bytes"] == 0

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels
 from eaglelocal.drafters.drafter import NOTHING, Committed, Continuation, Drafter, DraftTraits, Node
+from eaglelocal.drafters.ngram import Ngram
 
 
 class NoDrafter:
@@ -79,3 +80,9 @@ class DrafterOnly:
     @property
     def native_s(self) -> float:
         return self._drafter.native_s
+
+
+def count_indexed(drafter: Ngram) -> int:
+    """Return the number of tokens in all indexes."""
+    own = [slot.own for slot in drafter._slots.values() if slot.own]
+    return sum(map(len, [*own, *drafter._pools.values()]))

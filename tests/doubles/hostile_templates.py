@@ -11,7 +11,7 @@ import resource
 import sys
 import time
 
-from eaglelocal.core.limited_process import ProcessLimits
+from eaglelocal.core.process_limits import ProcessLimits
 from eaglelocal.core.request import Message
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.text.templates.chat_template import ChatTemplate

@@ -270,7 +270,7 @@ class Growth:
                 self.draft_calls.append(DraftCall(drafter, len(slots), seconds + first_s, depth))
                 if num_steps < depth:
                     for slot in slots:
-                        self.choice.end(slot, drafter)
+                        self.choice.drafts.end(slot, drafter)
         return self.choice.select_drafts()
 
     def _said(self, slot: int, drafter: str, depth: int) -> float:
@@ -287,7 +287,7 @@ class Growth:
         profile, chance = self.profiles[slot].get(drafter), self.simulation.chance
         length = self.lengths.get((slot, drafter), 0)
         if profile is None or (length == 0 and chance.random() >= profile.found):
-            self.choice.end(slot, drafter)
+            self.choice.drafts.end(slot, drafter)
             return 0.0
         true, confidence = profile.draw(length + 1, chance)
         if self.simulation.is_waking(slot, drafter):
@@ -300,7 +300,7 @@ class Growth:
             hope = profile.second + (2.0 * chance.random() - 1.0) * 0.8 * min(profile.second, 1.0 - profile.second)
             saved = not is_right and chance.random() < hope
             seconds = [(right if saved else WRONG, second_confidence(hope))]
-        self.choice.add(slot, drafter, [right if is_right else WRONG], [confidence], seconds)
+        self.choice.drafts.add(slot, drafter, [right if is_right else WRONG], [confidence], seconds)
         return confidence
 
     def verdict(self, slot: int, draft: Draft) -> Verdict:

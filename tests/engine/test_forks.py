@@ -4,104 +4,68 @@ vain. After any mix of requests and cancels every cell is accounted for."""
 from __future__ import annotations
 
 import pytest
-from doubles.drafters import DrafterOnly, NoDrafter
+from doubles.conversing_rig import KINDS, TABLE, Conversing, ask, cached, make_drafter
+from doubles.drafters import NoDrafter
 from doubles.rig import Rig, Told, plain_text
-from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eaglelocal.core.request import ChatRequest
-from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.drafters.draft_model import DraftModel
-from eaglelocal.drafters.drafter import Drafter
-from eaglelocal.drafters.eagle3 import Eagle3
-from eaglelocal.drafters.ngram import Ngram
 
-TABLE = Table(seed=1)
 STEM = tuple(1 + (i * i * 5 + i) % 23 for i in range(60))
-KINDS = ("none", "eagle3", "model", "ngram", "no slot state")
 
 
-def drafter_of(kind: str, *, branches: int = 0) -> Drafter:
-    if kind == "eagle3":
-        return Eagle3(ScriptedHead(TABLE), (0,), branches=1 + (branches > 0))
-    if kind == "no slot state":
-        return DrafterOnly(Eagle3(ScriptedHead(TABLE), (0,)))
-    if kind == "model":
-        return DraftModel(ScriptedContext(TABLE, gives_features=False, num_branches=branches), branches=1)
-    return Ngram(128) if kind == "ngram" else NoDrafter()
+def readers() -> list[ChatRequest]:
+    """Return three requests with the same long beginning."""
+    return [ask(str(i), (*STEM, 1 + i, 2, 3), max_tokens=3) for i in range(3)]
 
 
-def ask(name: str, prompt: tuple[int, ...], *, owner: str = "", max_tokens: int = 6) -> ChatRequest:
-    params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
-    return ChatRequest(id=name, tokens=prompt, params=params, owner=owner)
-
-
-def step(rig: Rig, told: dict[str, Told]) -> None:
-    for event in rig.engine.step():
-        told.setdefault(event.request_id, Told()).hear(event)
-    assert rig.engine.miscounted_slots() == []
-
-
-def finish(rig: Rig, told: dict[str, Told]) -> dict[str, Told]:
-    for _ in range(3000):
-        if not rig.engine.has_work:
-            return told
-        step(rig, told)
-    raise AssertionError("the engine does not come to an end")
-
-
-def assert_plain(told: dict[str, Told], *asked: ChatRequest) -> None:
-    for one in asked:
-        assert told[one.id].tokens == plain_text(TABLE, one), one.id
-
-
-def cached(told: Told) -> int:
-    assert told.started is not None
-    return told.started.cached_tokens
+def finish_whole(conversing: Conversing, *, but: str = "") -> dict[str, Told]:
+    """Every answer is whole, except for one."""
+    told = conversing.finish()
+    for one in conversing.asked:
+        assert one.id == but or told[one.id].tokens == plain_text(TABLE, one), one.id
+    return told
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("num_slots", "branches"), [(4, 0), (2, 2), (16, 0)])
 def test_a_shared_prompt_is_computed_once(kind: str, num_slots: int, branches: int) -> None:
-    drafter = drafter_of(kind, branches=branches)
+    drafter = make_drafter(kind, branches=branches)
     rig = Rig(TABLE, drafter, num_draft_tokens=2, num_slots=num_slots, n_batch=48, branches=branches)
     asked = [ask(str(i), (*STEM, 1 + i, 2, 3), max_tokens=2) for i in range(num_slots)]
-    told: dict[str, Told] = {}
-    for one in asked:
-        rig.engine.submit(one)
-    step(rig, told)
+    conversing = Conversing(rig)
+    conversing.submit(*asked)
+    conversing.step()
     assert sum(rig.context.decodes) == 48  # the first takes the whole batch, nobody computes the same beside it
-    finish(rig, told)
-    assert_plain(told, *asked)
+    told = finish_whole(conversing)
     margin = drafter.traits.reuse_margin
     assert [cached(told[one.id]) for one in asked] == [0] + [len(STEM) - margin] * (num_slots - 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_an_idle_or_running_slot_holds_is_taken_over(kind: str) -> None:
-    drafter = drafter_of(kind)
+    drafter = make_drafter(kind)
     rig = Rig(TABLE, drafter, num_draft_tokens=2, num_slots=3)
-    told = rig.run([ask("first", STEM, max_tokens=5)])
-    chat = (*STEM, *told["first"].tokens)
+    first = rig.run([ask("first", STEM, max_tokens=5)])["first"]
+    chat = (*STEM, *first.tokens)
     running, other = ask("running", (*chat, 3, 4), max_tokens=40), ask("other", (*STEM[:50], 7), owner="someone else")
-    rig.engine.submit(running)
-    step(rig, told)
-    rig.engine.submit(other)
-    finish(rig, told)
-    assert_plain(told, running, other)
+    conversing = Conversing(rig)
+    conversing.submit(running)
+    conversing.step()
+    conversing.submit(other)
+    told = finish_whole(conversing)
     assert cached(told["running"]) == len(chat) - 1
     assert cached(told["other"]) == 50 - drafter.traits.reuse_margin
     onward = ask("onward", (*STEM[:50], 7, *told["other"].tokens, 9))
-    rig.engine.submit(onward)
-    finish(rig, told)
-    assert_plain(told, onward)
+    conversing.submit(onward)
+    finish_whole(conversing)
     assert cached(told["onward"]) == 50 + len(told["other"].tokens)  # the next turn finds what was taken over
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "model"])
 def test_a_right_drafter_stays_right_behind_a_prefix_that_was_taken_over(kind: str) -> None:
-    rig = Rig(TABLE, drafter_of(kind), num_draft_tokens=4, num_slots=3)
+    rig = Rig(TABLE, make_drafter(kind), num_draft_tokens=4, num_slots=3)
     told = rig.run([ask(str(i), (*STEM[: 50 + i], 9), max_tokens=20) for i in range(6)])
     for answer in told.values():
         assert answer.finished is not None
@@ -113,46 +77,36 @@ def test_a_right_drafter_stays_right_behind_a_prefix_that_was_taken_over(kind: s
 @pytest.mark.parametrize("num_steps", [1, 2, 3, 4, 5])
 def test_nobody_waits_for_a_reader_that_is_cancelled(kind: str, num_steps: int) -> None:
     """The next one reads on from where the first one stopped, and the third waits for that."""
-    rig = Rig(TABLE, drafter_of(kind), num_draft_tokens=2, num_slots=3, n_batch=16)
-    asked = [ask(str(i), (*STEM, 1 + i, 2, 3), max_tokens=3) for i in range(3)]
-    told: dict[str, Told] = {}
-    for one in asked:
-        rig.engine.submit(one)
+    rig = Rig(TABLE, make_drafter(kind), num_draft_tokens=2, num_slots=3, n_batch=16)
+    conversing = Conversing(rig)
+    conversing.submit(*readers())
     for _ in range(num_steps):
-        step(rig, told)
-    rig.engine.cancel("0")
-    finish(rig, told)
-    assert_plain(told, *asked[1:])
+        conversing.step()
+    conversing.cancel("0")
+    told = finish_whole(conversing, but="0")
     assert 0 < cached(told["1"]) < cached(told["2"]) or num_steps > 3
     assert cached(told["2"]) >= len(STEM) - 1
 
 
 @pytest.mark.parametrize("number", range(4))
 def test_nobody_waits_for_a_reader_that_fails(number: int) -> None:
-    rig = Rig(TABLE, drafter_of("eagle3"), num_draft_tokens=2, num_slots=3, n_batch=16)
+    rig = Rig(TABLE, make_drafter("eagle3"), num_draft_tokens=2, num_slots=3, n_batch=16)
     rig.context.refused = {number}
-    asked = [ask(str(i), (*STEM, 1 + i, 2, 3), max_tokens=3) for i in range(3)]
-    told: dict[str, Told] = {}
-    for one in asked:
-        rig.engine.submit(one)
-    finish(rig, told)
-    assert told["0"].failed is not None
-    assert_plain(told, *asked[1:])
+    conversing = Conversing(rig)
+    conversing.submit(*readers())
+    assert finish_whole(conversing, but="0")["0"].failed is not None
 
 
 def test_a_waiting_request_can_be_cancelled() -> None:
-    rig = Rig(TABLE, drafter_of("eagle3"), num_draft_tokens=2, num_slots=3, n_batch=16)
-    told: dict[str, Told] = {}
-    asked = [ask(str(i), (*STEM, 1 + i, 2, 3), max_tokens=3) for i in range(3)]
-    for one in asked:
-        rig.engine.submit(one)
-    step(rig, told)
-    assert "1" not in told  # it is told of as started when it starts
-    rig.engine.cancel("1")
-    finish(rig, told)
+    rig = Rig(TABLE, make_drafter("eagle3"), num_draft_tokens=2, num_slots=3, n_batch=16)
+    conversing = Conversing(rig)
+    conversing.submit(*readers())
+    conversing.step()
+    assert "1" not in conversing.told  # it is told of as started when it starts
+    conversing.cancel("1")
+    told = finish_whole(conversing, but="1")
     assert told["1"].started is None
     assert told["1"].finished is not None and told["1"].finished.reason == "cancelled"
-    assert_plain(told, asked[0], asked[2])
 
 
 @pytest.mark.parametrize("min_fork", [None, 61])
@@ -170,7 +124,7 @@ def test_any_mix_of_requests_and_cancels_keeps_texts_and_books(kind: str, data: 
     branches = data.draw(st.integers(0, 2), "branches") if num_slots <= 2 else 0
     rig = Rig(
         TABLE,
-        drafter_of(kind, branches=branches),
+        make_drafter(kind, branches=branches),
         num_draft_tokens=data.draw(st.integers(0, 4), "draft"),
         num_slots=num_slots,
         n_batch=data.draw(st.sampled_from([6, 16, 48]), "n_batch"),
@@ -178,25 +132,17 @@ def test_any_mix_of_requests_and_cancels_keeps_texts_and_books(kind: str, data: 
         min_fork=data.draw(st.sampled_from([1, 3, 10]), "min_fork"),
     )
     rig.context.refused = {data.draw(st.integers(0, 60), "refused")} if data.draw(st.booleans(), "fails") else set()
-    asked: list[ChatRequest] = []
-    cancelled: set[str] = set()
-    told: dict[str, Told] = {}
+    conversing = Conversing(rig)
+    asked = conversing.asked
     for _ in range(data.draw(st.integers(1, 40), "moves")):
         move = data.draw(st.sampled_from(["ask", "step", "step", "cancel"]))
         if move == "ask" and len(asked) < 12:
             tail = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
             prompt = (*STEM[: data.draw(st.integers(0, 60))], *tail)
-            owner = data.draw(st.sampled_from("abc"))
-            asked.append(ask(str(len(asked)), prompt, owner=owner, max_tokens=data.draw(st.integers(1, 12))))
-            rig.engine.submit(asked[-1])
+            owner, max_tokens = data.draw(st.sampled_from("abc")), data.draw(st.integers(1, 12))
+            conversing.submit(ask(str(len(asked)), prompt, owner=owner, max_tokens=max_tokens))
         elif move == "cancel" and asked:
-            cancelled.add(name := data.draw(st.sampled_from(asked)).id)
-            rig.engine.cancel(name)
-            assert rig.engine.miscounted_slots() == []
+            conversing.cancel(data.draw(st.sampled_from(asked)).id)
         else:
-            step(rig, told)
-    finish(rig, told)
-    for one in asked:
-        plain, got = plain_text(TABLE, one), told[one.id]
-        assert got.tokens == plain[: len(got.tokens)]
-        assert got.failed or one.id in cancelled or got.tokens == plain
+            conversing.step()
+    conversing.finish()

@@ -17,7 +17,7 @@ from eaglelocal.backend.constraint_compiler import MAX_CACHED, MAX_REFUSED, Llam
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.core.constraint import Constraint, Syntax
-from eaglelocal.core.limited_process import CallRaised
+from eaglelocal.core.process_limits import CallRaised
 from eaglelocal.core.tools import Split, Tool, ToolChoice, ToolUse
 from eaglelocal.engine.answer_constraint import MAX_COSTLY, AnswerConstraint, ConstraintSpec
 from eaglelocal.errors import RequestError, ResourceError, TooComplexError

@@ -29,7 +29,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.model_info import ModelInfo
-from eaglelocal.gguf.model_shape import HYBRID_ARCHITECTURES, RECURRENT_ARCHITECTURES, ModelShape, shape_of
+from eaglelocal.gguf.model_shape import HYBRID_ARCHITECTURES, RECURRENT_ARCHITECTURES, ModelShape, read_shape
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.loading.context_parts import make_context_params, make_parts
 from eaglelocal.loading.model_headers import read_models
@@ -138,7 +138,7 @@ def loaded(path: Path, params: ContextParams) -> Told:
 
 
 def job_of(path: Path, case: Case) -> PlannedContext:
-    return plan_contexts(case.plan, shape_of(read_header(path)))[0]
+    return plan_contexts(case.plan, read_shape(read_header(path)))[0]
 
 
 def agrees(predicted: PlannedContext, told: Told) -> None:
@@ -216,7 +216,7 @@ def test_layers_that_predict_ahead_stay_in_the_file(tmp_path: Path, name: str) -
     plain = SKETCHES[name]
     ahead = replace(plain, n_layer=plain.n_layer + 1, keys=plain.keys | {"nextn_predict_layers": 1})
     paths = write_sketch(tmp_path / "plain.gguf", plain), write_sketch(tmp_path / "ahead.gguf", ahead)
-    without, beside = (shape_of(read_header(path)) for path in paths)
+    without, beside = (read_shape(read_header(path)) for path in paths)
     assert beside.weights_bytes == without.weights_bytes
     assert beside.n_layer_ahead == 1
     job = job_of(paths[1], Case(1024))
@@ -225,7 +225,7 @@ def test_layers_that_predict_ahead_stay_in_the_file(tmp_path: Path, name: str) -
 
 def test_windows_hold_no_more_than_windows(sketches: Path) -> None:
     """Gemma 3 27B at 32k: 16 GiB of cache when all is kept, a fifth of it in windows."""
-    shape = shape_of(read_header(sketches / "gemma-3-27b.gguf"))
+    shape = read_shape(read_header(sketches / "gemma-3-27b.gguf"))
     whole = cache_bytes(shape, CacheParams(n_ctx=32768))
     narrow = cache_bytes(shape, CacheParams(n_ctx=32768, swa_full=False))
     assert whole == 62 * 2 * 16 * 128 * 2 * 32768
@@ -243,7 +243,7 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def rehearsed(plan: Plan, pair: tuple[Path, Path]) -> Iterator[Buffer]:
-    jobs = plan_contexts(plan, *(shape_of(read_header(path)) for path in pair))
+    jobs = plan_contexts(plan, *(read_shape(read_header(path)) for path in pair))
     parts = [part_of(pair[0], jobs[0], taps=(1, 2, 3)), part_of(pair[1], jobs[1])]
     return iter(plan_buffers(load_library(), parts, devices=()))
 
@@ -253,7 +253,7 @@ def rehearsed(plan: Plan, pair: tuple[Path, Path]) -> Iterator[Buffer]:
 )
 def test_target_and_head_together(pair: tuple[Path, Path], slots: int, unified: bool | None, num_branches: int) -> None:
     plan = replace(Case(2048, slots=slots, unified=unified).plan, draft_kind="eagle3", draft=pair[1])
-    shapes = [shape_of(read_header(path)) for path in pair]
+    shapes = [read_shape(read_header(path)) for path in pair]
     jobs = plan_contexts(plan, *shapes)
     assert jobs[0].sizes.num_branches == num_branches
     predicted = sum_by_purpose(buffer for job in jobs for buffer in estimate_context(job, (), ()))
@@ -265,7 +265,7 @@ def test_target_and_head_together(pair: tuple[Path, Path], slots: int, unified: 
 
 def test_a_head_keeps_logits_of_fewer_rows_than_its_target(pair: tuple[Path, Path]) -> None:
     """Of 152 000 tokens, 512 rows would be 300 MB, twice."""
-    target, head = (shape_of(read_header(path)) for path in pair)
+    target, head = (read_shape(read_header(path)) for path in pair)
     plan = replace(Case(2048).plan, draft_kind="eagle3", draft=pair[1])
     rows = {
         slots: plan_contexts(replace(plan, num_slots=slots), target, head)[1].max_outputs for slots in (1, 4, 8, 16)
@@ -338,7 +338,7 @@ def test_target_and_a_head_that_fills_blocks(tmp_path: Path, head: BlockShape, s
 
 
 def test_an_estimate_counts_the_process_too(pair: tuple[Path, Path]) -> None:
-    shapes = [shape_of(read_header(path)) for path in pair]
+    shapes = [read_shape(read_header(path)) for path in pair]
     plan = replace(Case(2048).plan, draft_kind="eagle3", draft=pair[1])
     room = FreeMemory(RAM, 8 * 2**30)
     whole = sum_by_purpose(estimate(plan, shapes[0], shapes[1], [room]))
@@ -347,7 +347,7 @@ def test_an_estimate_counts_the_process_too(pair: tuple[Path, Path]) -> None:
 
 
 def sketch_and_shape(folder: Path, name: str) -> tuple[Sketch, ModelShape]:
-    return (SKETCHES | REAL)[name], shape_of(read_header(folder / f"{name}.gguf"))
+    return (SKETCHES | REAL)[name], read_shape(read_header(folder / f"{name}.gguf"))
 
 
 def test_figures_of_real_models_as_their_makers_state_them(sketches: Path) -> None:

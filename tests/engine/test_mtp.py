@@ -27,7 +27,7 @@ from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.target_cache import TargetCacheDrafter
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import IncompatibleError, ModelFileError
-from eaglelocal.gguf.model_shape import mtp_shape_of, shape_of
+from eaglelocal.gguf.model_shape import read_mtp_shape, read_shape
 from eaglelocal.gguf.mtp import has_mtp, is_mtp_alone
 from eaglelocal.gguf.reader import read_header
 
@@ -257,11 +257,11 @@ def test_what_the_layer_takes_is_told_apart_from_the_target(tmp_path: Path) -> N
     whole = read_header(write_mtp(tmp_path / "whole.gguf"))
     trunk = read_header(write_mtp(tmp_path / "t.gguf", part="trunk"))
     alone = read_header(write_mtp(tmp_path / "alone.gguf", part="layer"))
-    assert replace(shape_of(whole), n_layer_ahead=0) == shape_of(trunk)
-    layer, own = mtp_shape_of(whole), mtp_shape_of(alone)
+    assert replace(read_shape(whole), n_layer_ahead=0) == read_shape(trunk)
+    layer, own = read_mtp_shape(whole), read_mtp_shape(alone)
     assert layer.weights_bytes == whole.tensor_bytes - trunk.tensor_bytes
     assert own.weights_bytes == alone.tensor_bytes
-    assert layer.active_bytes == own.active_bytes == layer.weights_bytes + shape_of(whole).read_output_bytes
+    assert layer.active_bytes == own.active_bytes == layer.weights_bytes + read_shape(whole).read_output_bytes
     assert (layer.kv_heads, layer.has_state, layer.num_taps) == ((2,), False, 1)
 
 

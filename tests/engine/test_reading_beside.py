@@ -13,7 +13,7 @@ from doubles.scripted_context import LetterVocabulary, Table
 from eaglelocal.core.events import Failed, RequestEvent
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.sampling import GREEDY
-from eaglelocal.engine.input_queue import threaded_lanes
+from eaglelocal.engine.input_queue import start_lanes
 from eaglelocal.engine.input_size import SHORT_CHARS
 
 TABLE = Table(seed=5)
@@ -45,7 +45,7 @@ def short(name: str) -> ChatRequest:
 
 
 def rig_of(vocabulary: HeldVocabulary, *, n_ctx: int = 128) -> Rig:
-    return Rig(TABLE, NoDrafter(), num_slots=2, n_ctx=n_ctx, vocabulary=vocabulary, lanes=threaded_lanes())
+    return Rig(TABLE, NoDrafter(), num_slots=2, n_ctx=n_ctx, vocabulary=vocabulary, lanes=start_lanes())
 
 
 def step_until(rig: Rig, told: dict[str, Told], name: str) -> None:

@@ -254,9 +254,9 @@ def test_a_build_without_eyes_runs_texts(
 def test_pictures_are_unpacked_one_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside libmtmd's copies: a request may have 64."""
     steps = list[str]()
-    read, copy = image_encoder.read_image, image_encoder.bitmap_of
+    read, copy = image_encoder.read_image, image_encoder.make_bitmap
     monkeypatch.setattr(image_encoder, "read_image", lambda data: (steps.append("read"), read(data))[1])
-    monkeypatch.setattr(image_encoder, "bitmap_of", lambda *of: (steps.append("copied"), copy(*of))[1])
+    monkeypatch.setattr(image_encoder, "make_bitmap", lambda *of: (steps.append("copied"), copy(*of))[1])
     engine = engine_of(folder, "phi4")
     steps.clear()
     drive(engine, [asked("a", message(MARKER * 3, RED, NOISE, BLUE))])

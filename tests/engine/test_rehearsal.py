@@ -27,8 +27,8 @@ from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.gguf.eagle_info import EagleInfo
-from eaglelocal.gguf.model_info import ModelInfo, architecture_of
-from eaglelocal.gguf.model_shape import shape_of
+from eaglelocal.gguf.model_info import ModelInfo, read_architecture
+from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 
@@ -39,7 +39,7 @@ PLACEMENT = Placement(repack=False)
 
 def part(path: Path, context: ContextParams = CONTEXT, taps: tuple[int, ...] = ()) -> DryRunPart:
     header = read_header(path)
-    is_head = architecture_of(header) == "eagle3"
+    is_head = read_architecture(header) == "eagle3"
     info = EagleInfo.from_header(header) if is_head else ModelInfo.from_header(header)
     return DryRunPart(header=header, info=info, context=context, taps=taps, placement=PLACEMENT)
 
@@ -123,7 +123,7 @@ def test_states_take_nothing_while_they_are_planned(tmp_path: Path) -> None:
     """Of a real size: 21 GiB, where this process may have 2 more."""
     path = write_sketch(tmp_path / "hybrid.gguf", REAL["qwen3.6-27b"])
     context = replace(CONTEXT, num_sequences=16, unified=False, max_outputs=16, num_snapshots=8)
-    state_bytes = 16 * 9 * shape_of(read_header(path)).state_bytes
+    state_bytes = 16 * 9 * read_shape(read_header(path)).state_bytes
     assert state_bytes > 20 * 2**30
     planned([part(path)])  # what is taken once
     with at_most_more(2**31):
@@ -151,7 +151,7 @@ def test_only_what_is_planned_lies_nowhere(tmp_path: Path) -> None:
     context = LlamaContext(model, CONTEXT)
     context.decode(Batch([1, 2], [0, 1], [(0,), (0,)], [False, True]))
     assert np.isfinite(context.logits(1)).all()
-    assert len(context.save(0)) > shape_of(hybrid.header).state_bytes
+    assert len(context.save(0)) > read_shape(hybrid.header).state_bytes
     context.close()
     model.close()
 

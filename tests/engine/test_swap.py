@@ -8,39 +8,24 @@ import random
 import time
 
 import pytest
-from doubles.drafters import DrafterOnly, FlakyDrafter, NoDrafter
+from doubles.conversing_rig import KINDS, TABLE, Conversing, ask, cached, make_drafter
+from doubles.drafters import FlakyDrafter, NoDrafter
 from doubles.rig import Rig, Told, plain_text
-from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
+from doubles.scripted_context import ScriptedContext, ScriptedHead
 from doubles.uncut_context import NUM_SNAPSHOTS, StatesContext, WindowsContext
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eaglelocal.core.batch import Bytes
-from eaglelocal.core.request import AUTO, ChatRequest, Spec
-from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.core.request import AUTO, ChatRequest
 from eaglelocal.drafters.draft_model import DraftModel
-from eaglelocal.drafters.drafter import Drafter, Swapped
+from eaglelocal.drafters.drafter import Swapped
 from eaglelocal.drafters.eagle3 import Eagle3
-from eaglelocal.drafters.ngram import Ngram
 from eaglelocal.scheduler.checkpoints import Checkpoints
 from eaglelocal.scheduler.host_swap import HostSwap
 
-TABLE, WRONG = Table(seed=1), Table(seed=1, sharpness=-2.0)
 TEXTS = [tuple(1 + (i * i * a + i * b + a) % 23 for i in range(60)) for a, b in ((5, 1), (3, 2), (7, 3), (2, 5))]
-KINDS = ("none", "eagle3", "model", "ngram", "no slot state")
 PLENTY = 10**6
-
-
-def drafter_of(kind: str, *, branches: int = 0) -> Drafter:
-    if kind == "wrong":  # and soon asleep
-        return Eagle3(ScriptedHead(WRONG), (0,))
-    if kind == "eagle3":
-        return Eagle3(ScriptedHead(TABLE), (0,), branches=1 + (branches > 0))
-    if kind == "no slot state":
-        return DrafterOnly(Eagle3(ScriptedHead(TABLE), (0,)))
-    if kind == "model":
-        return DraftModel(ScriptedContext(TABLE, gives_features=False, num_branches=branches), branches=1)
-    return Ngram(128) if kind == "ngram" else NoDrafter()
 
 
 def rig_of(
@@ -51,14 +36,7 @@ def rig_of(
     context_kind: type[ScriptedContext] = ScriptedContext,
 ) -> Rig:
     swap = HostSwap(most_bytes, min_rows=20)
-    return Rig(TABLE, drafter_of(kind), num_draft_tokens=3, num_slots=num_slots, swap=swap, context_kind=context_kind)
-
-
-def ask(
-    name: str, prompt: tuple[int, ...], *, owner: str = "", max_tokens: int = 6, spec: Spec | None = None
-) -> ChatRequest:
-    params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
-    return ChatRequest(id=name, tokens=prompt, params=params, owner=owner, spec=spec)
+    return Rig(TABLE, make_drafter(kind), num_draft_tokens=3, num_slots=num_slots, swap=swap, context_kind=context_kind)
 
 
 def run(rig: Rig, *asked: ChatRequest) -> dict[str, Told]:
@@ -67,11 +45,6 @@ def run(rig: Rig, *asked: ChatRequest) -> dict[str, Told]:
     for one in asked:
         assert told[one.id].tokens == plain_text(TABLE, one), one.id
     return told
-
-
-def cached(told: Told) -> int:
-    assert told.started is not None
-    return told.started.cached_tokens
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -94,7 +67,7 @@ def test_a_turn_that_is_edited_goes_on_from_where_it_is_as_it_was(kind: str) -> 
     run(rig, ask("a", TEXTS[0]))
     run(rig, ask("b", TEXTS[1]))
     told = run(rig, ask("edited", (*TEXTS[0][:40], 5, 6)))
-    assert cached(told["edited"]) == 40 - drafter_of(kind).traits.reuse_margin
+    assert cached(told["edited"]) == 40 - make_drafter(kind).traits.reuse_margin
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "model"])
@@ -245,13 +218,13 @@ def test_another_slot_that_has_as_much_is_taken_rather() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_who_waited_in_vain_for_another_goes_on_from_main_memory(kind: str) -> None:
     """Somebody reads the same text anew, and goes away before it is there."""
-    rig = Rig(TABLE, drafter_of(kind), num_slots=2, n_batch=8, swap=HostSwap(PLENTY, min_rows=20))
+    rig = Rig(TABLE, make_drafter(kind), num_slots=2, n_batch=8, swap=HostSwap(PLENTY, min_rows=20))
     run(rig, ask("a", TEXTS[0]))
     run(rig, ask("b", TEXTS[1]), ask("c", TEXTS[2]))  # a is swapped out
     rig.engine.submit(dataclasses.replace(ask("anew", (*TEXTS[0], 4)), reuses_cache=False))
     told = rig.run([ask("on", (*TEXTS[0], 5))], cancel_at={"anew": 2})["on"]
     assert told.tokens == plain_text(TABLE, ask("on", (*TEXTS[0], 5)))
-    assert (rig.context.swaps_in, cached(told)) == (1, len(TEXTS[0]) - drafter_of(kind).traits.reuse_margin)
+    assert (rig.context.swaps_in, cached(told)) == (1, len(TEXTS[0]) - make_drafter(kind).traits.reuse_margin)
     assert rig.engine.miscounted_slots() == []
 
 
@@ -262,7 +235,7 @@ def test_what_stays_can_be_used_again(kind: str) -> None:
     for turn, text in enumerate((TEXTS[1], TEXTS[2])):
         run(rig, ask(f"other {turn}", text))
         told = run(rig, ask(f"edited {turn}", (*TEXTS[0][: 25 + turn], 23, 23), max_tokens=30))[f"edited {turn}"]
-        assert cached(told) == 25 + turn - drafter_of(kind).traits.reuse_margin
+        assert cached(told) == 25 + turn - make_drafter(kind).traits.reuse_margin
         assert told.finished is not None
         stats = told.finished.speculation
         assert stats.accepted_tokens == stats.draft_tokens or kind == "ngram"
@@ -324,9 +297,7 @@ def turn_of(chat: list[int], name: str, rng: random.Random) -> ChatRequest:
     return ask(name, prompt, owner=rng.choice("ab"), max_tokens=rng.randint(1, 12))
 
 
-def step(rig: Rig, told: dict[str, Told]) -> None:
-    for event in rig.engine.step():
-        told.setdefault(event.request_id, Told()).hear(event)
+def check_books(rig: Rig) -> None:
     assert rig.engine.miscounted_slots() == []
     assert set(rig.engine._caches._swapped) == set(rig.scheduler.swap._texts)
     assert held_bytes(rig) <= rig.scheduler.swap.num_bytes <= rig.scheduler.swap._max_bytes
@@ -339,40 +310,25 @@ def held_bytes(rig: Rig) -> int:
     return sum([len(each) for each in cells if each is not None]) + sum(map(len, states))
 
 
-def finish(rig: Rig, told: dict[str, Told]) -> None:
-    for _ in range(3000):
-        if not rig.engine.has_work:
-            return
-        step(rig, told)
-    raise AssertionError("the engine does not come to an end")
-
-
 def live(rig: Rig, rng: random.Random, *, num_moves: int, most_asked: int) -> None:
     """Conversations go on, are changed and cancelled, and copies fail at times: texts are the plain ones."""
     rig.context.refused = {rng.randint(0, 60)} if rng.random() < 0.5 else set()
-    asked: list[ChatRequest] = []
-    cancelled: set[str] = set()
-    told: dict[str, Told] = {}
+    conversing = Conversing(rig, check_books)
+    asked = conversing.asked
     chats = [list(text[:30]) for text in TEXTS]
     for _ in range(num_moves):
         move = rng.choice(["ask", "step", "step", "step", "cancel", "fail"])
         if move == "ask" and len(asked) < most_asked:
             chat = rng.choice(chats)
-            asked.append(turn_of(chat, str(len(asked)), rng))
+            conversing.submit(turn_of(chat, str(len(asked)), rng))
             chat[:] = [*asked[-1].tokens, *plain_text(TABLE, asked[-1])]
-            rig.engine.submit(asked[-1])
         elif move == "cancel" and asked:
-            cancelled.add(name := rng.choice(asked).id)
-            rig.engine.cancel(name)
+            conversing.cancel(rng.choice(asked).id)
         elif move == "fail":
             rig.context.swaps_fail = rng.random() < 0.2
         else:
-            step(rig, told)
-    finish(rig, told)
-    for one in asked:
-        plain, got = plain_text(TABLE, one), told[one.id]
-        assert got.tokens == plain[: len(got.tokens)]
-        assert got.failed or one.id in cancelled or got.tokens == plain
+            conversing.step()
+    conversing.finish()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -383,7 +339,7 @@ def test_any_mix_of_requests_and_cancels_keeps_texts_and_books(kind: str, data: 
     branches = data.draw(st.integers(0, 2), "branches") if num_slots <= 2 else 0
     rig = Rig(
         TABLE,
-        drafter_of(kind, branches=branches),
+        make_drafter(kind, branches=branches),
         num_draft_tokens=data.draw(st.integers(0, 4), "draft"),
         num_slots=num_slots,
         n_batch=data.draw(st.sampled_from([6, 16, 48]), "n_batch"),
@@ -405,7 +361,7 @@ def test_much_that_comes_and_goes_gets_the_plain_texts(
     rng = random.Random(seed)
     rig = Rig(
         TABLE,
-        drafter_of(kind),
+        make_drafter(kind),
         num_draft_tokens=rng.randint(1, NUM_SNAPSHOTS),
         spec=AUTO if kind == "wrong" else None,
         num_slots=num_slots,

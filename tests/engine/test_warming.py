@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from doubles.drafters import count_indexed
 from doubles.random_models import write_agreeing_pairs
 from doubles.real_engine import TINY, ask, real_engine
 from doubles.rig import Told, drive
@@ -61,7 +62,7 @@ def test_nothing_of_it_is_left(engines: tuple[Engine, Engine]) -> None:
     assert warmed._context.last_position(0) == -1
     for drafter in warmed._drafters:
         if isinstance(drafter, Ngram):
-            assert drafter.num_indexed == 0
+            assert count_indexed(drafter) == 0
         else:
             cache = getattr(drafter, "_head", None) or drafter._context  # type: ignore[attr-defined]
             assert cache.last_position(0) == -1

@@ -29,13 +29,13 @@ from eaglelocal.backend.model import Placement
 from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.model_info import ModelInfo
-from eaglelocal.gguf.model_shape import ModelShape, shape_of
+from eaglelocal.gguf.model_shape import ModelShape, read_shape
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.loading.context_parts import make_context_params
 from eaglelocal.memory.budget import Buffer, FreeMemory, MemoryKind
 from eaglelocal.memory.contexts import plan_contexts
 from eaglelocal.memory.estimate import estimate_context
-from eaglelocal.memory.placement import used_gpus
+from eaglelocal.memory.placement import choose_gpus
 
 MIB = 2**20
 CONTEXTS = ({"n_ctx": 512}, {"n_ctx": 4096, "kv_type": "q8_0"}, {"n_ctx": 8192, "num_slots": 2})
@@ -52,7 +52,7 @@ def summed(buffers: Iterable[Buffer]) -> Sums:
 def compared(plan: Plan, library: LlamaLibrary, gpus: tuple[FreeMemory, ...]) -> tuple[Sums, Sums]:
     """Estimated, and as llama.cpp plans it."""
     header = read_header(plan.target)
-    (job,) = plan_contexts(plan, shape_of(header))
+    (job,) = plan_contexts(plan, read_shape(header))
     part = DryRunPart(
         header=header,
         info=ModelInfo.from_header(header),
@@ -92,7 +92,7 @@ def main(asked: list[str]) -> int:
     layers = [int(number) for number in asked[0].split(",")] if asked else [3, 12]
     sketches = SKETCHES | REAL
     library = load_library()
-    gpus = used_gpus(free_memory(library, ram_bytes=2**40, unified=False), device=None, split="layer")
+    gpus = choose_gpus(free_memory(library, ram_bytes=2**40, unified=False), device=None, split="layer")
     if not gpus:
         sys.stdout.write("llama.cpp sees no GPU\n")
         return 2
@@ -101,10 +101,10 @@ def main(asked: list[str]) -> int:
         for name in asked[1:] or sketches:
             path = write_sketch(Path(folder) / "sketch.gguf", sketches[name])
             for sizes in CONTEXTS:
-                for gpu_layers, n_cpu_moe in offloads(shape_of(read_header(path)), layers):
+                for gpu_layers, n_cpu_moe in offloads(read_shape(read_header(path)), layers):
                     plan = Plan(target=path, target_label=name, unified=False, flash_attn="on")
                     plan = replace(plan, gpu_layers=gpu_layers, n_cpu_moe=n_cpu_moe, **sizes)  # type: ignore[arg-type]
-                    architecture = shape_of(read_header(path)).architecture
+                    architecture = read_shape(read_header(path)).architecture
                     if not graph_problem(architecture, kv_type=plan.kv_type, num_caches=plan.num_slots):
                         num_plans += 1
                         num_wrong += check(name, plan, library, gpus)

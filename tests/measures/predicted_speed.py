@@ -23,7 +23,7 @@ from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.gguf.model_shape import shape_of
+from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.memory.budget import RAM
 from eaglelocal.planning.machine_spec import make_machine_spec
@@ -126,7 +126,7 @@ def measured_row(reference: str, num_rounds: int, machine: Machine) -> Row:
 
 
 def option_read_bytes(path: Path) -> int:
-    return shape_of(read_header(path)).active_bytes
+    return read_shape(read_header(path)).active_bytes
 
 
 def obstacle(reference: str) -> str:

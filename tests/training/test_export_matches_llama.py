@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from training.llama_chain import Norms, PinnedHead, PinnedTarget  # noqa: E402
 
-from eaglelocal.training.eagle_head import EagleHead, embedded_head_shape  # noqa: E402
+from eaglelocal.training.eagle_head import EagleHead, make_embedded_head_shape  # noqa: E402
 from eaglelocal.training.gguf_export import MatrixType, export_head, export_target, round_to_bfloat16  # noqa: E402
 from eaglelocal.training.llama_target import LlamaTarget, TargetShape  # noqa: E402
 from eaglelocal.training.tokenizer import GuideTokenizer, train_tokenizer  # noqa: E402
@@ -65,7 +65,7 @@ def pair(request: pytest.FixtureRequest, tokenizer: GuideTokenizer, tmp_path_fac
     folder = tmp_path_factory.mktemp("pair")
     torch.manual_seed(7)
     shape = TargetShape(vocab=tokenizer.num_tokens, width=128, num_kv_heads=num_kv_heads, ffn=192)
-    target, head = LlamaTarget(shape), EagleHead(embedded_head_shape(shape, num_kv_heads=num_kv_heads, ffn=160))
+    target, head = LlamaTarget(shape), EagleHead(make_embedded_head_shape(shape, num_kv_heads=num_kv_heads, ffn=160))
     for module in (target, head):
         _randomise(module)
         round_to_bfloat16(module)

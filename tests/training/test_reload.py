@@ -12,7 +12,7 @@ from eaglelocal.demo.build import HEAD_FILE, TARGET_FILE, BuildOptions, build_to
 from eaglelocal.errors import UsageError  # noqa: E402
 from eaglelocal.gguf.reader import read_header  # noqa: E402
 from eaglelocal.training.draft_head import fill_head  # noqa: E402
-from eaglelocal.training.eagle_head import EagleHead, embedded_head_shape  # noqa: E402
+from eaglelocal.training.eagle_head import EagleHead, make_embedded_head_shape  # noqa: E402
 from eaglelocal.training.gguf_export import export_head, export_target, round_to_bfloat16  # noqa: E402
 from eaglelocal.training.gguf_reload import fill_target, read_tokenizer  # noqa: E402
 from eaglelocal.training.llama_target import LlamaTarget, TargetShape  # noqa: E402
@@ -45,7 +45,7 @@ def tokenizer() -> GuideTokenizer:
 def modules(vocab: int, *, seed: int) -> tuple[LlamaTarget, EagleHead]:
     torch.manual_seed(seed)
     shape = TargetShape(vocab=vocab, width=64, num_layers=6, num_heads=1, num_kv_heads=1, ffn=96)
-    return LlamaTarget(shape), EagleHead(embedded_head_shape(shape, num_heads=1, num_kv_heads=1, ffn=96))
+    return LlamaTarget(shape), EagleHead(make_embedded_head_shape(shape, num_heads=1, num_kv_heads=1, ffn=96))
 
 
 @torch.no_grad()

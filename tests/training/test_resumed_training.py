@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 from eaglelocal.errors import ResourceError  # noqa: E402
 from eaglelocal.training import loop  # noqa: E402
 from eaglelocal.training.document_packing import PackedBatch, Pieces  # noqa: E402
-from eaglelocal.training.eagle_head import EagleHead, embedded_head_shape  # noqa: E402
+from eaglelocal.training.eagle_head import EagleHead, make_embedded_head_shape  # noqa: E402
 from eaglelocal.training.llama_target import LlamaTarget, TargetShape  # noqa: E402
 from eaglelocal.training.loop import (  # noqa: E402
     Recipe,
@@ -232,7 +232,7 @@ def test_target_and_head_learn(shards: Shards, tmp_path: Path) -> None:
 
 
 def _head(target: LlamaTarget) -> EagleHead:
-    return EagleHead(embedded_head_shape(target.shape, taps=(0, 1, 2), num_heads=2, num_kv_heads=1, ffn=96))
+    return EagleHead(make_embedded_head_shape(target.shape, taps=(0, 1, 2), num_heads=2, num_kv_heads=1, ffn=96))
 
 
 def test_a_chain_step_is_what_a_plain_forward_over_the_same_cells_gives(shards: Shards) -> None:

@@ -11,7 +11,7 @@ from eaglelocal.cli.amounts import path_text, size_text
 from eaglelocal.core.sampling import sampling_text
 from eaglelocal.gguf.architectures import BLOCK, HEAD_ARCHITECTURES
 from eaglelocal.gguf.block_info import BlockInfo
-from eaglelocal.gguf.recommended_sampling import recommended_sampling
+from eaglelocal.gguf.recommended_sampling import read_recommended_sampling
 from eaglelocal.memory.projector_bytes import encoding_bytes
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def details_rows(details: ModelDetails) -> list[tuple[str, str]]:
         ("memory", _memory(details)),
         ("images", _images(details)),
         ("template", template_text(details.chat_template) if about.kind == "model" else ""),
-        ("sampling", sampling_text(recommended_sampling(details.header))),
+        ("sampling", sampling_text(read_recommended_sampling(details.header))),
         ("licence", details.licence),
         *_drafts(details),
         *(("" if n else "file", path_text(path)) for n, path in enumerate(details.paths)),
@@ -168,7 +168,7 @@ def details_object(details: ModelDetails) -> dict[str, object]:
         "projector": _text(details.projector.path),
         "images_bytes": _images_bytes(details),
         "template": template_text(details.chat_template) if about.kind == "model" else None,
-        "sampling": recommended_sampling(details.header),
+        "sampling": read_recommended_sampling(details.header),
         "licence": details.licence or None,
         "own_head": _text(details.own_head),
         "mtp": details.has_mtp,

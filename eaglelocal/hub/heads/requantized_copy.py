@@ -18,7 +18,7 @@ from eaglelocal import locations
 from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.gguf.arch_keys import TOKENS_KEY
 from eaglelocal.gguf.ggml_types import GgmlType
-from eaglelocal.gguf.head_requantization import requantize_header, requantized_types
+from eaglelocal.gguf.head_requantization import choose_tensor_types, requantize_header
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_raw_pieces, read_span
@@ -42,7 +42,7 @@ def make_light_copy(path: Path, kind: str, *, on_progress: Progress) -> Path:
     Raises ModelFileError where the head cannot be read, ResourceError where the copy cannot be written.
     """
     header = read_header(path)
-    types = requantized_types(header, kind)
+    types = choose_tensor_types(header, kind)
     if not types:
         return path
     try:

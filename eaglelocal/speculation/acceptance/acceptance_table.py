@@ -206,23 +206,22 @@ class AcceptanceTable:
     @classmethod
     def read(cls, state: Any) -> AcceptanceTable:
         """Parse what `state` gave. Raises TypeError, ValueError or KeyError otherwise."""
-        table = cls()
         level, slope, level_variance, covariance, slope_variance = (
             check_number(v, -100.0, 100.0) for v in state["line"]
         )
         # raising variances does not make level and slope more correlated than they were
-        table.line = LogOddsLine(
+        line = LogOddsLine(
             check_number(level, *LEVELS),
             check_number(slope, *SLOPES),
             max(check_number(level_variance, 0.0, 10.0), STORED_LEVEL_VARIANCE),
             check_number(covariance, -1.0, 1.0) if covariance**2 <= level_variance * slope_variance else 0.0,
             max(check_number(slope_variance, 0.0, 10.0), STORED_SLOPE_VARIANCE),
         )
+        table = cls(line, trust=Trust(check_number(state["trust"], 0.0, 1.0)))
         table.bins.restore(state["bins"])
         for group, bins in zip(table.groups, state["groups"], strict=True):
             group.restore(bins)
         table.spread.restore(state["spread"])
-        table.trust.value = check_number(state["trust"], 0.0, 1.0)
         return table
 
 

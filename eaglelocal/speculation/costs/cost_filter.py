@@ -92,6 +92,10 @@ class CostFilter:
     def set_level(self, level: float, deviation: float) -> None:
         self._set(LEVEL, level, deviation)
 
+    def set_noise(self, noise: float) -> None:
+        """Set the standard deviation of a single decode's logarithm."""
+        self.noise = noise
+
     def set_slopes(self, per_cell: float, per_row_cell: float, deviation: float) -> None:
         self._set(PER_CELL, per_cell, deviation)
         self._set(PER_ROW_CELL, per_row_cell, deviation)

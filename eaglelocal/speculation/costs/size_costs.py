@@ -72,7 +72,8 @@ class SizeCosts:
     def calibrate(self, seconds: Mapping[int, Sequence[float]]) -> None:
         """Learn decodes that were measured side by side over an empty context; single rows must be among them."""
         single = statistics.median(seconds[1])
-        noise = self.filter.noise = measure_noise(seconds.values())
+        noise = measure_noise(seconds.values())
+        self.filter.set_noise(noise)
         self.filter.set_level(math.log(single), noise)
         for rows, took in seconds.items():
             spread = max(noise, math.log(max(took) / min(took)) / 2) * math.sqrt(2 / len(took))

@@ -204,7 +204,7 @@ class Controller:
             return
         text = [sample.token for sample in verdict.samples]
         self.acceptance.advance(slot, len(text))
-        new = [] if policy.gate.is_settling else self._step_policy.pending(slot)
+        new = [] if policy.gate.is_settling else self._step_policy.drafts.pending(slot)
         for seen in self._pending_drafts.judge(slot, new, text):
             self.acceptance.learn(
                 slot, seen.drafter, seen.depth, seen.confidence, accepted=seen.accepted, is_repeat=seen.is_repeat

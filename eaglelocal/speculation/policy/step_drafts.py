@@ -59,12 +59,10 @@ class StepDrafts:
         depth = len(chain.tokens)
         if self.drafters.block_size > 1:  # a block may be longer than what is of use
             tokens = tokens[: self.useful_length(slot) - depth]
-        chain.tokens += tokens
-        chain.confidences += confidences[: len(tokens)]
-        if self.policies[slot].gate is None:
-            return  # its length is set by a rule, and needs no gains
-        if self.max_siblings:
-            chain.siblings += siblings[: len(tokens)]
+        is_ruled = self.policies[slot].gate is None  # its length is set by a rule, and needs no gains
+        chain.add(tokens, confidences, siblings if self.max_siblings and not is_ruled else ())
+        if is_ruled:
+            return
         gain, probability = chain.gains[-1] if chain.gains else 1.0, self.acceptance.probability
         for confidence in confidences[: len(tokens)]:
             depth += 1
@@ -73,7 +71,7 @@ class StepDrafts:
 
     def end(self, slot: int, drafter: str) -> None:
         """Record that the drafter has nothing more to propose for the slot."""
-        self._chain(slot, drafter).ended = True
+        self._chain(slot, drafter).end()
 
     def _chain(self, slot: int, drafter: str) -> DraftChain:
         chains = self.chains[drafter]

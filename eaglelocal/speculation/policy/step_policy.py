@@ -14,7 +14,6 @@ from eaglelocal.core.draft import Draft
 from eaglelocal.speculation.policy.draft_gate import PROBE_LENGTH
 from eaglelocal.speculation.policy.draft_selection import DraftSelection
 from eaglelocal.speculation.policy.goodput import count_paying_levels, pays_to_grow, pays_to_grow_all
-from eaglelocal.speculation.policy.pending_drafts import PendingDraft, Sibling
 from eaglelocal.speculation.policy.step_drafts import StepDrafts
 from eaglelocal.speculation.tree import MIN_REACH, DraftChain
 
@@ -26,31 +25,16 @@ MOST_AHEAD = 3  # levels in doubt that a model drafts in one call; with more, wa
 class StepPolicy:
     """The drafting decisions of one step.
 
-    The draft loop asks which slots draft on (`select_slots`) and how far (`select_levels`), reports proposals (`add`,
-    `end`), and asks what to verify (`select_drafts`).
+    The draft loop asks which slots draft on (`select_slots`) and how far (`select_levels`), adds the proposals to
+    `drafts`, and asks what to verify (`select_drafts`).
     """
 
     def __init__(self, drafts: StepDrafts) -> None:
-        self._drafts, self._selection = drafts, DraftSelection(drafts)
+        self.drafts, self._selection = drafts, DraftSelection(drafts)
         self._policies, self._drafters, self._max_draft = drafts.policies, drafts.drafters, drafts.max_draft
         self._chains, self._auto = drafts.chains, drafts.auto
 
-    # ---- what is proposed, and sent
-    def add(
-        self,
-        slot: int,
-        drafter: str,
-        tokens: Sequence[int],
-        confidences: Sequence[float],
-        siblings: Sequence[Sibling] = (),
-    ) -> None:
-        """Append the drafter's proposals to its chain for the slot; `siblings` are those of the tokens."""
-        self._drafts.add(slot, drafter, tokens, confidences, siblings)
-
-    def end(self, slot: int, drafter: str) -> None:
-        """Record that the drafter has nothing more to propose for the slot."""
-        self._drafts.end(slot, drafter)
-
+    # ---- what is sent
     def select_drafts(self) -> dict[int, Draft]:
         """Return the draft to verify for each slot."""
         return self._selection.select()
@@ -58,14 +42,6 @@ class StepPolicy:
     def promised_speed(self, slot: int) -> float:
         """Return the speed relative to plain decoding if the primary drafter's chain for the slot were sent."""
         return self._selection.promised_speed(slot)
-
-    def pending(self, slot: int) -> list[PendingDraft]:
-        """Return everything that was drafted for a slot, sent or not, to be judged by the text that follows."""
-        return self._drafts.pending(slot)
-
-    def num_drafted(self, slot: int, drafter: str) -> int:
-        """Return how many tokens a drafter proposed for a slot, sent or not."""
-        return self._drafts.num_drafted(slot, drafter)
 
     # ---- which slots draft on
     def select_slots(self, drafter: str) -> list[int]:
@@ -116,7 +92,7 @@ class StepPolicy:
 
     def _pays(self, drafter: str, slots: Sequence[int], gains: Mapping[int, Sequence[float]]) -> bool:
         """Return whether another level of these slots pays, after chains with these gains."""
-        step = self._drafts
+        step = self.drafts
         outlook, step_cost = step.outlook, step.token_costs.draft_step(drafter, len(slots))
         block_size = self._drafters.block_size if drafter == self._drafters.primary else 1
         if len(self._auto) == 1:
@@ -138,9 +114,9 @@ class StepPolicy:
     # ---- how many levels a call drafts
     def select_levels(self, drafter: str, slots: Sequence[int]) -> tuple[int, ExtraLevels]:
         """Return how many levels to draft for these slots in one call, and how many more while each token is sure."""
-        num_drafted = self._drafts.num_drafted
+        num_drafted = self.drafts.num_drafted
         if drafter == self._drafters.primary and self._drafters.block_size > 1:
-            most = max([self._drafts.useful_length(slot) for slot in slots])
+            most = max([self.drafts.useful_length(slot) for slot in slots])
             return min(self._drafters.block_size, most), NO_EXTRA_LEVELS
         forced = min([self._forced_length(slot) - num_drafted(slot, drafter) for slot in slots])
         if forced > 0 or any(self._policies[slot].gate is None for slot in slots):
@@ -164,7 +140,7 @@ class StepPolicy:
 
         Sure tokens count as at the depth ahead that accepts them least.
         """
-        step = self._drafts
+        step = self.drafts
         gains, outlook = self._gains(drafter)[slot], step.outlook(slot, drafter)
         chain_so_far = (gains, step.row_costs, outlook.mean, step.token_costs.draft_step(drafter, 1))
         depth = count_paying_levels(*chain_so_far, chance=outlook.doubtful, most=min(most, MOST_AHEAD))
@@ -179,7 +155,7 @@ class StepPolicy:
         for levels in range(1, most):
             for slot in slots:
                 reach = gains[slot][-1] if gains[slot] else 1.0
-                gains[slot].append(reach * self._drafts.outlook(slot, drafter, len(slots)).doubtful)
+                gains[slot].append(reach * self.drafts.outlook(slot, drafter, len(slots)).doubtful)
             if not self._pays(drafter, slots, gains):
                 return levels
         return most

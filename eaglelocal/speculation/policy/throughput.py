@@ -65,8 +65,8 @@ class Throughput:
             return 0.0
         estimate = self._estimates.get(num_slots)
         if estimate is None:
-            estimate = self._estimates[num_slots] = ThroughputEstimate()
-            estimate.tokens *= self._expected_speed(num_slots, num_cells, plain_s)
+            speed = self._expected_speed(num_slots, num_cells, plain_s)
+            estimate = self._estimates[num_slots] = ThroughputEstimate(FIRST_TOKENS * speed)
         return num_slots / plain_s * estimate.worth
 
     def _expected_speed(self, num_slots: int, num_cells: int, plain_s: float) -> float:

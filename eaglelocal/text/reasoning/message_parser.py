@@ -52,7 +52,7 @@ class MessageParser:
         self._has_tokens = any(name in self._markers for _, name in split.control_tokens)
 
     def push(self, item: Item) -> None:
-        if isinstance(item, Marker) and self._is_header_marker(item):
+        if isinstance(item, Marker) and item.name in self._markers and not (item.text and self._has_tokens):
             self._push_marker(item)
         elif self._state is MessageState.HEADER and isinstance(item, str):
             self._push_header(item)
@@ -73,9 +73,6 @@ class MessageParser:
             self._state = MessageState.TEXT
             self._collector.add_text(self._header)
             self._header = ""
-
-    def _is_header_marker(self, marker: Marker) -> bool:
-        return marker.name in self._markers and not (marker.text and self._has_tokens)
 
     def _push_marker(self, marker: Marker) -> None:
         self._has_markers = True

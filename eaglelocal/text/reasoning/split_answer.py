@@ -89,7 +89,7 @@ class SplitAnswerText:
         return piece._replace(text=before + final + self._stops.flush(), stop=stop)
 
 
-def answer_text(pieces: Pieces, request: Request) -> AnswerText | SplitAnswerText:
+def make_answer_text(pieces: Pieces, request: Request) -> AnswerText | SplitAnswerText:
     split, stops = request.split, request.params.stop
     if split is None:
         return AnswerText(pieces, stops)

@@ -5,9 +5,9 @@ It turns exceeded limits into errors. The process runs rendering.py.
 
 from __future__ import annotations
 
-from eaglelocal.core.limited_process import (
+from eaglelocal.core.limited_process import LimitedProcess
+from eaglelocal.core.process_limits import (
     CannotStart,
-    LimitedProcess,
     LimitedProcessError,
     ProcessLimits,
     TookTooLong,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 
 from eaglelocal.core.tools import CallForm
@@ -48,14 +48,26 @@ def _split_content(content: object) -> object:
 
 def stringify_arguments(turns: Sequence[Turn]) -> list[Turn]:
     """Make arguments strings, for the few templates that concatenate them."""
-    calls = [[_stringify_call(call) for call in _list_calls(turn)] for turn in turns]
-    return [{**turn, "tool_calls": texts} if texts else turn for turn, texts in zip(turns, calls, strict=True)]
+    return _change_arguments(turns, lambda arguments: arguments if isinstance(arguments, str) else _to_json(arguments))
 
 
 def wrap_arguments(turns: Sequence[Turn]) -> list[Turn]:
     """Wrap arguments that are no object in one, for templates that read their members."""
-    calls = [[_wrap_call(call) for call in _list_calls(turn)] for turn in turns]
-    return [{**turn, "tool_calls": objects} if objects else turn for turn, objects in zip(turns, calls, strict=True)]
+    return _change_arguments(turns, _wrap)
+
+
+def _change_arguments(turns: Sequence[Turn], change: Callable[[object], object]) -> list[Turn]:
+    """Apply `change` to the arguments of every call."""
+    changed: list[Turn] = []
+    for turn in turns:
+        functions = [(call, call["function"]) for call in _list_calls(turn)]
+        calls = [
+            {**call, "function": {**function, "arguments": change(function["arguments"])}}
+            for call, function in functions
+            if isinstance(function, dict)
+        ]
+        changed.append({**turn, "tool_calls": calls} if calls else turn)
+    return changed
 
 
 def rename_developers(turns: Sequence[Turn]) -> list[Turn]:
@@ -86,21 +98,22 @@ def convert_systems_to_users(turns: Sequence[Turn]) -> list[Turn]:
 
 def join_user_turns(turns: Sequence[Turn]) -> list[Turn]:
     """Join consecutive user messages into one, for templates that require alternating turns."""
-    joined: list[Turn] = []
-    for turn in turns:
-        if joined and joined[-1]["role"] == turn["role"] == "user":
-            joined[-1] = {**joined[-1], "content": f"{joined[-1]['content']}\n\n{turn['content']}"}
-        else:
-            joined.append(turn)
-    return joined
+    return _join_turns(turns, lambda last, turn: last["role"] == turn["role"] == "user")
 
 
 def merge_remarks_into_results(turns: Sequence[Turn]) -> list[Turn]:
     """Append a user message after a tool's result to that result, for templates that require an answer there."""
+    return _join_turns(turns, lambda last, turn: last["role"] == "tool" and turn["role"] == "user")
+
+
+def _join_turns(
+    turns: Sequence[Turn], belong_together: Callable[[Turn, Turn], bool], *, joint: str = "\n\n"
+) -> list[Turn]:
+    """Append the content of each turn that belongs to the one before to that one's."""
     joined: list[Turn] = []
     for turn in turns:
-        if joined and turn["role"] == "user" and joined[-1]["role"] == "tool":
-            joined[-1] = {**joined[-1], "content": f"{joined[-1]['content']}\n\n{turn['content']}"}
+        if joined and belong_together(joined[-1], turn):
+            joined[-1] = {**joined[-1], "content": f"{joined[-1]['content']}{joint}{turn['content']}"}
         else:
             joined.append(turn)
     return joined
@@ -173,7 +186,7 @@ def clear_empty_contents(turns: Sequence[Turn]) -> list[Turn]:
 
 def convert_to_hermes(turns: Sequence[Turn], tools: Sequence[Turn]) -> list[Turn]:
     """Write tools, calls and results as ordinary text. The description joins the system message, or becomes one."""
-    converted = _join_results([_convert_turn_to_hermes(turn) for turn in turns])
+    converted = _join_turns(list(map(_convert_turn_to_hermes, turns)), _are_results, joint="\n")
     if not tools:
         return converted
     described = HERMES_TOOLS.format(tools="\n".join(_to_json(tool) for tool in tools))
@@ -183,19 +196,8 @@ def convert_to_hermes(turns: Sequence[Turn], tools: Sequence[Turn]) -> list[Turn
     return [{"role": "system", "content": described}, *converted]
 
 
-def _join_results(turns: Sequence[Turn]) -> list[Turn]:
-    """Join the results of one turn's calls into one turn."""
-    joined: list[Turn] = []
-    for turn in turns:
-        if _is_result(turn) and joined and _is_result(joined[-1]):
-            joined[-1] = {**turn, "content": f"{joined[-1]['content']}\n{turn['content']}"}
-        else:
-            joined.append(turn)
-    return joined
-
-
-def _is_result(turn: Turn) -> bool:
-    return turn.get("is_result") is True
+def _are_results(last: Turn, turn: Turn) -> bool:
+    return last.get("is_result") is turn.get("is_result") is True
 
 
 def _convert_turn_to_hermes(turn: Turn) -> Turn:
@@ -212,20 +214,6 @@ def _list_calls(turn: Turn) -> list[Turn]:
     calls = turn.get("tool_calls", [])
     assert isinstance(calls, list)
     return calls
-
-
-def _stringify_call(call: Turn) -> Turn:
-    function = call["function"]
-    assert isinstance(function, dict)
-    arguments = function["arguments"]
-    text = arguments if isinstance(arguments, str) else _to_json(arguments)
-    return {**call, "function": {**function, "arguments": text}}
-
-
-def _wrap_call(call: Turn) -> Turn:
-    function = call["function"]
-    assert isinstance(function, dict)
-    return {**call, "function": {**function, "arguments": _wrap(function["arguments"])}}
 
 
 def _wrap(arguments: object) -> dict[str, object]:

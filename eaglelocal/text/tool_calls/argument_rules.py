@@ -256,7 +256,7 @@ def list_alternatives(schema: Schema) -> list[object]:
 PYTHON_RULES = ["PY_KEY: /[A-Za-z_][A-Za-z0-9_]{0,63}/", "PY_TEXT: /'([^'\\\\]|\\\\(.|\\n))*'/"]
 
 
-def shared_rules(form: CallForm) -> list[str]:
+def list_terminals(form: CallForm) -> list[str]:
     """Return the terminals that the rules of arguments use."""
     return {
         Notation.TAGS: ["TEXT: /(.|\\n)*/", 'ANY_KEY: /[^<>"\\n]{1,64}/'],

@@ -109,8 +109,7 @@ class BlockCalls:
         elif self._json is None and marker.name == form.end and self._end_marked(block):
             return
         elif self._json is None and marker.name in form.inside:
-            block.raw += marker.text
-            block.body += marker.name
+            block.append_marker(marker)
             self._emit_certain(block)
         elif marker.text and self._may_be_value(block):
             block.append(marker.text)
@@ -176,8 +175,7 @@ class BlockCalls:
             self._abandon(block)
             self._push_outside(text)
             return
-        block.raw += lead
-        block.body = head
+        block.append(lead)
         if bracket is not None:
             self._begin_json(block, head, text[bracket.start() :])
 

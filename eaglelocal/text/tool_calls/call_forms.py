@@ -119,10 +119,7 @@ MISTRAL_IDS = CallForm(
     label="mistral_ids", notation=Notation.JSON, call=f"[TOOL_CALLS]{NAME}[CALL_ID]{SHORT_ID}[ARGS]{ARGS}",
     begin="[TOOL_CALLS]", inside=("[ARGS]", "[CALL_ID]"), head=MISTRAL.head, has_short_ids=True,
 )  # fmt: skip
-MISTRAL_ARGS = CallForm(
-    label="mistral_args", notation=Notation.JSON, call=f"[TOOL_CALLS]{NAME}[ARGS]{ARGS}", begin="[TOOL_CALLS]",
-    inside=("[ARGS]", "[CALL_ID]"), head=MISTRAL.head, has_short_ids=True,
-)  # fmt: skip
+MISTRAL_ARGS = replace(MISTRAL_IDS, label="mistral_args", call=f"[TOOL_CALLS]{NAME}[ARGS]{ARGS}")
 _SEP = "<｜tool▁sep｜>"
 DEEPSEEK = CallForm(  # V3, R1
     label="deepseek",
@@ -136,17 +133,11 @@ DEEPSEEK = CallForm(  # V3, R1
     head=rf"\s*+(function\s*+{_SEP})?\s*+(?P<name>[\w./:-]++)\s*+({_SEP}|```json)?\s*+",
     tail="`",
 )
-DEEPSEEK_31 = CallForm(
+DEEPSEEK_31 = replace(
+    DEEPSEEK,
     label="deepseek_31",
-    notation=Notation.JSON,
     call=f"<｜tool▁call▁begin｜>{NAME}{_SEP}{ARGS}<｜tool▁call▁end｜>",
     around=("<｜tool▁calls▁begin｜>", "", "<｜tool▁calls▁end｜>"),
-    begin=DEEPSEEK.begin,
-    end=DEEPSEEK.end,
-    inside=DEEPSEEK.inside,
-    section=DEEPSEEK.section,
-    head=DEEPSEEK.head,
-    tail="`",
 )
 KIMI = CallForm(
     label="kimi",

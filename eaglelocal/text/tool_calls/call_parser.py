@@ -61,6 +61,15 @@ class CallBlock:
         self.raw += text
         self.body += text
 
+    def append_marker(self, marker: Marker) -> None:
+        """Append a marker that belongs to the block; in the text it has its name, even if it is a control token."""
+        self.raw += marker.text
+        self.body += marker.name
+
+    def skip(self, space: str) -> None:
+        """Append what is not part of the text."""
+        self.raw += space
+
 
 class BareCalls:
     """A parser of {"name": .., "parameters": {..}} at the beginning or after <|python_tag|>; more after semicolons.
@@ -120,7 +129,7 @@ class BareCalls:
             self._collector.add_text(block.raw + text)
             self._block = None
             return
-        block.raw += space
+        block.skip(space)
         if bracket is None:
             return
         if bracket[0] == "[":

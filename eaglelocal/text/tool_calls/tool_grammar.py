@@ -25,7 +25,7 @@ from eaglelocal.core.tools import CallForm, MessageHeaders, Notation, Split, Too
 from eaglelocal.errors import RequestError
 from eaglelocal.text.reasoning.harmony_parser import CHANNEL, CONSTRAIN, MESSAGE
 from eaglelocal.text.reasoning.model_families import is_harmony, list_markers
-from eaglelocal.text.tool_calls.argument_rules import argument_rules, json_rule, quote, shared_rules
+from eaglelocal.text.tool_calls.argument_rules import argument_rules, json_rule, list_terminals, quote
 from eaglelocal.text.tool_calls.call_forms import ARGS, ID, INDEX, MAYBE_ID, NAME, SHORT_ID
 from eaglelocal.text.tool_calls.tool_schemas import drop_definitions, keep_definitions, read_bindable_schema
 
@@ -191,7 +191,7 @@ class _GrammarBuilder:
     def _call_rules(self) -> list[str]:
         form, tools = self._split.form, self._split.tools
         assert form is not None
-        rules = [self._calls(), self._one_of("call"), *shared_rules(form)]
+        rules = [self._calls(), self._one_of("call"), *list_terminals(form)]
         rules += [self._one_of("first")] if self._first_lacks_opening else []
         for index, tool in enumerate(tools):
             if is_json_call(form):

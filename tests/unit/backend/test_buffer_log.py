@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from eaglelocal.backend.buffer_log import (
-    device_of,
+    find_device,
     parse_cache_buffers,
     parse_compute_buffers,
     parse_layer_devices,
@@ -60,11 +60,11 @@ def tensors(*names: str) -> list[TensorInfo]:
     [("CUDA1", "CUDA1"), ("CUDA1_Split", "CUDA1"), ("CUDA_Host", RAM), ("CPU", RAM), ("CPU_REPACK", RAM)],
 )
 def test_a_buffer_lies_on_the_device_it_is_named_after(name: str, device: str) -> None:
-    assert device_of(name, DEVICES) == device
+    assert find_device(name, DEVICES) == device
 
 
 def test_the_longest_name_wins() -> None:
-    assert device_of("CUDA10", ("CUDA1", "CUDA10")) == "CUDA10"
+    assert find_device("CUDA10", ("CUDA1", "CUDA10")) == "CUDA10"
 
 
 def test_layers_caches_and_compute() -> None:

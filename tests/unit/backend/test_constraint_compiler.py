@@ -17,7 +17,7 @@ from eaglelocal.backend.constraint_compiler import (
     LlamaConstraints,
     _single_grammar,
     extract_reason,
-    grammar_of,
+    make_grammar,
 )
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel
@@ -90,10 +90,10 @@ def test_expressions_and_grammars(judge: Judge) -> None:
 
 def test_a_frame_counts_and_holds_its_answer() -> None:
     framed = Constraint(Syntax.REGEX, "a", 'start: "<" @answer ">"')
-    first, second = json.loads(grammar_of(framed))["grammars"]
+    first, second = json.loads(make_grammar(framed))["grammars"]
     assert first == {"lark_grammar": framed.frame} and second["name"] == "answer"
     with pytest.raises(RequestError, match="more than 131072"):
-        grammar_of(replace(framed, frame="x" * 140_000))
+        make_grammar(replace(framed, frame="x" * 140_000))
 
 
 @pytest.mark.parametrize(

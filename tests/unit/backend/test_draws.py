@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.backend.llama_library import NativeClock, load_library
 from eaglelocal.backend.native_step import NONE_FITS, Api, DrawStruct, TargetStruct, fill_struct, make_block_maxima
-from eaglelocal.backend.samplers import CANDIDATE, Filter, FilteredChain, WholeChain, choose_filter, with_logprobs
+from eaglelocal.backend.samplers import CANDIDATE, Filter, FilteredChain, WholeChain, add_logprobs, choose_filter
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError
@@ -284,7 +284,7 @@ def test_log_probabilities_are_those_of_a_stable_sort(data: st.DataObject, count
     wide = logits.astype(np.float64)
     expected = wide - wide.max() - math.log(np.exp(wide - wide.max()).sum())
     token = int(logits.argmax())
-    said = with_logprobs(token, logits, count)
+    said = add_logprobs(token, logits, count)
     assert said.logprob == pytest.approx(expected[token], abs=1e-5)
     assert [top.token for top in said.top] == np.argsort(-wide, kind="stable")[:count].tolist()
     np.testing.assert_allclose([top.logprob for top in said.top], expected[[t.token for t in said.top]], atol=1e-5)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.native_step import make_block_maxima
+from eaglelocal.backend.native_step import DrawStruct, fill_struct, make_block_maxima
 from eaglelocal.backend.top_tokens import TopTokens, num_ranked
 from eaglelocal.core.batch import Floats, Proposals
 
@@ -91,3 +91,9 @@ def test_the_norms_of_eagle_3_1(width: int, eps: float, has_gains: bool) -> None
     gains = rng.uniform(0.5, 1.5, width).astype(np.float32)
     NATIVE.norm(row.ctypes.data, width, eps, gains.ctypes.data if has_gains else None, out.ctypes.data)
     np.testing.assert_allclose(out, rms_norm(row, eps) * (gains if has_gains else 1.0), rtol=1e-5)
+
+
+def test_a_field_that_a_struct_does_not_have_is_an_error() -> None:
+    assert fill_struct(DrawStruct(), rank=3).rank == 3
+    with pytest.raises(AttributeError, match="DrawStruct has no field top_k"):
+        fill_struct(DrawStruct(), top_k=3)

@@ -19,6 +19,11 @@ from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes
 MIB = 2**20
 
 
+def count_kv_bytes(shape: ModelShape) -> int:
+    """Return the bytes of a token's keys and values in f16, over all layers, as if none had a window."""
+    return 2 * sum(shape.key_width(layer) + shape.value_width(layer) for layer in range(shape.n_layer))
+
+
 @pytest.fixture(scope="module")
 def catalog() -> Catalog:
     return load_catalog(user_folder=Path("/nonexistent"))
@@ -101,7 +106,7 @@ def test_heads(catalog: Catalog) -> None:
     target = catalog.target("qwen3-8b").outline
     head = estimate_draft_shape(catalog.drafts["e3-qwen3-8b-angelslim"], target)
     assert head is not None and head.is_head
-    assert 2 * head.kv_values_per_token == 4096  # bytes of a token in f16, as published
+    assert count_kv_bytes(head) == 4096  # bytes of a token in f16, as published
     published = catalog.drafts["e3-qwen3-8b-angelslim"].sizes["q8_0"]
     assert head.weights_bytes == pytest.approx(published * 4.5 / 8.5, abs=1), "it is loaded as a copy in four bits"
     assert estimate_draft_shape(catalog.drafts["e3-qwen3-next-80b-specforge"], target) is None  # nobody told its size
@@ -112,7 +117,7 @@ def test_an_mtp_layer_is_as_large_as_what_it_adds_to_a_published_file(catalog: C
     layer = estimate_mtp_shape(outline, shape(catalog, "qwen3.6-27b", "Q4_K_M"))
     entry = catalog.drafts["mtp-qwen3.6-27b"]
     assert layer.weights_bytes == pytest.approx(entry.sizes["file"], rel=0.15)
-    assert 2 * layer.kv_values_per_token == entry.kv_bytes_per_token
+    assert count_kv_bytes(layer) == entry.kv_bytes_per_token
     assert layer.is_head and layer.num_taps == 1
 
 
@@ -120,11 +125,11 @@ def test_a_small_model_keeps_what_is_published(catalog: Catalog) -> None:
     target = catalog.target("qwen3-8b").outline
     small = estimate_draft_shape(catalog.drafts["plain-qwen3-0.6b"], target)
     assert small is not None and not small.is_head
-    assert 2 * small.kv_values_per_token == 114688
+    assert count_kv_bytes(small) == 114688
     for draft in catalog.drafts.values():
         drawn = estimate_draft_shape(draft, target) if draft.kind in ("draft_model", "eagle3") else None
         if drawn is not None:
-            kept = 2 * drawn.kv_values_per_token
+            kept = count_kv_bytes(drawn)
             assert draft.kv_bytes_per_token is not None
             assert draft.kv_bytes_per_token <= kept <= 1.25 * draft.kv_bytes_per_token, draft.id
             assert drawn.n_head <= 64, draft.id

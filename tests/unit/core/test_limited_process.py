@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.core import limited_process, process_usage
-from eaglelocal.core.limited_process import (
+from eaglelocal.core import child_process, process_usage
+from eaglelocal.core.limited_process import LimitedProcess
+from eaglelocal.core.process_limits import (
     CallRaised,
     CannotStart,
-    LimitedProcess,
     LimitedProcessError,
     ProcessDied,
     ProcessLimits,
@@ -28,7 +28,7 @@ from eaglelocal.core.limited_process import (
     TookTooMuchMemory,
     TooLargeReply,
 )
-from eaglelocal.core.process_usage import Usage, read_ps, usage_of
+from eaglelocal.core.process_usage import Usage, read_ps, read_usage
 from eaglelocal.errors import EagleLocalError, ModelFileError, RequestError
 
 MIB = 2**20
@@ -145,7 +145,7 @@ def test_what_a_failed_call_had_built_is_given_back() -> None:
 def test_memory_that_the_system_does_not_see_is_seen_by_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     process = table()
     assert process.call("text", 1) == "x"
-    monkeypatch.setattr(limited_process, "usage_of", lambda pid: Usage(0.0, 10**9))
+    monkeypatch.setattr(child_process, "read_usage", lambda pid: Usage(0.0, 10**9))
     with pytest.raises(TookTooMuchMemory, match="more than 64 MiB"):
         process.call("sleep", HANG_S)
     process.close()
@@ -287,7 +287,8 @@ def test_calls_of_many_threads_wait_for_each_other() -> None:
 def test_it_ends_with_its_parent_whatever_it_is_doing(name: str) -> None:
     code = (
         "import sys, threading\n"
-        "from eaglelocal.core.limited_process import LimitedProcess, ProcessLimits\n"
+        "from eaglelocal.core.limited_process import LimitedProcess\n"
+        "from eaglelocal.core.process_limits import ProcessLimits\n"
         "process = LimitedProcess('doubles.limited_functions:open_table', limits=ProcessLimits(600, 2**28))\n"
         "print(process.call('pid'), flush=True)\n"
         f"process.call({name!r}, *([600] if {name!r} == 'sleep' else []))\n"
@@ -335,7 +336,7 @@ def test_it_imports_little(process: LimitedProcess) -> None:
 
 def test_a_closed_one_starts_no_process(process: LimitedProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
-    monkeypatch.setattr(limited_process, "_spawn", started.append)
+    monkeypatch.setattr(child_process, "spawn", started.append)
     process.close()
     for _ in range(2):
         with pytest.raises(CannotStart, match="closed"):
@@ -359,8 +360,8 @@ def test_a_short_call_asks_nobody_what_it_takes(process: LimitedProcess, monkeyp
     """Where there is no /proc, each look is a process of its own."""
     process.open()
     looks: list[int] = []
-    monkeypatch.setattr(limited_process, "CHECK_S", HANG_S)
-    monkeypatch.setattr(limited_process, "usage_of", looks.append)
+    monkeypatch.setattr(child_process, "CHECK_S", HANG_S)
+    monkeypatch.setattr(child_process, "read_usage", looks.append)
     assert process.call("text", 1) == "x"
     assert looks == []
 
@@ -387,25 +388,25 @@ def test_ps_is_asked_for_two_columns(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     ps.chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert usage_of(os.getpid()) == Usage(62.5, MIB)
+    assert read_usage(os.getpid()) == Usage(62.5, MIB)
 
 
 def test_without_ps_nothing_is_known_and_calls_are_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without_proc: None, process: LimitedProcess
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert usage_of(os.getpid()) == Usage(0.0, 0)
+    assert read_usage(os.getpid()) == Usage(0.0, 0)
     assert process.call("text", 1) == "x"
 
 
 def test_usage_is_told_of_this_process() -> None:
-    before = usage_of(os.getpid())
+    before = read_usage(os.getpid())
     ends_at = time.process_time() + 0.1
     while time.process_time() < ends_at:
         pass
-    assert usage_of(os.getpid()).cpu_s - before.cpu_s > 0.05
+    assert read_usage(os.getpid()).cpu_s - before.cpu_s > 0.05
     assert before.resident_bytes > MIB
-    assert usage_of(2**22 + 1) == Usage(0.0, 0)
+    assert read_usage(2**22 + 1) == Usage(0.0, 0)
 
 
 @pytest.mark.parametrize(

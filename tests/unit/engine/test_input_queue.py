@@ -14,7 +14,7 @@ import pytest
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.request import ChatRequest, EmbedRequest, Image, Infill, Message, Mixed, Ranking
 from eaglelocal.core.tools import Tool, ToolCall, ToolChoice, ToolUse
-from eaglelocal.engine.input_queue import INLINE, STACK_BYTES, InputQueue, Prepared, threaded_lanes
+from eaglelocal.engine.input_queue import INLINE, STACK_BYTES, InputQueue, Prepared, start_lanes
 from eaglelocal.engine.input_size import (
     CONSTRAINT_LANE,
     LONG_LANE,
@@ -156,7 +156,7 @@ def test_closing_waits_for_what_is_being_read() -> None:
 
 def test_the_lanes_are_threads_of_their_own() -> None:
     before_bytes = threading.stack_size()
-    lanes = threaded_lanes()
+    lanes = start_lanes()
     names = [lane.submit(lambda: threading.current_thread().name).result() for lane in lanes]
     assert len(set(names)) == len(lanes) == 3
     assert threading.stack_size() == before_bytes != STACK_BYTES

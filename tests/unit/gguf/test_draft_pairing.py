@@ -21,7 +21,7 @@ from eaglelocal.gguf.draft_pairing import (
 )
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.model_info import ModelInfo
-from eaglelocal.gguf.model_shape import shape_of
+from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.gguf.reader import read_header
 
 SHAPE = TargetShape(n_embd=64, n_layer=4, n_ff=64)
@@ -85,8 +85,8 @@ def test_what_stands_in_the_way_of_any_head(tmp_path: Path) -> None:
 
 
 def test_what_stands_in_the_way_of_trees(tmp_path: Path) -> None:
-    plain = shape_of(read_header(write_target(tmp_path / "llama.gguf", SHAPE)))
-    hybrid = shape_of(read_header(write_hybrid(tmp_path / "lfm2.gguf")))
+    plain = read_shape(read_header(write_target(tmp_path / "llama.gguf", SHAPE)))
+    hybrid = read_shape(read_header(write_hybrid(tmp_path / "lfm2.gguf")))
     assert branch_problem(plain) == ""
     assert "sliding window" in branch_problem(replace(plain, windows=(128, *plain.windows[1:])))
     assert "recurrent state" in branch_problem(hybrid)

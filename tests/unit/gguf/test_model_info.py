@@ -16,7 +16,7 @@ from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.architectures import FINAL_STATE, LAYER_INPUT_ARCHITECTURES, FinalState
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.head_info import check_head
-from eaglelocal.gguf.loaded_tensors import block_of
+from eaglelocal.gguf.loaded_tensors import find_block
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 
@@ -258,4 +258,4 @@ def test_flags_of_another_kind_are_refused(tmp_path: Path) -> None:
     ("name", "block"), [("blk.7.ffn_up.weight", 7), (f"blk.{'9' * 5000}.x", None), ("blk.²3.x", None)]
 )
 def test_only_a_plain_number_names_a_block(name: str, block: int | None) -> None:
-    assert block_of(name) == block
+    assert find_block(name) == block

@@ -9,7 +9,7 @@ from doubles.gguf_bytes import BOOL, F32, I32, STRING, U32, GgufBytes
 
 from eaglelocal.core.sampling import SamplingParams, fill_recommended, sampling_text
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.recommended_sampling import recommended_sampling
+from eaglelocal.gguf.recommended_sampling import read_recommended_sampling
 
 
 def recommended(folder: Path, *entries: tuple[str, int, object]) -> dict[str, float]:
@@ -18,7 +18,7 @@ def recommended(folder: Path, *entries: tuple[str, int, object]) -> dict[str, fl
         built.put(f"general.sampling.{key}", kind, value)
     path = folder / "some.gguf"
     path.write_bytes(built.build())
-    return recommended_sampling(read_header(path))
+    return read_recommended_sampling(read_header(path))
 
 
 def test_what_qwen_recommends(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from eaglelocal.errors import ModelFileError, ResourceError
 from eaglelocal.gguf import head_requantization
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
-from eaglelocal.gguf.head_requantization import requantize_header, requantized_type, requantized_types
+from eaglelocal.gguf.head_requantization import choose_head_type, choose_tensor_types, requantize_header
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_indices, read_tensor
 from eaglelocal.hub.draft_resolver import FoundDraft
@@ -168,12 +168,12 @@ def test_what_gets_no_lighter(head: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_8_bits_become_4(head: Path) -> None:
     eight = copied(head, "q8_0")
-    names = requantized_types(read_header(eight), "q4_0")
+    names = choose_tensor_types(read_header(eight), "q4_0")
     assert "fc.weight" in names and "token_embd.weight" not in names
 
 
 def test_auto_is_the_type_that_was_measured_best() -> None:
-    assert [requantized_type(asked) for asked in ("auto", "q8_0", "file")] == ["q4_0", "q8_0", "file"]
+    assert [choose_head_type(asked) for asked in ("auto", "q8_0", "file")] == ["q4_0", "q8_0", "file"]
 
 
 def test_a_copy_is_written_once(head: Path) -> None:
@@ -290,7 +290,7 @@ def test_embeddings_alone_are_no_reason_for_a_copy(head: Path) -> None:
     embedding = header.tensors["token_embd.weight"]
     heavy = dataclasses.replace(embedding, type=GGML_TYPES_BY_NAME["F16"], nbytes=2 * embedding.num_elements)
     tensors = {**header.tensors, embedding.name: heavy}
-    assert not requantized_types(dataclasses.replace(header, tensors=tensors), "q4_0")
+    assert not choose_tensor_types(dataclasses.replace(header, tensors=tensors), "q4_0")
 
 
 def test_a_head_that_is_cut_short_is_told_as_such_and_leaves_nothing(head: Path) -> None:

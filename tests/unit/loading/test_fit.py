@@ -16,7 +16,7 @@ from eaglelocal.core.plan import MAX_BRANCHES, NO_ROOM_FOR_IMAGES, Plan
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
 from eaglelocal.errors import IncompatibleError, ResourceError, UsageError
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.model_shape import shape_of
+from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.loading.context_parts import find_shares, make_parts, make_placement, make_placements
 from eaglelocal.loading.fit import (
@@ -184,7 +184,7 @@ def test_two_slots_share_a_cache_on_a_gpu_only(
 
 
 def test_states_to_go_back_to_are_as_many_as_fit(plan: Plan) -> None:
-    shape = shape_of(read_header(plan.target))
+    shape = read_shape(read_header(plan.target))
     hybrid = replace(shape, architecture="lfm2", layer_states=(2**20,) * 3 + (0,))
     lookup = replace(plan, draft_kind="ngram", draft=None)
     assert list(list_rollback_choices(plan, shape)) == [plan]  # cells are cut
@@ -261,8 +261,8 @@ def test_shares_must_be_of_the_gpus_that_there_are(plan: Plan) -> None:
 
 
 def test_swa_full_are_tried_first(tmp_path: Path, plan: Plan) -> None:
-    windowed = shape_of(read_header(write_windowed(tmp_path / "w.gguf")))
-    plain = shape_of(read_header(plan.target))
+    windowed = read_shape(read_header(write_windowed(tmp_path / "w.gguf")))
+    plain = read_shape(read_header(plan.target))
     assert [choice.swa_full for choice in list_window_choices(plan, windowed)] == [True, False]
     assert [choice.swa_full for choice in list_window_choices(plan, plain)] == [None]
     settled = replace(plan, swa_full=False)
@@ -288,7 +288,7 @@ def test_what_llama_cpp_would_abort_on_is_refused(
 
 @pytest.mark.parametrize(("count", "words"), [(0, ""), (2, "has no experts"), (9, "has no experts")])
 def test_a_dense_target_has_no_experts_to_keep_apart(plan: Plan, count: int, words: str) -> None:
-    target, asked = shape_of(read_header(plan.target)), replace(plan, n_cpu_moe=count)
+    target, asked = read_shape(read_header(plan.target)), replace(plan, n_cpu_moe=count)
     if not words:
         return check_experts(asked, target)
     with pytest.raises(UsageError, match=f"--n-cpu-moe {count}: this model {words}") as caught:

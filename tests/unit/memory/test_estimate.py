@@ -16,7 +16,7 @@ from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.core.plan import Plan
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.gguf.image_limits import RESERVED_TOKENS
-from eaglelocal.gguf.model_shape import ModelShape, shape_of
+from eaglelocal.gguf.model_shape import ModelShape, read_shape
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.memory.budget import RAM, AdjustableSizes, Buffer, FreeMemory, MemoryKind, check_fits, subtract_margins
@@ -281,7 +281,7 @@ def test_more_never_takes_less(n_ctx: int, slots: int, kv_type: str, unified: bo
 
 def test_what_is_looked_up_for_each_layer_stays_in_main_memory(tmp_path: Path) -> None:
     """Gemma 4 E4B: a third of its bytes is looked up, a row for a token; a card neither holds nor reads it."""
-    shape = shape_of(read_header(write_sketch(tmp_path / "e4b.gguf", REAL["gemma-4-e4b"])))
+    shape = read_shape(read_header(write_sketch(tmp_path / "e4b.gguf", REAL["gemma-4-e4b"])))
     looked_up = 2688 * MIB * 34 // 32  # 262144 rows of 42 x 256 values, in Q8_0
     assert shape.embedding_bytes - shape.tied_output_bytes == looked_up
     held = estimate(PLAN, shape, None, ONE)
@@ -319,7 +319,7 @@ def test_experts_in_main_memory_are_all_that_leaves_the_card(n_cpu_moe: int, gpu
 
 def test_a_catalogue_knows_experts_by_their_parameters_and_a_file_to_the_byte(tmp_path: Path) -> None:
     header = read_header(write_sketch(tmp_path / "m.gguf", REAL["qwen3-30b-a3b"]))
-    exact = shape_of(header)
+    exact = read_shape(header)
     names = [f"blk.7.ffn_{part}_exps.weight" for part in ("gate", "up", "down")]
     assert exact.expert_bytes == (sum(header.tensors[name].nbytes for name in names),) * 48
     catalog = load_catalog(user_folder=Path("/nonexistent"))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.memory.budget import RAM, FreeMemory
-from eaglelocal.memory.placement import place_blocks, resolve_shares, used_gpus
+from eaglelocal.memory.placement import choose_gpus, place_blocks, resolve_shares
 
 TWO = ("CUDA0", "CUDA1")
 GIB = 2**30
@@ -51,17 +51,17 @@ def test_every_layer_has_one_place_and_gpus_come_in_order(
 
 def test_only_named_gpus_are_used_and_one_without_a_split() -> None:
     rooms = (FreeMemory(RAM, 64 * GIB), FreeMemory("CUDA0", 24 * GIB), FreeMemory("CUDA1", 12 * GIB))
-    assert [room.device for room in used_gpus(rooms, device=None, split="layer")] == list(TWO)
-    assert [room.device for room in used_gpus(rooms, device="CUDA1", split="layer")] == ["CUDA1"]
-    assert [room.device for room in used_gpus(rooms, device=None, split="none")] == ["CUDA0"]
+    assert [room.device for room in choose_gpus(rooms, device=None, split="layer")] == list(TWO)
+    assert [room.device for room in choose_gpus(rooms, device="CUDA1", split="layer")] == ["CUDA1"]
+    assert [room.device for room in choose_gpus(rooms, device=None, split="none")] == ["CUDA0"]
 
 
 def test_the_processors_own_gpu_is_used_alone_or_by_name() -> None:
     card, own = FreeMemory("Vulkan0", 8 * GIB), FreeMemory("Vulkan1", 15 * GIB, in_ram=True)
-    assert used_gpus((FreeMemory(RAM, GIB), card, own), device=None, split="layer") == (card,)
-    assert used_gpus((FreeMemory(RAM, GIB), card, own), device="Vulkan1", split="layer") == (own,)
-    assert used_gpus((FreeMemory(RAM, GIB), card, own), device="Vulkan1,Vulkan0", split="layer") == (own, card)
-    assert used_gpus((FreeMemory(RAM, GIB), own), device=None, split="layer") == (own,)
+    assert choose_gpus((FreeMemory(RAM, GIB), card, own), device=None, split="layer") == (card,)
+    assert choose_gpus((FreeMemory(RAM, GIB), card, own), device="Vulkan1", split="layer") == (own,)
+    assert choose_gpus((FreeMemory(RAM, GIB), card, own), device="Vulkan1,Vulkan0", split="layer") == (own, card)
+    assert choose_gpus((FreeMemory(RAM, GIB), own), device=None, split="layer") == (own,)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.catalog.known_machines import CPU, CUDA
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import ModelFileError
-from eaglelocal.gguf.model_shape import shape_of
+from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.pulled_drafts import remember_draft
 from eaglelocal.memory.budget import RAM, device_load, subtract_margins
@@ -209,7 +209,7 @@ def with_card(gib: float) -> MachineSpec:
 def check_it_fits(settled: Decision, rig: MachineSpec) -> str:
     """What would be loaded, weighed; the kind of draft."""
     found = make_plan(settled, on_progress=lambda fraction, what: None)
-    shapes = [shape_of(read_header(path)) for path in (found.target, found.draft) if path is not None]
+    shapes = [read_shape(read_header(path)) for path in (found.target, found.draft) if path is not None]
     sized = dataclasses.replace(found, swa_full=True, flash_attn="on")
     free_memory = subtract_margins(rig.free_memory)
     buffers = estimate(sized, shapes[0], shapes[1] if len(shapes) > 1 else None, free_memory)

@@ -13,7 +13,7 @@ from eaglelocal.backend.llama_library import BUILD
 from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.catalog.known_machines import CPU
 from eaglelocal.core.plan import Plan
-from eaglelocal.gguf.model_shape import mtp_shape_of, shape_of
+from eaglelocal.gguf.model_shape import read_mtp_shape, read_shape
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.pulled_drafts import remember_draft
 from eaglelocal.loading import calibration_store
@@ -72,7 +72,7 @@ def test_what_is_on_disk_is_exact_and_need_not_be_fetched(hub: Path, catalog: Ca
     found = options(catalog)
     here = found["Q4_K_M"]
     assert (here.is_here, here.reference, here.target) == (True, "qwen3-8b:Q4_K_M", "qwen3-8b")
-    assert here.shape == shape_of(header)
+    assert here.shape == read_shape(header)
     assert here.notes == () and not here.is_unseen
     others = {quant: option for quant, option in found.items() if quant != "Q4_K_M"}
     known = {option.quant: option for option in make_catalog_options(catalog.target("qwen3-8b"), catalog)}
@@ -111,7 +111,7 @@ def test_a_draft_that_auto_takes_is_the_catalogues_own(hub: Path, catalog: Catal
         candidate = next(
             candidate for candidate in options(catalog)["Q4_K_M"].drafts if candidate.id == "plain-qwen3-0.6b"
         )
-        assert candidate.shape == shape_of(header)
+        assert candidate.shape == read_shape(header)
         return {"here": candidate.is_here, "named": candidate.needs_naming}
 
     assert draft() == {"here": True, "named": True}  # nobody asked for the two together
@@ -136,7 +136,7 @@ def test_a_model_that_drafts_for_itself_is_at_hand_where_its_file_has_the_layer(
     first = whole.drafts[0]
     assert (first.id, first.kind, first.is_here) == ("mtp-qwen3.6-27b", "mtp", True)
     assert first.acceptance == drafts["mtp-qwen3.6-27b"].acceptance
-    assert first.shape == mtp_shape_of(header) and whole.shape == shape_of(header)
+    assert first.shape == read_mtp_shape(header) and whole.shape == read_shape(header)
     guessed = drafts["mtp-qwen3.6-27b"].shape
     assert guessed is not None
     assert guessed.weights_bytes == pytest.approx(first.shape.weights_bytes, rel=0.2)

@@ -9,8 +9,15 @@ import pytest
 from doubles.recorded_machines import recorded_machine
 
 from eaglelocal.catalog.catalog import load_catalog
+from eaglelocal.catalog.known_machines import VULKAN
 from eaglelocal.memory.budget import RAM, Buffer, MemoryKind, device_load
-from eaglelocal.planning.machine_spec import UNKNOWN_GPU_BYTES_S, MachineSpec, make_known_spec, make_machine_spec
+from eaglelocal.planning.machine_spec import (
+    UNKNOWN_GPU_BYTES_S,
+    MachineSpec,
+    find_entry,
+    make_known_spec,
+    make_machine_spec,
+)
 from eaglelocal.probe.apple import default_working_set
 from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, MainMemory, Unified
 from eaglelocal.probe.visible_gpus import apply_visibility
@@ -88,6 +95,14 @@ def test_what_is_sold_of_a_card_is_known_by_the_name_that_its_driver_tells(tmp_p
     assert not any("assumed" in note and "7900" in note for note in found.notes)
     (laptop,) = rig(replace(PLAIN, gpus=(replace(RTX, name="NVIDIA GeForce RTX 4070 Laptop GPU"),))).gpus
     assert laptop.bytes_s == UNKNOWN_GPU_BYTES_S  # not the desktop's
+
+
+def test_no_entry_names_the_maker_of_its_card() -> None:
+    radeon = load_catalog(user_folder=Path("/nonexistent")).machine("rx-7900-xtx")
+    for probed, entry in (("Intel Arc B580", "Arc B580 12GB"), ("AMD Radeon RX 9070", "RX 9070 16GB")):
+        known = {"other": radeon, "this": replace(radeon, name=entry)}
+        assert find_entry(probed, known, (VULKAN,)) is known["this"]
+        assert find_entry(f"{probed} Pro", known, (VULKAN,)) is None
 
 
 def test_a_known_machine_with_one_memory_shares_it() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.scheduler.common_prefix import common_prefix
+from eaglelocal.core.common_prefix import common_prefix
 from eaglelocal.scheduler.prefill import (
     MIN_PROMPT_ROWS,
     SLOWDOWN,

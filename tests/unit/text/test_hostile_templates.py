@@ -14,7 +14,7 @@ import pytest
 from doubles.hostile_templates import COMPILING, HONEST, HOSTILE, LIMITS, RUNNING, limited_template, switched
 from doubles.rendered_here import template_here
 
-from eaglelocal.core.limited_process import ProcessLimits
+from eaglelocal.core.process_limits import ProcessLimits
 from eaglelocal.core.request import Message
 from eaglelocal.core.tools import Tool, ToolCall
 from eaglelocal.errors import EagleLocalError, ModelFileError, RequestError, ResourceError

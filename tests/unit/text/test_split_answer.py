@@ -17,7 +17,7 @@ from eaglelocal.core.tools import Split, Tool, join_calls
 from eaglelocal.text.detokenizer import Pieces
 from eaglelocal.text.reasoning.markers import make_control_char
 from eaglelocal.text.reasoning.model_families import list_markers
-from eaglelocal.text.reasoning.split_answer import SplitAnswerText, SplitText, answer_text
+from eaglelocal.text.reasoning.split_answer import SplitAnswerText, SplitText, make_answer_text
 from eaglelocal.text.stops.answer_text import AnswerText
 from eaglelocal.text.tool_calls import call_forms as forms
 
@@ -360,8 +360,8 @@ def test_a_stop_string_ends_what_the_model_says() -> None:
 
 def test_an_answer_is_taken_apart_only_where_that_was_asked_for() -> None:
     pieces = Pieces(WordVocabulary([]))
-    assert isinstance(answer_text(pieces, Request(id="a", prompt=(), params=GREEDY)), AnswerText)
+    assert isinstance(make_answer_text(pieces, Request(id="a", prompt=(), params=GREEDY)), AnswerText)
     for split, length in ((HERMES, 29), (MISTRAL, 9)):
-        text = answer_text(pieces, Request(id="a", prompt=(), params=GREEDY, split=split))
+        text = make_answer_text(pieces, Request(id="a", prompt=(), params=GREEDY, split=split))
         assert isinstance(text, SplitAnswerText)
         assert len(text._split._collector.new_id()) == length
