@@ -22,7 +22,7 @@ from eaglelocal.errors import UsageError
 
 PREFIX = "EAGLELOCAL_"
 DEFAULT = "default"
-OWN_VARIABLES = frozenset({"TRACEBACK", "ENGINE_LOG", "API_KEY"})
+OWN_VARIABLES = frozenset({"TRACEBACK", "ENGINE_LOG", "API_KEY", "ATTENTION"})
 # of flags for a single invocation, which the config file does not accept
 FLAG_VARIABLES = frozenset({
     "AGAINST", "AGAINST_KEY_FILE", "AGAINST_MODEL", "ALL", "CATEGORY", "CONCURRENCY", "EPOCHS", "FROM", "GOAL",

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from types import ModuleType
 
+from eaglelocal.backend.cpu_attention import install_attention
 from eaglelocal.backend.cpu_repack import AMX, find_layouts
 from eaglelocal.backend.native_step import SYMBOLS, NativeStep, get_function
 from eaglelocal.errors import EagleLocalError, EngineError, LibraryError, ResourceError
@@ -119,6 +120,7 @@ class LlamaLibrary:
         native = C.PyDLL(api._lib._name)  # a handle of our own: restypes set here do not leak into llama_cpp
         for name, (symbol, argtypes, restype) in SHORT_CALLS.items():
             setattr(self, name, bind(native, symbol, argtypes, restype))
+        self.has_cpu_attention = install_attention(native)
         self.layouts = find_layouts(native)  # that llama.cpp may use for quantized weights
         self.native_step = NativeStep(
             [C.cast(bind(native, symbol, [], None), C.c_void_p).value for symbol in SYMBOLS.values()]

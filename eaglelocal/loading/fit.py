@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from eaglelocal.backend.cpu_attention import handles_widths
 from eaglelocal.backend.device_memory import free_memory
 from eaglelocal.backend.dry_run import DryRunPart, plan_buffers
 from eaglelocal.backend.flash_attention import resolve_flash_attn
@@ -196,6 +197,7 @@ def decide_flash_attn(plan: Plan, target: ModelHeader, free: Sequence[FreeMemory
         on_gpu=is_on_gpu(plan, free),
         kv_type=plan.kv_type,
         scores_bytes=scores_bytes(n_batch=plan.n_batch, num_cells=num_cells, n_head=target.shape.n_head),
+        has_kernel=handles_widths(target.shape.key_dim, target.shape.value_dim),
     )
     return dataclasses.replace(plan, flash_attn=chosen)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
+from eaglelocal.backend.cpu_attention import handles_widths
 from eaglelocal.backend.flash_attention import resolve_flash_attn
 from eaglelocal.catalog.draft_entries import NGRAM
 from eaglelocal.core.costs import MeasuredCosts
@@ -234,6 +235,7 @@ class CandidateEvaluator:
             on_gpu=self._is_on_gpu(gpu_layers),
             kv_type=setup.kv_type,
             scores_bytes=scores_bytes(n_batch=N_BATCH, num_cells=cells, n_head=option.shape.n_head),
+            has_kernel=handles_widths(option.shape.key_dim, option.shape.value_dim),
         )
 
     def _shares_cache(self, option: ModelOption, gpu_layers: int | None) -> bool:

@@ -55,7 +55,7 @@ def test_passes_count() -> None:
     assert in_passes({0: 1, 1: 1, 2: 1, 3: rows}) <= SLOWDOWN * in_passes({0: 1, 1: 1, 2: 1})
 
 
-def test_where_nothing_is_cheap_a_few_rows_go_in_any_case() -> None:
+def test_where_nothing_is_cheap_a_has_kernel_go_in_any_case() -> None:
     assert (
         find_affordable_rows(
             {1: 1500}, {0: 1}, max_rows=500, pace=PrefillPace(lambda rows: 10.0 ** sum(rows.values()), {})

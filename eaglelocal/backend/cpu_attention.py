@@ -1,0 +1,53 @@
+"""Install our own flash attention (native/attention.c) in llama.cpp's CPU backend.
+
+llama.cpp's own is fast for prompts (64 rows and more), but slow for the 2 to 16 rows that verify a draft: it reads the
+whole cache once for each row and head. Ours reads it once for all. It also adds in 32-bit floats, and a row's result
+does not depend on how many rows are computed with it (docs/architecture/step.md).
+"""
+
+from __future__ import annotations
+
+import ctypes as C
+import functools
+import os
+
+from eaglelocal.backend.native_step import get_function, load_native
+
+CPU = 0  # ggml_backend_dev_type
+OPERATIONS = {74: b"FLASH_ATTN_EXT", 95: b"CUSTOM"}  # ggml_op, in the checked build of llama.cpp
+MAX_WIDTH = 256  # elements of a key or value that the native code handles
+SWITCH = "EAGLELOCAL_ATTENTION"  # "llama.cpp" leaves llama.cpp's own attention in place, for comparisons
+
+
+def handles_widths(key_width: int, value_width: int) -> bool:
+    """Return whether this processor and heads of these widths (elements) are supported. Needs no llama.cpp.
+
+    value_width: 0 if values are a part of the keys (MLA), which is left to llama.cpp
+    """
+    return value_width > 0 and max(key_width, value_width) <= MAX_WIDTH and is_supported()
+
+
+@functools.cache
+def is_supported() -> bool:
+    """Return whether the native code knows this processor's vector instructions (AVX-512, AVX2 or NEON)."""
+    if os.environ.get(SWITCH) == "llama.cpp":
+        return False
+    return bool(get_function(load_native(C.PyDLL), "attention_supported", [], C.c_bool)())
+
+
+def install_attention(llama: C.CDLL) -> bool:
+    """Wrap the CPU device of this process; contexts made from now on use our attention. Return whether it is in place.
+
+    llama: a handle of libllama, through which ggml's symbols are found
+    """
+    if not is_supported():
+        return False
+    at, i32 = C.c_void_p, C.c_int32
+    device = get_function(llama, "ggml_backend_dev_by_type", [i32], at)(CPU)
+    get_name = get_function(llama, "ggml_op_name", [i32], C.c_char_p)
+    if not device or any(get_name(number) != name for number, name in OPERATIONS.items()):
+        return False
+    registry = get_function(llama, "ggml_backend_dev_backend_reg", [at], at)(device)
+    install = get_function(load_native(C.PyDLL), "attention_install", [at, at, at, at, i32, i32], C.c_bool)
+    graph = [C.cast(llama[symbol], at) for symbol in ("ggml_graph_n_nodes", "ggml_graph_node")]
+    return bool(install(device, registry, *graph, *OPERATIONS))
