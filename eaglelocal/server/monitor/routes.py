@@ -17,13 +17,13 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.events import EngineSnapshot
 from eaglelocal.core.sampling import RECOMMENDED, SamplingParams, fill_recommended
+from eaglelocal.core.stats import encode_stats
 from eaglelocal.server.answer_encoder import encode_event
 from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.dependencies import IsOperator, Owner, Server
 from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.openai.reply_schema import STREAMED, Health
 from eaglelocal.server.server_state import ServerState
-from eaglelocal.server.usage import encode_speculation
 
 router = APIRouter(tags=["Monitor"])
 
@@ -145,7 +145,7 @@ def engine_fields(snapshot: EngineSnapshot) -> dict[str, object]:
         "answer_s": snapshot.answer_s,
         "emitted_tokens": snapshot.speculation.emitted_tokens,
         "spec": snapshot.spec,
-        "speculation": encode_speculation(snapshot.speculation),
+        "speculation": encode_stats(snapshot.speculation),
         "costs": encode_costs(snapshot.costs),
     }
 
@@ -172,7 +172,7 @@ def request_row(model: str, choice: AnswerState) -> dict[str, object]:
         "tok_s": round(choice.tok_s, 2),
         "ttft_s": round(choice.first_token_at - choice.requested_at, 4) if choice.first_token_at else None,
         "age_s": round((choice.ended_at or time.perf_counter()) - choice.requested_at, 3),
-        "speculation": encode_speculation(stats) if stats else None,
+        "speculation": encode_stats(stats) if stats else None,
     }
 
 
