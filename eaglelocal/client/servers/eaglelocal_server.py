@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from eaglelocal.client.http_stream import mapping, refusal
+from eaglelocal.client.http_stream import refusal
+from eaglelocal.client.json_fields import mapping, number, numbers, objects, text, to_int, whole
 from eaglelocal.client.server_reading import (
     DraftingState,
     RequestRow,
@@ -14,7 +15,6 @@ from eaglelocal.client.server_reading import (
     add_totals,
 )
 from eaglelocal.client.servers.connection import KeepAliveConnection
-from eaglelocal.client.servers.json_fields import number, numbers, rows, text, whole
 
 KIND = "eaglelocal"
 
@@ -36,7 +36,7 @@ class EaglelocalServer:
 
 def parse_snapshot(snapshot: Mapping[str, object]) -> ServerReading:
     model, engine = mapping(snapshot.get("model")), mapping(snapshot.get("engine"))
-    others = [row for row in rows(snapshot, "loaded") if row.get("name") != model.get("name")]
+    others = [row for row in objects(snapshot.get("loaded")) if row.get("name") != model.get("name")]
     engines = [engine, *(mapping(other.get("engine")) for other in others)]
     requests, recent = snapshot.get("requests"), snapshot.get("recent")
     return ServerReading(
@@ -55,7 +55,7 @@ def parse_snapshot(snapshot: Mapping[str, object]) -> ServerReading:
         uptime_s=number(snapshot, "uptime_s"),
         cached_tokens=add_known(number(one, "cached_tokens") for one in engines),
         cache_cells=add_known(number(one, "cache_cells") for one in engines) or None,
-        memory_bytes=whole({"": add_known(number(one, "peak_rss_bytes") for one in engines)}, ""),
+        memory_bytes=to_int(add_known(number(one, "peak_rss_bytes") for one in engines)),
         swapped_bytes=add_known(number(one, "swapped_bytes") for one in engines),
         totals=add_totals([_totals(one) for one in engines]),
         drafting=_drafting(engine),
