@@ -83,6 +83,17 @@ class Conversation:
         self.num_saved = min(self.num_saved, len(self.turns))
         return question
 
+    def rename(self, name: str) -> None:
+        """Record the name under which it is saved; "" if it is no longer."""
+        self.name = name
+
+    def forget(self, num_turns: int) -> None:
+        """Send the first `num_turns` turns no more."""
+        self.num_forgotten = num_turns
+
+    def drop_unanswered(self) -> None:
+        self.unanswered = ""
+
     def mark_saved(self) -> None:
         """Count all turns as saved."""
         self.num_saved = len(self.turns)

@@ -136,6 +136,9 @@ class Session:
             check_sees(self.model)
             self.attached = join_pictures(last, self.attached)
 
+    def detach_all(self) -> None:
+        self.attached = ()
+
     def check_attached(self) -> None:
         """Raise UsageError if pictures are attached that the model cannot read."""
         if self.attached:
@@ -168,7 +171,7 @@ class Session:
         if outcome.stopped and not outcome.text:
             self.conversation.keep_unanswered(question, pictures)
             return
-        self.conversation.num_forgotten = num_forgotten
+        self.conversation.forget(num_forgotten)
         self.conversation.add(Turn(question, outcome.text, outcome.stopped, outcome.reasoning, pictures))
         if outcome.finished is not None:
             self.answers.append(outcome.finished)

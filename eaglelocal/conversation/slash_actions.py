@@ -147,7 +147,7 @@ def _retry(context: ActionContext, argument: str) -> str:
 def _image(context: ActionContext, argument: str) -> None:
     session = context.session
     if argument == "none":
-        session.attached = ()
+        session.detach_all()
     elif argument:
         check_sees(session.model)  # before files are read
         session.attach(read_picture(path) for path in parse_paths(argument))
@@ -177,7 +177,7 @@ def _save(context: ActionContext, argument: str) -> None:
     if path.exists() and path.stem != conversation.name:
         raise UsageError(f"a conversation named {path.stem!r} already exists", hint=f"/save ANOTHER, or rm {path}")
     conversation_file.save(conversation, path, target=context.session.model.info.target)
-    conversation.name = path.stem
+    conversation.rename(path.stem)
     context.say(f"saved as {path.stem}: {path}")
 
 
@@ -198,7 +198,7 @@ def _rename(context: ActionContext, argument: str) -> None:
     conversation = context.session.conversation
     if not argument or not conversation.name:
         raise UsageError("/rename needs a saved conversation and a new name", hint="/save NAME, then /rename NAME")
-    conversation.name = conversation_file.rename(context.conversations, conversation.name, argument)
+    conversation.rename(conversation_file.rename(context.conversations, conversation.name, argument))
     context.say(f"renamed to {conversation.name}")
 
 
@@ -209,7 +209,7 @@ def _delete(context: ActionContext, argument: str) -> None:
     name = conversation_file.find_path(context.conversations, argument).stem
     conversation_file.delete(context.conversations, name)
     if context.session.conversation.name == name:
-        context.session.conversation.name = ""
+        context.session.conversation.rename("")
     context.say(f"deleted {name}")
 
 

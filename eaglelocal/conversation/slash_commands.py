@@ -54,10 +54,10 @@ OTHER_NAMES: Mapping[str, str] = {  # names of the same commands in other progra
 }
 
 LINE_KEYS: Mapping[str, str] = {
-    '"""': "begins and ends a text of several lines",
-    "alt-enter, \\ at the end": "continues the text on the next line",
-    "ctrl-c": "stops the answer; pressed twice, leaves the chat",
-    "ctrl-d": "leaves the chat",
+    '"""': "begin and end a text of several lines",
+    "alt-enter, \\ at the end": "continue the text on the next line",
+    "ctrl-c": "stop the answer; pressed twice, leave the chat",
+    "ctrl-d": "leave the chat",
 }
 
 

@@ -125,7 +125,7 @@ def check_memory(facts: Installation) -> Finding:
 
 def check_threads(facts: Installation) -> Finding:
     cpu = facts.machine.cpu
-    usable = f"{cpu.usable_threads} {'thread' if cpu.usable_threads == 1 else 'check_threads'}"
+    usable = f"{cpu.usable_threads} {'thread' if cpu.usable_threads == 1 else 'threads'}"
     granted = f"{cpu.quota_cores:g} of {cpu.physical_cores or cpu.logical_cores}" if cpu.quota_cores else ""
     if granted and (cpu.quota_cores or 0.0) < (cpu.physical_cores or cpu.logical_cores or 1):
         text = f"the cgroup grants {granted} cores: llama.cpp gets {usable}"

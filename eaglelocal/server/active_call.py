@@ -37,7 +37,7 @@ class ActiveCall:
             raise self._cancel_reason or too_long(self._limit_s) from None
         except Problem:
             for choice in self.choices:
-                choice.is_refused = True
+                choice.refuse()
             raise
         finally:
             self._model_timeout = None

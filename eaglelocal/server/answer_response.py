@@ -16,10 +16,10 @@ from typing import Protocol
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from eaglelocal.core.request import AnyRequest
+from eaglelocal.core.request import AnyRequest, EmbedRequest
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.server.active_call import ActiveCall
-from eaglelocal.server.answer_encoder import AnswerEncoder
+from eaglelocal.server.answer_encoder import AnswerEncoder, dump_json
 from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.http_errors import Problem, to_problem
 from eaglelocal.server.openai.request_reader import EngineCall
@@ -155,6 +155,25 @@ class AnswerBody:
             if choice.finished is not None:
                 parts.append(self._encoder.encode_choice_end(choice))
         return "".join(parts)
+
+
+def respond_once(
+    server: ServerState,
+    model: str,
+    request: AnyRequest,
+    make_reply: Callable[[AnswerState], object],
+    encode_problem: Callable[[Problem], Mapping[str, object]] = Problem.openai_body,
+) -> AnswerResponse:
+    """Return a response with one JSON object, made of the complete answer to one request. It may raise Problem."""
+
+    async def answer() -> object:
+        async with server.submit(model, [request]) as call:
+            (choice,) = await call.complete()
+            if isinstance(request, EmbedRequest):  # millions of numbers
+                return await asyncio.to_thread(lambda: dump_json(make_reply(choice)).encode())
+            return make_reply(choice)
+
+    return AnswerResponse(JsonBody(answer, encode_problem), server.limits)
 
 
 def respond(

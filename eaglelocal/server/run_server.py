@@ -131,7 +131,8 @@ async def _watch_engines(server_state: ServerState, server: _Server) -> None:
     while not server_state.models.have_all_failed:
         await asyncio.sleep(ENGINE_CHECK_S)
     trouble = server_state.models.trouble
-    server_state.is_draining = server.should_exit = True
+    server_state.start_draining()
+    server.should_exit = True
     raise EngineError(f"all engines have failed: {trouble}", hint="EAGLELOCAL_ENGINE_LOG=1 shows the engine's messages")
 
 
@@ -163,7 +164,8 @@ def _signals(server_state: ServerState, server: _Server, drain_s: float) -> Iter
         else:
             notify_service_manager("STOPPING=1")
             loop.call_later(drain_s, server_state.cut_off_answers)
-        server_state.is_draining = server.should_exit = True
+        server_state.start_draining()
+        server.should_exit = True
 
     signals = ending_signals()
     for number in signals:

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from eaglelocal.server.answer_response import AnswerResponse, JsonBody, respond
+from eaglelocal.server.answer_response import respond, respond_once
 from eaglelocal.server.anthropic.encoder import AnthropicEncoder
 from eaglelocal.server.anthropic.schema import (
     AnthropicBlock,
@@ -34,12 +34,13 @@ from eaglelocal.server.openai.unsupported_fields import (
     ONE_ANSWER,
     FieldNames,
     refuse,
+    refuse_misplaced_format,
     renamed,
     renamed_format,
 )
 from eaglelocal.server.routing import BodyRoute
 from eaglelocal.server.server_state import ServerState
-from eaglelocal.server.translation import FieldTranslation, validate_chat
+from eaglelocal.server.translation import FieldTranslation, name_chat_fields, validate_chat
 
 router = APIRouter(tags=["Anthropic"], route_class=BodyRoute)
 
@@ -47,9 +48,7 @@ FIELDS = {
     "stop": "stop_sequences",
     "chat_template_kwargs": "thinking",
     "parallel_tool_calls": "tool_choice",
-    "reasoning_effort": "output_config.effort",
-    "chat_template_kwargs.reasoning_effort": "output_config.effort",
-    "response_format": "output_config.format",
+    **name_chat_fields(effort="output_config.effort", format="output_config.format"),
     "response_format.json_schema": "output_config.format",
 }
 WORDS = FieldNames(
@@ -100,14 +99,12 @@ async def count_tokens(body: CountBody, server: Server, owner: Owner) -> Respons
     """Count the tokens of a conversation, with the model's template and the tools; nothing is generated."""
     call, fields = read_body(body, {}, server, owner)
     request = dataclasses.replace(call.requests[0], is_counted=True)
-
-    async def count() -> dict[str, int]:
-        async with server.submit(call.model, [request]) as active:
-            (choice,) = await active.complete()
-            return {"input_tokens": choice.prompt_tokens}
-
-    return AnswerResponse(
-        JsonBody(count, lambda problem: fields.translate_back(problem).anthropic_body()), server.limits
+    return respond_once(
+        server,
+        call.model,
+        request,
+        lambda choice: {"input_tokens": choice.prompt_tokens},
+        lambda problem: fields.translate_back(problem).anthropic_body(),
     )
 
 
@@ -142,11 +139,7 @@ def translate_body(body: CountBody, messages: list[dict[str, Any]]) -> dict[str,
         chat["tools"] = [translate_tool(tool, i) for i, tool in enumerate(body.tools)]
     config = body.output_config or OutputConfig()
     chat["reasoning_effort"] = config.effort
-    misplaced = {"type": config.type, "schema": config.schema_, "json_schema": config.json_schema}
-    for name, value in misplaced.items():
-        if value is not None:
-            what = "the format of the answer belongs in output_config.format"
-            raise Problem(400, what, parameter=f"output_config.{name}")
+    refuse_misplaced_format(config, "output_config")
     if format := config.format or body.output_format:
         chat["response_format"] = {"type": "json_schema", "json_schema": {"schema": format.schema_}}
     return chat | translate_tool_choice(body.tool_choice)

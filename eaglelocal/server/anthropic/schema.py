@@ -19,6 +19,7 @@ from eaglelocal.server.openai.schema import (
     Count,
     Elsewhere,
     Finite,
+    MisplacedFormat,
     Name,
     SamplingGiven,
     Stop,
@@ -88,11 +89,8 @@ class OutputFormat(Body):
     schema_: Annotated[dict[str, Any], Field(alias="schema")]
 
 
-class OutputConfig(Body):
+class OutputConfig(MisplacedFormat):
     format: OutputFormat | None = None
-    type: Any = None  # these fields belong in `format`: refused
-    schema_: Annotated[Any, Field(alias="schema")] = None
-    json_schema: Any = None
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
 
 

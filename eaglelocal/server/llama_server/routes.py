@@ -11,7 +11,8 @@ from starlette.responses import JSONResponse, Response
 
 from eaglelocal.core.events import EngineInfo, Prompted
 from eaglelocal.core.request import ChatRequest, Mixed
-from eaglelocal.server.answer_response import AnswerResponse, JsonBody, respond
+from eaglelocal.server.answer_response import respond, respond_once
+from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.dependencies import Owner, Server
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.llama_server.encoder import LlamaServerEncoder
@@ -111,13 +112,11 @@ def respond_with_prompt(
     """Return a response with the prompt as the model would receive it; nothing is generated."""
     count_request = dataclasses.replace(request, is_counted=True, tells_prompt=True)
 
-    async def make_reply() -> dict[str, object]:
-        async with server.submit(model, [count_request]) as call:
-            (choice,) = await call.complete()
-            assert choice.prompted is not None
-            return format_prompt(choice.prompted)
+    def make_reply(choice: AnswerState) -> dict[str, object]:
+        assert choice.prompted is not None
+        return format_prompt(choice.prompted)
 
-    return AnswerResponse(JsonBody(make_reply), server.limits)
+    return respond_once(server, model, count_request, make_reply)
 
 
 def list_pieces(prompt: Prompted) -> list[dict[str, object]]:

@@ -235,6 +235,14 @@ class ResponseFormat(Body):
     grammar: Text | None = None
 
 
+class MisplacedFormat(Body):
+    """The fields of a format, in an object whose `format` they belong in: refused (refuse_misplaced_format)."""
+
+    type: Any = None
+    schema_: Annotated[Any, Field(alias="schema")] = None
+    json_schema: Any = None
+
+
 class StreamOptions(Body):
     include_usage: bool | None = None
 

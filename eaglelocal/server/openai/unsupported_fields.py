@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from eaglelocal.server.http_errors import unsupported
-from eaglelocal.server.openai.schema import Body
+from eaglelocal.server.http_errors import Problem, unsupported
+from eaglelocal.server.openai.schema import Body, MisplacedFormat
 
 _SAMPLERS = ("adaptive_target", "dry_multiplier", "dynatemp_range", "mirostat", "top_n_sigma", "xtc_probability")
 _FORMATS = (
@@ -88,6 +88,14 @@ def refuse(body: Body, words: FieldNames = CHAT, *, path: str = "") -> None:
         is_effectless = name == "min_tokens" and getattr(body, "ignore_eos", None)  # then no answer ends early
         if not is_off(name, value) and not is_effectless:
             raise unsupported(f"{path}{name}", reason.format_map(names))
+
+
+def refuse_misplaced_format(given: MisplacedFormat, place: str) -> None:
+    """Raise Problem for a part of the answer's format that is beside `format`, not in it."""
+    parts = {"type": given.type, "schema": given.schema_, "json_schema": given.json_schema}
+    for name, value in parts.items():
+        if value is not None:
+            raise Problem(400, f"the format of the answer belongs in {place}.format", parameter=f"{place}.{name}")
 
 
 def is_off(name: str, value: object) -> bool:

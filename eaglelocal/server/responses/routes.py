@@ -24,6 +24,7 @@ from eaglelocal.server.openai.unsupported_fields import (
     ONE_ANSWER,
     FieldNames,
     refuse,
+    refuse_misplaced_format,
     renamed,
     renamed_format,
 )
@@ -41,7 +42,7 @@ from eaglelocal.server.responses.schema import (
 )
 from eaglelocal.server.responses.stored_responses import MAX_BYTES, StoredResponses
 from eaglelocal.server.routing import BodyRoute
-from eaglelocal.server.translation import FieldTranslation, validate_chat
+from eaglelocal.server.translation import FieldTranslation, name_chat_fields, validate_chat
 
 router = APIRouter(tags=["OpenAI"], route_class=BodyRoute)
 
@@ -49,13 +50,9 @@ FIELDS = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
     "max_completion_tokens": "max_output_tokens",
-    "response_format": "text.format",
-    "response_format.schema": "text.format.schema",
-    "response_format.json_schema": "text.format.json_schema",
-    "reasoning_effort": "reasoning.effort",
+    **name_chat_fields(effort="reasoning.effort", format="text.format"),
     "tool_choice.allowed_tools": "tool_choice.tools",
     "tool_choice.allowed_tools.tools": "tool_choice.tools",
-    "chat_template_kwargs.reasoning_effort": "reasoning.effort",
 }
 WORDS = FieldNames(
     format="text.format (json_schema)",
@@ -300,10 +297,7 @@ def replace_unreadable(part: ContentPart) -> ContentPart:
 def translate_format(given: TextGiven | None) -> dict[str, Any] | None:
     if given is None:
         return None
-    misplaced = {"type": given.type, "schema": given.schema_, "json_schema": given.json_schema}
-    for name, value in misplaced.items():
-        if value is not None:
-            raise Problem(400, "the format of the answer belongs in text.format", parameter=f"text.{name}")
+    refuse_misplaced_format(given, "text")
     format = given.format
     if format is None:
         return None

@@ -21,6 +21,7 @@ from eaglelocal.server.openai.schema import (
     Effort,
     Elsewhere,
     JsonSchema,
+    MisplacedFormat,
     Name,
     Parts,
     SamplingGiven,
@@ -146,11 +147,8 @@ class TextFormat(Body):
     json_schema: JsonSchema | None = None  # as in chats
 
 
-class TextGiven(Body):
+class TextGiven(MisplacedFormat):
     format: TextFormat | None = None
-    type: Any = None  # these fields belong in `format`: refused
-    schema_: Annotated[Any, Field(alias="schema")] = None
-    json_schema: Any = None
 
 
 class Reasoning(Body):

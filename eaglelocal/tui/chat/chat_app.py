@@ -40,7 +40,6 @@ from eaglelocal.tui.prompt.prompt_input import PromptInput
 from eaglelocal.tui.redraw_timer import RedrawTimer
 from eaglelocal.tui.terminal import clipboard
 from eaglelocal.tui.terminal.external_editor import edit_text
-from eaglelocal.tui.transcript.entries import RenderOptions
 from eaglelocal.tui.transcript.text_rows import Appearance
 from eaglelocal.tui.transcript.transcript import Transcript
 
@@ -149,7 +148,7 @@ class ChatApp(EagleApp[int]):
     # ---- layout
     def _restyle(self) -> None:
         appearance = Appearance(is_dark=self.current_theme.dark, is_ascii=self.display_options.glyphs is ASCII)
-        self.transcript.view = RenderOptions(appearance, self._marks_drafted, self.transcript.view.shows_thoughts)
+        self.transcript.restyle(appearance, marks_drafted=self._marks_drafted)
 
     def on_resize(self, event: events.Resize) -> None:
         """Rearrange for the new size, also under a dialog."""

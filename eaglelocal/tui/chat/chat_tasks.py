@@ -120,7 +120,7 @@ class ChatTasks:
             )
         session.attach_again()
         session.conversation.take_last_question()
-        session.conversation.unanswered = ""
+        session.conversation.drop_unanswered()
         self._emit(QuestionRemoved())
         self.ask(question)
 
@@ -142,7 +142,7 @@ class ChatTasks:
         name = conversation_file.rename(self._folder, old, new)
         conversation = self._require_session().conversation
         if conversation.name == old:
-            conversation.name = name
+            conversation.rename(name)
         self._emit(NoteWritten(f"renamed {old} to {name}"))
 
     def export_markdown(self, name: str) -> None:
@@ -199,7 +199,7 @@ class ChatTasks:
         try:
             path = conversation_file.find_path(self._folder, name)
             conversation_file.save(conversation, path, target=session.model.info.target)
-            conversation.name = path.stem
+            conversation.rename(path.stem)
         except EagleLocalError as error:
             self._saves = False
             self._emit(TaskFailed(error))
