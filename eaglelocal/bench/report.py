@@ -50,7 +50,8 @@ def format_table(runs: Sequence[CategoryResult]) -> str:
 
 def format_row(run: CategoryResult) -> str:
     start = f"{row_label(run.category, run.concurrency):<11}{run.side:>7}{run.num_pairs:>6}"
-    end = f"{run.acceptance_length:>7.2f}{format_seconds(run.ttft_s):>6}{format_identical(run):>6}"
+    identical = f"{run.num_identical}/{run.num_answers}"
+    end = f"{run.acceptance_length:>7.2f}{format_seconds(run.ttft_s):>6}{identical:>6}"
     if run.speedup is None:
         return f"{start}{'-':>8}{'-':>8}  {'answers too short':<18}{end}"
     return (
@@ -74,10 +75,6 @@ def format_seconds(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.2f}" if value < 100 else f"{value:.0f}"
-
-
-def format_identical(run: CategoryResult) -> str:
-    return f"{run.num_identical}/{run.num_answers}"
 
 
 def format_interval(bound: Bound) -> str:

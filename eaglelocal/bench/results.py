@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from eaglelocal.bench.measure import PLAIN, TaskResult
 from eaglelocal.bench.prompt_run import AnswerRecord
-from eaglelocal.bench.statistics import Bound, bounded_mean, geometric_mean, median
+from eaglelocal.bench.statistics import Bound, bounded_mean, geometric_mean
 from eaglelocal.bench.text_identity import Difference
+from eaglelocal.core.stats import sum_stats
 
 WHOLE = "all"  # label of all categories together
 
@@ -121,9 +123,7 @@ def collect_answers(results: Iterable[TaskResult], side: str) -> list[AnswerReco
 
 def mean_acceptance_length(answers: Iterable[AnswerRecord]) -> float:
     """Return emitted tokens per draft, bonus tokens included; 1.0 without drafts."""
-    stats = [answer.speculation for answer in answers]
-    num_drafts = sum(one.drafts for one in stats)
-    return sum(one.emitted_tokens for one in stats) / num_drafts if num_drafts else 1.0
+    return sum_stats([answer.speculation for answer in answers]).acceptance_length
 
 
 def median_ttft_s(answers: Iterable[AnswerRecord]) -> float | None:

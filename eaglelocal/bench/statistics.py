@@ -53,12 +53,6 @@ def geometric_mean(ratios: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
-def median(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-
-
 def bounded_mean(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Bound:
     """Return the geometric mean of the groups' geometric means, with bounds.
 

@@ -275,12 +275,9 @@ class InFlightRequests:
             on_event(event)
         except Exception:
             _log.exception("the listener of request %s failed; the request is cancelled", event.request_id)
-            self._cancel_abandoned(event.request_id)
-
-    def _cancel_abandoned(self, request_id: str) -> None:
-        with self._lock:
-            if self._sent.pop(request_id, None) is not None and self._process is not None:
-                self._process.send(Cancel(request_id))
+            with self._lock:
+                if self._sent.pop(event.request_id, None) is not None and self._process is not None:
+                    self._process.send(Cancel(event.request_id))
 
 
 def _request_kind(request: AnyRequest) -> str:

@@ -15,8 +15,9 @@ import os
 import platform
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import get_type_hints
 from urllib.parse import urlsplit
 
 from eaglelocal import locations
@@ -150,10 +151,9 @@ def _alive(path: Path, *, remove_stale: bool) -> RunningServer | None:
     if server is None or server.machine != platform.node():  # for the other machine to remove
         return None
     if not is_alive(server.pid, server.birth):
-        if not remove_stale:
-            return None
         with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
+            if remove_stale:
+                path.unlink(missing_ok=True)
         return None
     return server
 
@@ -167,8 +167,9 @@ def _read(path: Path) -> RunningServer | None:
         return None
     if not isinstance(data, dict):
         return None
-    values = {name: data.get(name) for name in _FIELD_TYPES}
-    if not all(isinstance(values[name], kind) for name, kind in _FIELD_TYPES.items()):
+    kinds = {name: (int, float) if kind is float else kind for name, kind in get_type_hints(RunningServer).items()}
+    values = {name: data.get(name) for name in kinds}
+    if not all(isinstance(values[name], kind) for name, kind in kinds.items()):
         return None
     server = RunningServer(**values)  # type: ignore[arg-type]
     return server if _is_sound(server) else None
@@ -180,16 +181,3 @@ def _is_sound(server: RunningServer) -> bool:
     except ValueError:
         return False
     return is_address and server.pid > 1 and math.isfinite(server.started_at)
-
-
-_FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
-    "url": str,
-    "port": int,
-    "machine": str,
-    "pid": int,
-    "birth": str,
-    "target": str,
-    "started_at": (int, float),
-    "api_key": str,
-}
-assert set(_FIELD_TYPES) == {each.name for each in fields(RunningServer)}

@@ -79,23 +79,17 @@ def statistics_line(finished: Finished) -> str:
     parts = [f"{timings.decode_tok_s:.1f} tok/s"] if finished.completion_tokens > 1 else []
     first_token = [f"first token {timings.ttft_s:.2f} s"] if finished.completion_tokens else []
     if speculation.drafts:
-        parts += [*_format_acceptance(speculation), *first_token, *_format_gain(speculation)]
+        gain = speculation.speedup_estimate
+        parts += [
+            f"acceptance length {speculation.acceptance_length:.2f}",
+            f"{speculation.accepted_tokens}/{speculation.draft_tokens} drafted accepted",
+            *first_token,
+            "gain not measured" if gain is None else f"{gain:.2f}x plain (estimated)",
+        ]
     else:
         parts += first_token
     parts += _format_state(speculation)
     return " · ".join([*parts, *_format_ending(finished)])
-
-
-def _format_acceptance(speculation: SpeculationStats) -> list[str]:
-    return [
-        f"acceptance length {speculation.acceptance_length:.2f}",
-        f"{speculation.accepted_tokens}/{speculation.draft_tokens} drafted accepted",
-    ]
-
-
-def _format_gain(speculation: SpeculationStats) -> list[str]:
-    estimate = speculation.speedup_estimate
-    return ["gain not measured"] if estimate is None else [f"{estimate:.2f}x plain (estimated)"]
 
 
 def _format_state(speculation: SpeculationStats) -> list[str]:

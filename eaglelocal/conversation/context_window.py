@@ -39,9 +39,7 @@ def calibrate_estimate(messages: tuple[Message, ...], num_tokens: int) -> TokenE
     The default if they have fewer than 200 characters or any images.
     """
     num_chars = sum(len(message.content) for message in messages)
-    if num_chars < 200:
-        return TokenEstimate()
-    if any(message.images for message in messages):  # the images' share of the tokens is not known
+    if num_chars < 200 or any(message.images for message in messages):  # the images' share is not known
         return TokenEstimate()
     return TokenEstimate(max(0.0, num_tokens - _estimate_overhead(messages)) / num_chars)
 

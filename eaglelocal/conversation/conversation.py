@@ -56,11 +56,6 @@ class Conversation:
         past = tuple(message for turn in self.turns[first:] for message in turn.messages(sees=sees))
         return (*system, *past, make_message(question, pictures, sees=sees))
 
-    @property
-    def num_sent(self) -> int:
-        """The number of turns that still go to the model."""
-        return len(self.turns) - self.num_forgotten
-
     def add(self, turn: Turn) -> None:
         self.turns.append(turn)
         self.unanswered, self.unanswered_pictures = "", ()

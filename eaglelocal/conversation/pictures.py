@@ -18,14 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from eaglelocal.core.image_formats import (
-    MAX_PICTURE_BYTES,
-    MAX_PICTURES,
-    NAMES,
-    SIZE_HINT,
-    media_type,
-    size_problem,
-)
+from eaglelocal.core.image_formats import MAX_PICTURE_BYTES, MAX_PICTURES, NAMES, SIZE_HINT, media_type, size_problem
 from eaglelocal.core.request import Image, Message
 from eaglelocal.errors import UsageError
 

@@ -184,15 +184,12 @@ class Session:
         """
         old, new = self.model.plan, self.loader.plan(choice)
         if old is None:
-            self._leave_server(new)
+            server, self.model = self.model, self.loader.load(new)
+            server.client.close()
+            self.estimate = TokenEstimate()
         elif new != old or self.model.client.state in DEAD:
             self._replace(old, choice)
         self.choice, self.spec = choice, None
-
-    def _leave_server(self, new: Plan) -> None:
-        server, self.model = self.model, self.loader.load(new)
-        server.client.close()
-        self.estimate = TokenEstimate()
 
     def _replace(self, old: Plan, choice: ModelChoice) -> None:
         """Unload the old model, then plan again (its memory is free only now) and load."""

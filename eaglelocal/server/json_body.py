@@ -29,16 +29,12 @@ def read_body(body: bytes) -> object:
         place = ".".join(find_infinity(json.loads(body)) or ())
         what = f"{place or 'the body'}: {error} is not a number in JSON"
         raise Problem(400, what, parameter=place or None, code="invalid_json") from None
-    return join_in_json(value) if _SURROGATES.search(body) or not _is_utf8(body) else value
+    is_utf8 = json.detect_encoding(body).startswith("utf-8")  # else the bytes of _SURROGATES look different
+    return join_in_json(value) if _SURROGATES.search(body) or not is_utf8 else value
 
 
 def _raise_not_finite(name: str) -> object:
     raise _NotFiniteError(name)
-
-
-def _is_utf8(body: bytes) -> bool:
-    """Return whether the body is UTF-8; in UTF-16 and UTF-32 the bytes of `_SURROGATES` look different."""
-    return json.detect_encoding(body).startswith("utf-8")
 
 
 def find_infinity(value: object) -> list[str] | None:

@@ -36,11 +36,7 @@ class AnthropicEncoder(AnswerEncoder):
         if text or not calls:
             content.append({"type": "text", "text": text})
         content += [tool_use_block(call, parse_arguments(call)) for call in calls]
-        return {
-            **self._encode_message(choice, content),
-            **stop_fields(choice),
-            **encode_statistics(choice),
-        }
+        return {**self._encode_message(choice, content), **stop_fields(choice), **encode_statistics(choice)}
 
     def encode_start(self, choices: Sequence[AnswerState]) -> str:
         message = {**self._encode_message(choices[0], []), "stop_reason": None, "stop_sequence": None}

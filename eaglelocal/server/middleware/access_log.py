@@ -7,8 +7,6 @@ import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from eaglelocal.server.middleware.request_state import request_state
-
 MAX_LOGGED_BYTES = 200
 
 _log = logging.getLogger("eaglelocal.server")
@@ -44,7 +42,7 @@ class AccessLogMiddleware:
                     "method": scope["method"],
                     "path": path,
                     "status": status,
-                    "owner": request_state(scope).get("owner", ""),
+                    "owner": scope.get("state", {}).get("owner", ""),
                     "seconds": round(time.perf_counter() - started_at, 3),
                 },
             )

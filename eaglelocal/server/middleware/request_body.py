@@ -11,7 +11,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from eaglelocal.server.access import LOCAL
 from eaglelocal.server.http_errors import Problem, unavailable
 from eaglelocal.server.middleware.refusal import refuse
-from eaglelocal.server.middleware.request_state import request_state
 from eaglelocal.server.request_encoding import encoding_problem
 
 MAX_BODY_BYTES = 32 * 2**20
@@ -38,13 +37,7 @@ class BodyMiddleware:
     is_shared  several keys: none may hold more than half of the places for large bodies
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        timeout_s: float = BODY_TIMEOUT_S,
-        is_shared: bool = False,
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, timeout_s: float = BODY_TIMEOUT_S, is_shared: bool = False) -> None:
         self._app, self._timeout_s = app, timeout_s
         self._share = MAX_LARGE // 2 if is_shared else MAX_LARGE
         self._large: Counter[str] = Counter()  # places taken, by owner
@@ -57,8 +50,9 @@ class BodyMiddleware:
             await refuse(scope, send, problem, close=True)
             return
         length = parse_length(Headers(scope=scope).get("content-length", "0"))
-        owner, places = request_state(scope).get("owner", LOCAL), num_places(length)
-        if problem := self._problem(length, max_bytes_at(scope["path"]), owner):
+        max_bytes = MAX_CONVERSATION_BYTES if scope["path"] in CONVERSATION_PATHS else MAX_BODY_BYTES
+        owner, places = scope.get("state", {}).get("owner", LOCAL), num_places(length)
+        if problem := self._problem(length, max_bytes, owner):
             await refuse(scope, send, problem, close=True)
             return
         self._large[owner] += places
@@ -112,10 +106,6 @@ class BodyMiddleware:
 
 def too_large(what: str) -> Problem:
     return Problem(413, what, code="request_too_large")
-
-
-def max_bytes_at(path: str) -> int:
-    return MAX_CONVERSATION_BYTES if path in CONVERSATION_PATHS else MAX_BODY_BYTES
 
 
 def num_places(length: int) -> int:

@@ -14,7 +14,6 @@ from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.events import EngineSnapshot
 from eaglelocal.core.sampling import RECOMMENDED, SamplingParams, fill_recommended
 from eaglelocal.core.stats import encode_stats
@@ -146,14 +145,9 @@ def engine_fields(snapshot: EngineSnapshot) -> dict[str, object]:
         "emitted_tokens": snapshot.speculation.emitted_tokens,
         "spec": snapshot.spec,
         "speculation": encode_stats(snapshot.speculation),
-        "costs": encode_costs(snapshot.costs),
+        # the block size is called `at_once` there
+        "costs": {"at_once" if name == "block_size" else name: cost for name, cost in asdict(snapshot.costs).items()},
     }
-
-
-def encode_costs(costs: MeasuredCosts) -> dict[str, object]:
-    """Return the costs under the keys of /v1/snapshot, where the block size is called `at_once`."""
-    fields = asdict(costs)
-    return {"at_once" if name == "block_size" else name: value for name, value in fields.items()}
 
 
 def request_row(model: str, choice: AnswerState) -> dict[str, object]:

@@ -46,13 +46,7 @@ from eaglelocal.server.ollama.schema import (
 )
 from eaglelocal.server.openai.content import Content, decode_base64, decode_data_url, is_data_url, join_pieces
 from eaglelocal.server.openai.embedding_routes import respond_with_embeddings, split_vectors, to_floats
-from eaglelocal.server.openai.request_reader import (
-    EngineCall,
-    new_id,
-    read_chat,
-    read_completion,
-    read_embedding,
-)
+from eaglelocal.server.openai.request_reader import EngineCall, new_id, read_chat, read_completion, read_embedding
 from eaglelocal.server.openai.schema import CompletionBody, SamplingGiven
 from eaglelocal.server.openai.unsupported_fields import ONE_ANSWER, FieldNames, refuse, renamed, renamed_format
 from eaglelocal.server.routing import JsonRoute
@@ -85,7 +79,7 @@ OUTSIDE = {**renamed("num_predict", "max_tokens"), "format": "format belongs bes
 IN_OPTIONS = replace(WORDS, foreign={**WORDS.foreign, **OUTSIDE})
 PROMPT_FIELDS = FIELDS | {"messages": "prompt"}
 STREAMED: dict[int | str, dict[str, Any]] = {
-    200: {"content": {NDJSON: {}}, "description": "lines of JSON, or one object"},
+    200: {"content": {NDJSON: {}}, "description": "lines of JSON, or one object"}
 }
 NO_IMAGES = "images cannot be combined with raw or suffix: without the chat template they have no place"
 NO_TEMPLATE = "this server uses the model's own chat template; raw: true continues the prompt without one"
@@ -169,11 +163,7 @@ def load_only(body: OllamaAnswerFields, server: ServerState, owner: str, reply_f
 
 
 def respond_to(
-    body: OllamaAnswerFields,
-    server: ServerState,
-    call: EngineCall,
-    reply_fields: ReplyFields,
-    fields: FieldTranslation,
+    body: OllamaAnswerFields, server: ServerState, call: EngineCall, reply_fields: ReplyFields, fields: FieldTranslation
 ) -> Response:
     name = server.models.names.resolve(call.model)
     encoder = OllamaEncoder(body.model or name, reply_fields, has_thinking=body.think is not False)

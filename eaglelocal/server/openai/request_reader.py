@@ -215,7 +215,7 @@ def read_params(body: AnswerFields, defaults: SamplingParams) -> SamplingParams:
         given["stop"] = read_stops(body.stop)
     limits = (body.max_completion_tokens, body.max_tokens, body.n_predict)
     if (limit := next((one for one in limits if one is not None), None)) is not None:
-        given["max_tokens"] = read_limit(limit)
+        given["max_tokens"] = None if limit < 0 else limit  # None: until the context is full
     left_open = defaults.left_open.difference(given)
     return dataclasses.replace(defaults, ignore_eos=bool(body.ignore_eos), left_open=left_open, **given)
 
@@ -226,11 +226,6 @@ def read_stops(given: str | list[str]) -> tuple[str, ...]:
         what = f"stop strings must have at most {MAX_STOPS_CHARS} characters together, not {size}"
         raise Problem(400, what, parameter="stop")
     return stops
-
-
-def read_limit(given: int) -> int | None:
-    """Return the token limit of an answer; None: until the context is full."""
-    return None if given < 0 else given
 
 
 def continues_last_message(body: ChatBody) -> bool:

@@ -59,27 +59,18 @@ async def rerank(body: RankingBody, server: Server, owner: Owner) -> Response:
 
 
 def rank_documents(choice: AnswerState, body: RankingBody, model: str, documents: tuple[object, ...]) -> object:
-    """Return the reply. Raises Problem if the model is no reranker."""
+    """Return the reply, the best first; equal scores keep their order. Raises Problem if the model is no reranker."""
     found = choice.embeddings
     if found is None:
         raise Problem(400, f"{model} is no reranker", parameter="model")
-    rows = sort_best_first(to_floats(found.vectors), body.top_n)
+    ranked = sorted(enumerate(to_floats(found.vectors)), key=lambda row: -row[1])[: body.top_n]
     if body.texts:
-        return [tei_row(*row, body.texts if body.return_text else None) for row in rows]
-    results = [jina_row(*row, documents if body.return_documents else None) for row in rows]
+        texts = body.texts if body.return_text else None
+        return [{"index": i, "score": score, **({"text": texts[i]} if texts else {})} for i, score in ranked]
+    shown = documents if body.return_documents else None
+    results = [
+        {"index": i, "relevance_score": score, **({"document": {"text": shown[i]}} if shown else {})}
+        for i, score in ranked
+    ]
     usage = {"prompt_tokens": found.prompt_tokens, "total_tokens": found.prompt_tokens}
     return {"object": "list", "model": model, "results": results, "usage": usage}
-
-
-def sort_best_first(scores: list[float], max_rows: int | None) -> list[tuple[int, float]]:
-    """Return (index, score) by falling score, at most `max_rows`; equal scores keep their order."""
-    return sorted(enumerate(scores), key=lambda row: -row[1])[:max_rows]
-
-
-def jina_row(index: int, score: float, documents: tuple[object, ...] | None) -> dict[str, object]:
-    text = {} if documents is None else {"document": {"text": documents[index]}}
-    return {"index": index, "relevance_score": score, **text}
-
-
-def tei_row(index: int, score: float, texts: list[str] | None) -> dict[str, object]:
-    return {"index": index, "score": score, **({} if texts is None else {"text": texts[index]})}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_serializer, model_validator
@@ -77,18 +78,14 @@ def tool_kind(tool: object, kinds: tuple[str, ...] = ("function", "namespace")) 
     return kind if kind in kinds else "other"
 
 
-def kind_in_namespace(tool: object) -> str:
-    """Return the variant of a tool inside a namespace, which cannot contain a namespace."""
-    return tool_kind(tool, ("function",))
-
-
 def supported_tools(tools: Iterable[Any]) -> list[Any]:
     return [tool for tool in tools if not isinstance(tool, OtherTool)]
 
 
+# a namespace cannot contain another one
 Function = Annotated[FunctionTool, Tag("function")]
 Other = Annotated[OtherTool, Tag("other")]
-NamespaceTool = Annotated[Function | Other, Discriminator(kind_in_namespace)]
+NamespaceTool = Annotated[Function | Other, Discriminator(partial(tool_kind, kinds=("function",)))]
 
 
 class Namespace(Body):

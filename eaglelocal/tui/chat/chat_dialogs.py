@@ -148,9 +148,7 @@ class SettingsDialog(Dialog):
     """A form for the system message and the sampling; unset values are those that the model recommends."""
 
     TITLE_TEXT = "System message and sampling"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+s", "save", "Save", id="save", priority=True),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+s", "save", "Save", id="save", priority=True)]
 
     def __init__(self, model: ModelChanged, controller: ChatController) -> None:
         super().__init__()
@@ -186,9 +184,7 @@ class ModelDialog(Dialog):
     """A form to change the model, its draft and the draft length."""
 
     TITLE_TEXT = "Model and draft"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+s", "save", "Change", id="save", priority=True),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+s", "save", "Change", id="save", priority=True)]
 
     def __init__(self, changed: ModelChanged, controller: ChatController) -> None:
         super().__init__()

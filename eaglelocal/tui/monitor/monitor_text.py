@@ -64,8 +64,9 @@ def format_load(reading: ServerReading | None, width: int) -> Line:
     """Return the header line of requests, caches and restarts, as many figures as fit."""
     if reading is None or reading.state == DISCONNECTED:
         return EMPTY
+    slots = "" if reading.num_slots is None else f" of {reading.num_slots}"
     pairs = [
-        ("running", _format_of(reading.running, reading.num_slots)),
+        ("running", format_count(reading.running) + slots),
         ("waiting", format_count(reading.waiting)),
         ("answered", format_count(reading.answered)),
         ("prefix cache", format_percent(compute_prefix_share(reading))),
@@ -171,10 +172,6 @@ def _join_pairs(pairs: list[tuple[str, str]], width: int) -> Line:
         made += [StyledSpan(f"{'  ' if made else ''}{label} ", "quiet"), StyledSpan(value)]
         used += size
     return tuple(made)
-
-
-def _format_of(value: int | None, total: int | None) -> str:
-    return format_count(value) if total is None else f"{format_count(value)} of {total}"
 
 
 def _format_bytes(value: float | None) -> str:

@@ -110,11 +110,10 @@ def _format_title(column: Column, view: TableView, glyphs: Glyphs) -> Line:
 
 
 def format_row(row: RequestRow, width: int, *, is_selected: bool) -> Line:
+    text = " ".join(_format_cell(column.format(row), column) for column in visible_columns(width))
     if is_selected:
-        text = " ".join(_format_cell(column.format(row), column) for column in visible_columns(width))
         return (StyledSpan("".join(span.text for span in fit_line((StyledSpan(text),), width)), "selected"),)
     role = "text" if row.is_active else "bad" if row.state == "failed" else "quiet"
-    text = " ".join(_format_cell(column.format(row), column) for column in visible_columns(width))
     return fit_line((StyledSpan(text, role),), width)  # type: ignore[arg-type]
 
 

@@ -73,7 +73,8 @@ class History:
             share = part / span if span > 0 else float(second == last)
             self._amounts[second] = self._amounts.get(second, 0.0) + amount * share
         self._first_second = first if self._first_second is None else self._first_second
-        self._drop_old(last)
+        if len(self._amounts) > 2 * KEPT_S:
+            self._amounts = {second: value for second, value in self._amounts.items() if second > last - KEPT_S}
 
     def amounts(self, now: float, num_seconds: int) -> tuple[float | None, ...]:
         """Return the amounts of the last `num_seconds` full seconds, the newest last; None before the first `add`."""
@@ -83,7 +84,3 @@ class History:
             self._amounts.get(second, 0.0) if first is not None and second >= first else None
             for second in range(end - num_seconds, end)
         )
-
-    def _drop_old(self, last: int) -> None:
-        if len(self._amounts) > 2 * KEPT_S:
-            self._amounts = {second: value for second, value in self._amounts.items() if second > last - KEPT_S}

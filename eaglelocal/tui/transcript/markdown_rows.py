@@ -15,7 +15,6 @@ from typing import ClassVar
 from markdown_it import MarkdownIt
 from markdown_it.rules_core import StateCore
 from markdown_it.rules_inline import StateInline
-from markdown_it.token import Token
 from pygments.lexer import Lexer
 from pygments.lexers import get_all_lexers, get_lexer_by_name
 from pygments.lexers.special import TextLexer
@@ -150,10 +149,6 @@ def measure_blocks(text: str) -> list[int]:
     """
     lines = re.findall(r"[^\n]*\n|[^\n]+", text)
     tokens = _get_parser().parse(text.replace("\r", " "))  # the parser would end a line there too
-    begins = [token.map[0] for token in tokens if _begins_block(token) and token.map]
+    begins = [token.map[0] for token in tokens if token.map and token.level == 0 and token.nesting >= 0]
     edges = [0, *begins[1:], len(lines)]
     return [sum(map(len, lines[low:high])) for low, high in itertools.pairwise(edges)]
-
-
-def _begins_block(token: Token) -> bool:
-    return token.level == 0 and token.nesting >= 0 and token.map is not None
