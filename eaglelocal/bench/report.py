@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from eaglelocal.bench.evaluation import Evaluation
 from eaglelocal.bench.prompt_run import MIN_TOKENS
-from eaglelocal.bench.results import CategoryResult, Comparison, Summary
+from eaglelocal.bench.results import CategoryResult, Comparison, Evaluation, Summary
 from eaglelocal.bench.statistics import Bound
 from eaglelocal.bench.text_identity import Difference, DifferenceVerdict
 

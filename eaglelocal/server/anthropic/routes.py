@@ -24,7 +24,7 @@ from eaglelocal.server.anthropic.schema import (
 from eaglelocal.server.dependencies import Owner, Server
 from eaglelocal.server.http_errors import Problem, unsupported
 from eaglelocal.server.image_fallback import UNSEEN_IMAGE
-from eaglelocal.server.json_values import to_json
+from eaglelocal.server.json_body import to_json
 from eaglelocal.server.openai.content import NOT_FETCHED, check_media_type, decode_base64, join_pieces, no_image
 from eaglelocal.server.openai.reply_schema import STREAMED
 from eaglelocal.server.openai.request_reader import EngineCall, read_chat

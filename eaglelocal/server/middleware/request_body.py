@@ -11,7 +11,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from eaglelocal.server.access import LOCAL
 from eaglelocal.server.http_errors import Problem, unavailable
 from eaglelocal.server.middleware.refusal import refuse
-from eaglelocal.server.request_encoding import encoding_problem
 
 MAX_BODY_BYTES = 32 * 2**20
 MAX_CONVERSATION_BYTES = 96 * 2**20  # 64 MiB of images are 90 MiB of base64 with line breaks, plus texts
@@ -25,6 +24,7 @@ LARGE_BYTES = 4 * 2**20  # larger bodies contain images
 MAX_LARGE = 8  # places for such bodies, held from the first byte until the answer ends
 PLACE_BYTES = 32 * 2**20  # a body takes one place for each started piece of this size
 MAX_VALUES = 2**20  # of JSON values in a large body: this many take 0.1 s and 100 MB to parse
+MAX_QUOTED_CHARS = 40
 BODY_TIMEOUT_S = 20.0  # for bodies that are not large
 
 
@@ -130,3 +130,14 @@ def replay_body(body: bytes, receive: Receive) -> Receive:
 
 def parse_length(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 19 else 2**63
+
+
+def encoding_problem(headers: Headers) -> Problem | None:
+    """Return a Problem that names the encoding of a compressed body, which could expand to any size; else None."""
+    given = ",".join(headers.getlist("content-encoding"))
+    codings = [coding.strip() for coding in given.split(",") if coding.strip()]
+    if all(coding.lower() == "identity" for coding in codings):
+        return None
+    named = ", ".join(codings)[:MAX_QUOTED_CHARS]
+    what = f"Content-Encoding {named} is not supported: send the body uncompressed"
+    return Problem(415, what, code="unsupported_encoding", headers={"Accept-Encoding": "identity"})

@@ -16,7 +16,7 @@ from eaglelocal.core.request import ChatRequest, EmbedRequest, Message, Ranking,
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.tools import Tool, ToolCall
 from eaglelocal.server.http_errors import Problem, unsupported
-from eaglelocal.server.json_values import to_json
+from eaglelocal.server.json_body import to_json
 from eaglelocal.server.openai.content import Content, check_images, decode_data_url, join_pieces
 from eaglelocal.server.openai.embedding_schema import RankingBody
 from eaglelocal.server.openai.response_format import read_constraint

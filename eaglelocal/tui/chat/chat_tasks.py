@@ -17,6 +17,7 @@ from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.session import ActiveModel, ModelChoice, Session
 from eaglelocal.conversation.slash_actions import ActionContext, LeaveChat, run_command
 from eaglelocal.conversation.slash_commands import Command, parse_command
+from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.tui.chat.chat_events import (
@@ -25,6 +26,7 @@ from eaglelocal.tui.chat.chat_events import (
     ConversationReplaced,
     Emit,
     ExitRequested,
+    LoadProgressed,
     ModelChanged,
     NoteWritten,
     QuestionRemoved,
@@ -33,7 +35,6 @@ from eaglelocal.tui.chat.chat_events import (
 )
 from eaglelocal.tui.chat.current_answer import CurrentAnswer
 from eaglelocal.tui.chat.engine_poller import is_joined_server
-from eaglelocal.tui.chat.event_output import EventOutput
 from eaglelocal.tui.key_bindings import CHAT_KEYS
 from eaglelocal.tui.panel.feed import Feed
 
@@ -204,3 +205,34 @@ class ChatTasks:
             self._saves = False
             self._emit(TaskFailed(error))
             self._emit(NoteWritten("conversations are no longer saved"))
+
+
+class EventProgressBar:
+    """A progress bar that ignores updates once it is finished."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit, self._is_finished = emit, False
+
+    def __call__(self, progress: LoadProgress) -> None:
+        if not self._is_finished:
+            self._emit(LoadProgressed(progress))
+
+    def finish(self) -> None:
+        self._is_finished = True
+        self._emit(LoadProgressed(None))
+
+
+class EventOutput:
+    """A `MessageOutput` whose messages become notes in the transcript."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+
+    def message(self, text: str = "") -> None:
+        self._emit(NoteWritten(text))
+
+    def note(self, text: str) -> None:
+        self._emit(NoteWritten(text))
+
+    def progress(self) -> EventProgressBar:
+        return EventProgressBar(self._emit)
