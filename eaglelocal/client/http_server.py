@@ -8,16 +8,24 @@ EngineSnapshot) and `restarts`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from eaglelocal.client.http_stream import NOT_REPORTED, read_speculation
 from eaglelocal.client.json_fields import amount, count, mapping, number, objects, text
-from eaglelocal.core.events import EngineInfo, EngineSnapshot
+from eaglelocal.core.events import NOTHING_YET, EngineInfo, EngineSnapshot
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.sampling import RECOMMENDED, is_valid_value
 from eaglelocal.core.stats import SpeculationStats
 from eaglelocal.errors import EngineError, RequestError
 
 OURS = "eaglelocal"  # `owned_by` of our models
+# fields of EngineSnapshot in `engine`, under their own names
+SNAPSHOT_COUNTS = (
+    *("steps", "prompt_tokens", "generated_tokens", "peak_rss_bytes"),
+    *("cached_tokens", "cache_cells", "reused_tokens", "swapped_bytes"),
+)
+SNAPSHOT_SECONDS = ("host_s", "native_s", "draft_s", "verify_s", "plain_s", "answer_s")
 
 
 def choose_model(reply: Mapping[str, object], requested: str, url: str) -> Mapping[str, object]:
@@ -93,24 +101,12 @@ def read_snapshot(snapshot: Mapping[str, object], *, running: int, num_generated
     if not engine:
         stats = SpeculationStats(reason=NOT_REPORTED)
         return EngineSnapshot(running, 0, 0, 0, num_generated, stats, 0.0, 0.0, 0)
-    return EngineSnapshot(
-        running=count(engine, "running"),
-        waiting=count(engine, "waiting"),
-        steps=count(engine, "steps"),
-        prompt_tokens=count(engine, "prompt_tokens"),
-        generated_tokens=count(engine, "generated_tokens"),
-        speculation=read_speculation(mapping(engine.get("speculation"))),
-        host_s=amount(engine, "host_s"),
-        native_s=amount(engine, "native_s"),
-        peak_rss_bytes=count(engine, "peak_rss_bytes"),
-        draft_s=amount(engine, "draft_s"),
-        verify_s=amount(engine, "verify_s"),
-        cached_tokens=count(engine, "cached_tokens"),
-        cache_cells=count(engine, "cache_cells"),
+    counts: dict[str, Any] = {name: count(engine, name) for name in ("running", "waiting", *SNAPSHOT_COUNTS)}
+    seconds = {name: amount(engine, name) for name in SNAPSHOT_SECONDS}
+    return replace(
+        NOTHING_YET,
         engine_pid=count(engine, "pid"),
-        plain_s=amount(engine, "plain_s"),
-        answer_s=amount(engine, "answer_s"),
-        reused_tokens=count(engine, "reused_tokens"),
-        swapped_bytes=count(engine, "swapped_bytes"),
+        speculation=read_speculation(mapping(engine.get("speculation"))),
         spec=text(engine, "spec"),
+        **counts | seconds,
     )

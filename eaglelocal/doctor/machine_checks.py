@@ -196,8 +196,8 @@ def _raise_memory_limit(machine: Machine) -> str:
     """Return the command that doubles the container's memory limit, up to all memory; empty if none is known."""
     limit, installed = machine.memory.limit_bytes or 0, machine.memory.installed_bytes or 0
     gib = max(min(2 * limit, installed) >> 30, 1)
-    commands = {"docker": f"docker update --memory {gib}g --memory-swap {gib}g CONTAINER"}
-    return commands.get(machine.system.container or "", "")
+    command = f"docker update --memory {gib}g --memory-swap {gib}g CONTAINER"
+    return command if machine.system.container == "docker" else ""
 
 
 def _list_processes(machine: Machine) -> str:
@@ -206,5 +206,4 @@ def _list_processes(machine: Machine) -> str:
 
 def _raise_cpu_limit(machine: Machine) -> str:
     cores = machine.cpu.physical_cores or machine.cpu.logical_cores or 1
-    commands = {"docker": f"docker update --cpus {cores} CONTAINER"}
-    return commands.get(machine.system.container or "", "")
+    return f"docker update --cpus {cores} CONTAINER" if machine.system.container == "docker" else ""

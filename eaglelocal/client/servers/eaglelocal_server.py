@@ -17,6 +17,11 @@ from eaglelocal.client.server_reading import (
 from eaglelocal.client.servers.connection import KeepAliveConnection
 
 KIND = "eaglelocal"
+ENGINE_TOTALS = (
+    *("prompt_tokens", "generated_tokens", "emitted_tokens"),
+    *("draft_s", "verify_s", "host_s", "plain_s", "answer_s"),
+)
+DRAFT_TOTALS = ("drafts", "draft_tokens", "accepted_tokens")
 
 
 class EaglelocalServer:
@@ -69,19 +74,10 @@ def _totals(engine: Mapping[str, object]) -> ServerTotals:
     stats = mapping(engine.get("speculation"))
     return ServerTotals(
         process=str(engine.get("pid", "")),
-        prompt_tokens=number(engine, "prompt_tokens"),
         cached_prompt_tokens=number(engine, "reused_tokens"),
-        generated_tokens=number(engine, "generated_tokens"),
-        drafts=number(stats, "drafts"),
-        draft_tokens=number(stats, "draft_tokens"),
-        accepted_tokens=number(stats, "accepted_tokens"),
-        emitted_tokens=number(engine, "emitted_tokens"),
         per_position=numbers(stats, "accepted_per_position"),
-        draft_s=number(engine, "draft_s"),
-        verify_s=number(engine, "verify_s"),
-        host_s=number(engine, "host_s"),
-        plain_s=number(engine, "plain_s"),
-        answer_s=number(engine, "answer_s"),
+        **{name: number(engine, name) for name in ENGINE_TOTALS},
+        **{name: number(stats, name) for name in DRAFT_TOTALS},
     )
 
 

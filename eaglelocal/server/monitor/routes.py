@@ -14,6 +14,7 @@ from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from eaglelocal.client.http_server import SNAPSHOT_COUNTS, SNAPSHOT_SECONDS
 from eaglelocal.core.events import EngineSnapshot
 from eaglelocal.core.sampling import RECOMMENDED, SamplingParams, fill_recommended
 from eaglelocal.core.stats import encode_stats
@@ -127,21 +128,8 @@ def model_fields(loaded: LoadedModel, defaults: SamplingParams) -> dict[str, obj
 def engine_fields(snapshot: EngineSnapshot) -> dict[str, object]:
     return {
         "pid": snapshot.engine_pid,
-        "steps": snapshot.steps,
-        "prompt_tokens": snapshot.prompt_tokens,
-        "generated_tokens": snapshot.generated_tokens,
-        "host_s": snapshot.host_s,
-        "native_s": snapshot.native_s,
-        "draft_s": snapshot.draft_s,
-        "verify_s": snapshot.verify_s,
-        "peak_rss_bytes": snapshot.peak_rss_bytes,
-        "cached_tokens": snapshot.cached_tokens,
-        "cache_cells": snapshot.cache_cells,
+        **{name: getattr(snapshot, name) for name in (*SNAPSHOT_COUNTS, *SNAPSHOT_SECONDS)},
         "miscounted_slots": snapshot.miscounted_slots,
-        "reused_tokens": snapshot.reused_tokens,
-        "swapped_bytes": snapshot.swapped_bytes,
-        "plain_s": snapshot.plain_s,
-        "answer_s": snapshot.answer_s,
         "emitted_tokens": snapshot.speculation.emitted_tokens,
         "spec": snapshot.spec,
         "speculation": encode_stats(snapshot.speculation),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_serializer, model_validator
@@ -85,7 +84,7 @@ def supported_tools(tools: Iterable[Any]) -> list[Any]:
 # a namespace cannot contain another one
 Function = Annotated[FunctionTool, Tag("function")]
 Other = Annotated[OtherTool, Tag("other")]
-NamespaceTool = Annotated[Function | Other, Discriminator(partial(tool_kind, kinds=("function",)))]
+NamespaceTool = Annotated[Function | Other, Discriminator(lambda tool: tool_kind(tool, ("function",)))]
 
 
 class Namespace(Body):

@@ -66,7 +66,7 @@ class ChatView:
     # ---- figures
     def draw(self, now: float) -> bool:
         """Draw what has changed since the last call. Return True while an answer or a task is running."""
-        widgets = self._widgets
+        widgets, activity = self._widgets, self._controller.activity
         self._writer.draw_answer()
         if not 0.0 <= now - self._framed_at < FIGURES_S:
             self._frame, self._framed_at = self.feed.make_frame(now, seconds=60), now
@@ -77,10 +77,10 @@ class ChatView:
         frame = None if widgets.panel.display else self._frame  # the panel shows the same
         width = widgets.status.content_size.width
         widgets.status.show_lines(
-            [format_status(self._progress, self._engine_state, self._controller, frame, width, self._glyphs)]
+            [format_status(self._progress, self._engine_state, activity, frame, width, self._glyphs)]
         )
-        widgets.prompt.show_waiting(self._controller.waiting)
-        return self._frame.is_moving or self._controller.is_busy
+        widgets.prompt.show_waiting(activity.waiting)
+        return self._frame.is_moving or activity.is_busy
 
     # ---- events
     def show(self, event: ChatEvent) -> None:

@@ -11,6 +11,7 @@ from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
 from eaglelocal.probe.load_gauges import GpuGauge, MachineGauge
 from eaglelocal.tui.duration_text import format_duration
 from eaglelocal.tui.glyphs import Glyphs
+from eaglelocal.tui.monitor.log_changes import explain_missing
 from eaglelocal.tui.monitor.table_text import TableView, arrange_rows, format_row, format_titles
 from eaglelocal.tui.panel.feed import PanelFrame
 from eaglelocal.tui.panel.panel_text import UNKNOWN, format_count, format_panel, format_percent
@@ -121,20 +122,13 @@ def format_gpu(gpu: GpuGauge, glyphs: Glyphs) -> str:
     return f"{format_percent(gpu.load)}, {_format_bytes_of(gpu.used_bytes, gpu.total_bytes)}, {power}, {heat}"
 
 
-def format_missing_flags(reading: ServerReading) -> Line:
-    """Return a line that names the server's flags that would report more."""
-    if not reading.missing:
-        return EMPTY
-    return make_line((f"{reading.kind} reports more when started with {' '.join(reading.missing)}", "quiet"))
-
-
 def format_snapshot(snapshot: MonitorSnapshot, width: int, glyphs: Glyphs, *, max_rows: int = 20) -> str:
     """Return one frame of the monitor as plain text."""
     reading = snapshot.frame.reading
     lines = [*format_header(snapshot, width, glyphs), EMPTY, *format_panel(snapshot.frame, width, 14, glyphs), EMPTY]
     if reading is not None:
         lines += format_table(reading, TableView(), width, max_rows, glyphs)
-        lines.append(format_missing_flags(reading))
+        lines.append(make_line((explain_missing(reading), "quiet")) if reading.missing else EMPTY)
     return "\n".join(map(plain_text, lines)).rstrip()
 
 

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from eaglelocal.client.server_reading import DISCONNECTED, DraftingState, ServerReading, ServerTotals
+from eaglelocal.client.server_reading import DISCONNECTED, DraftingState, ServerReading, ServerTotals, count_drafts
 from eaglelocal.core.events import Failed, Finished, RequestEvent, SpeculationChanged, Started, Tokens
 from eaglelocal.core.stats import SpeculationStats, sum_stats
 from eaglelocal.tui.panel.rate_meter import History, Rate
@@ -213,20 +213,10 @@ class Feed:
         if self._reading is None or self._reading.totals.drafts is None:
             self._answer_stats = sum_stats([self._answer_stats, finished.speculation])
             self._drafting = DraftingState(state=finished.speculation.state, reason=finished.speculation.reason)
-            self._totals = _make_totals(self._answer_stats)
+            self._totals = count_drafts(self._answer_stats)
             self._samples = deque([ServerTotals()], maxlen=MAX_SAMPLES)
 
 
 def _count_work(totals: ServerTotals) -> float:
     """Return the work done so far: generated tokens, or drafted ones if those are not reported."""
     return totals.generated_tokens or totals.draft_tokens or 0.0
-
-
-def _make_totals(stats: SpeculationStats) -> ServerTotals:
-    return ServerTotals(
-        drafts=stats.drafts,
-        draft_tokens=stats.draft_tokens,
-        accepted_tokens=stats.accepted_tokens,
-        emitted_tokens=stats.emitted_tokens,
-        per_position=tuple(map(float, stats.accepted_per_position)) or None,
-    )
