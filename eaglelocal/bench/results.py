@@ -12,7 +12,7 @@ from statistics import median
 
 from eaglelocal.bench.measure import PLAIN, TaskResult
 from eaglelocal.bench.prompt_run import AnswerRecord
-from eaglelocal.bench.statistics import Bound, bounded_mean, geometric_mean
+from eaglelocal.bench.statistics import Bound, bound_mean, geometric_mean
 from eaglelocal.bench.text_identity import Difference
 from eaglelocal.core.request import DraftPolicy, Spec
 from eaglelocal.core.stats import sum_stats
@@ -84,7 +84,7 @@ def evaluate_category(results: Sequence[TaskResult], side: str) -> CategoryResul
         category=results[0].task.category,
         concurrency=results[0].task.concurrency,
         side=side,
-        speedup=bounded_mean([compute_ratios(pairs, side, PLAIN)]) if pairs else None,
+        speedup=bound_mean([compute_ratios(pairs, side, PLAIN)]) if pairs else None,
         plain_tok_s=median([result.phases[PLAIN].tok_s for result in pairs]) if pairs else None,
         tok_s=median([result.phases[side].tok_s for result in pairs]) if pairs else None,
         acceptance_length=mean_acceptance_length(answers),
@@ -141,9 +141,9 @@ def mean_ratio(results: Sequence[TaskResult], side: str, other: str) -> Bound | 
     measured = [select_measured(own, side, other) for own in group_results(results).values()]
     categories = [own for own in measured if own]
     if len(categories) == 1:
-        return bounded_mean([compute_ratios(categories[0], side, other)])
+        return bound_mean([compute_ratios(categories[0], side, other)])
     means = [[geometric_mean(repeats) for repeats in group_ratios(own, side, other)] for own in categories]
-    return bounded_mean(means) if means else None
+    return bound_mean(means) if means else None
 
 
 def summarize(results: Sequence[TaskResult], runs: Sequence[CategoryResult], sides: Sequence[str]) -> list[Summary]:

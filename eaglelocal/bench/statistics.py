@@ -53,7 +53,7 @@ def geometric_mean(ratios: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
-def bounded_mean(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Bound:
+def bound_mean(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Bound:
     """Return the geometric mean of the groups' geometric means, with bounds.
 
     If every group has one unit, they are treated as one sample. Example: [[2.0, 2.0], [1.0, 1.0]] -> 1.41, and

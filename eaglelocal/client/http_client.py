@@ -131,7 +131,7 @@ class HttpClient:
                 exchange.request.id, EngineError(f"{self._url} broke the connection: {error or type(error).__name__}")
             )
         if exchange.is_cancelled:
-            last = exchange.answer.finished(exchange.request.id, "cancelled")
+            last = exchange.answer.make_finished(exchange.request.id, "cancelled")
         with self._lock:
             del self._running[exchange.request.id]
             self._num_generated += exchange.answer.num_tokens
@@ -147,7 +147,7 @@ class HttpClient:
             exchange.emit(exchange.answer.flush(time.perf_counter()))
         if not exchange.answer.finish_reason:
             raise EngineError(f"{self._url} ended the stream before the end of the answer")
-        return exchange.answer.finished(exchange.request.id)
+        return exchange.answer.make_finished(exchange.request.id)
 
     def _send_request(self, connection: http.client.HTTPConnection, exchange: _Exchange) -> Iterator[str]:
         """Send a request, again without llama.cpp's fields if they are rejected; return the data lines of the reply."""

@@ -168,7 +168,7 @@ class StreamedAnswer:
         reported = amount(self.llama_timings, "predicted_n") or amount(self.usage, "completion_tokens")
         return int(reported or self.num_flagged_tokens or len(self.arrivals))
 
-    def finished(self, request_id: str, reason: str = "") -> Finished:
+    def make_finished(self, request_id: str, reason: str = "") -> Finished:
         details = mapping(self.usage.get("prompt_tokens_details"))
         cached = amount(self.llama_timings, "cache_n") or amount(details, "cached_tokens")
         return Finished(

@@ -90,15 +90,15 @@ def build_openapi(app: FastAPI) -> dict[str, Any]:
 
 
 def _add_exception_handlers(app: FastAPI) -> None:
-    app.add_exception_handler(RequestValidationError, _handle_as(validation_errors.validation_problem))
-    app.add_exception_handler(HTTPException, _handle_as(validation_errors.http_problem))
+    app.add_exception_handler(RequestValidationError, _make_handler(validation_errors.validation_problem))
+    app.add_exception_handler(HTTPException, _make_handler(validation_errors.http_problem))
     app.add_exception_handler(404, _not_found)
-    app.add_exception_handler(Problem, _handle_as(to_problem))
-    app.add_exception_handler(EagleLocalError, _handle_as(to_problem))
-    app.add_exception_handler(Exception, _handle_as(to_problem))
+    app.add_exception_handler(Problem, _make_handler(to_problem))
+    app.add_exception_handler(EagleLocalError, _make_handler(to_problem))
+    app.add_exception_handler(Exception, _make_handler(to_problem))
 
 
-def _handle_as(convert: Callable[[Exception], Problem]) -> Callable[[Request, Exception], JSONResponse]:
+def _make_handler(convert: Callable[[Exception], Problem]) -> Callable[[Request, Exception], JSONResponse]:
     def handle(request: Request, error: Exception) -> JSONResponse:
         return _error_response(request, convert(error))
 

@@ -33,7 +33,7 @@ _KNOWN_LINE = re.compile(
 )
 _FRAME_LINE = re.compile(r'\s*File "[^"]*", line \d+ in \w+|\s*File "[^"]*", line \d+, in [\w.<>]+')
 _EXCEPTION_LINE = re.compile(r"\s*([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning))(: .*)?$")
-# the message that as_engine_error makes of an unexpected error: the part after the type may quote the request
+# the message that make_engine_error makes of an unexpected error: the part after the type may quote the request
 _UNEXPECTED = re.compile(r"(the engine failed(?: on the request| to load)?: \w+): .*", re.DOTALL)
 
 

@@ -52,6 +52,7 @@ class Samples:
     def read_totals(self, prefix: str, *, process: str, cached: float | None, generated: float | None) -> ServerTotals:
         """Return the totals of a server; llama-server and vLLM have the same names for those of drafts."""
         draft = f"{prefix}spec_decode_num_"
+        per_position = f"{draft}accepted_tokens_per_pos"
         return ServerTotals(
             process=process,
             prompt_tokens=self.total(f"{prefix}prompt_tokens_total"),
@@ -60,10 +61,12 @@ class Samples:
             drafts=self.total(f"{draft}drafts_total", f"{draft}drafts"),
             draft_tokens=self.total(f"{draft}draft_tokens_total", f"{draft}draft_tokens"),
             accepted_tokens=self.total(f"{draft}accepted_tokens_total", f"{draft}accepted_tokens"),
-            per_position=self.by_position(f"{draft}accepted_tokens_per_pos_total", f"{draft}accepted_tokens_per_pos"),
+            per_position=self.read_positions(
+                f"{draft}accepted_tokens_per_pos_total", f"{draft}accepted_tokens_per_pos"
+            ),
         )
 
-    def by_position(self, *names: str) -> tuple[float, ...] | None:
+    def read_positions(self, *names: str) -> tuple[float, ...] | None:
         """Return the sums by the label `position`, from 0."""
         for name in names:
             found: dict[int, float] = defaultdict(float)

@@ -33,10 +33,10 @@ from eaglelocal.server.openai.unsupported_fields import (
     NO_LOGPROBS,
     ONE_ANSWER,
     FieldNames,
+    redirect,
+    redirect_format,
     refuse,
     refuse_misplaced_format,
-    renamed,
-    renamed_format,
 )
 from eaglelocal.server.routing import BodyRoute
 from eaglelocal.server.server_state import ServerState
@@ -55,12 +55,12 @@ WORDS = FieldNames(
     format="output_config.format (json_schema)",
     stops="stop_sequences",
     foreign={
-        **renamed("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict"),
-        **renamed_format("output_config.format", "output_config", "output_format"),
+        **redirect("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict"),
+        **redirect_format("output_config.format", "output_config", "output_format"),
         **dict.fromkeys(("logprobs", "top_logprobs"), NO_LOGPROBS),
         "chat_template_kwargs": "use thinking and output_config.effort to set the template's values",
-        **renamed("output_config.effort", "reasoning_effort"),
-        **renamed("stop_sequences", "stop"),
+        **redirect("output_config.effort", "reasoning_effort"),
+        **redirect("stop_sequences", "stop"),
         "n": ONE_ANSWER,
     },
 )

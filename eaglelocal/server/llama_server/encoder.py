@@ -92,14 +92,14 @@ class LlamaServerEncoder(AnswerEncoder):
         """Return the requested fields; a path such as `timings/prompt_n` is its own key, missing ones are left out."""
         if not self._fields:
             return reply
-        found = ((path, value_at(reply, path.split("/"))) for path in self._fields)
+        found = ((path, find_value(reply, path.split("/"))) for path in self._fields)
         return {path: value for path, value in found if value is not MISSING}
 
 
 MISSING = object()
 
 
-def value_at(value: object, path: Sequence[str]) -> object:
+def find_value(value: object, path: Sequence[str]) -> object:
     for name in path:
         value = value.get(name, MISSING) if isinstance(value, dict) else MISSING
     return value

@@ -94,7 +94,9 @@ async def take_snapshot(server: ServerState) -> dict[str, object]:
         "model": None if loaded is None else model_fields(loaded, server.defaults),
         "models": list(server.models.names.shown),
         "loaded": [
-            loaded_row(one, engines[one.name], server.defaults) for one in server.models.loaded if one.name in engines
+            encode_loaded_model(one, engines[one.name], server.defaults)
+            for one in server.models.loaded
+            if one.name in engines
         ],
         "running": sum(choice.started is not None for _, choice in server.active.values()),
         "waiting": sum(choice.started is None for _, choice in server.active.values()),
@@ -106,7 +108,7 @@ async def take_snapshot(server: ServerState) -> dict[str, object]:
     }
 
 
-def loaded_row(one: LoadedModel, engine: EngineSnapshot, defaults: SamplingParams) -> dict[str, object]:
+def encode_loaded_model(one: LoadedModel, engine: EngineSnapshot, defaults: SamplingParams) -> dict[str, object]:
     """Return a loaded model's info, its use, and its engine's totals."""
     return model_fields(one, defaults) | {
         "state": one.client.state,

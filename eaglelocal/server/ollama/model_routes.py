@@ -85,7 +85,7 @@ async def show(body: ShowBody, server: Server) -> ShowReply:
         details=model_details(name, info),
         model_info=model_info(name, info),
         capabilities=capabilities,
-        modified_at=started_at(server),
+        modified_at=format_start_time(server),
     )
 
 
@@ -130,7 +130,7 @@ def model_card(server: ServerState, listed: str) -> OllamaCard:
     return OllamaCard(
         name=tag,
         model=tag,
-        modified_at=started_at(server),
+        modified_at=format_start_time(server),
         size=info.model_bytes if info else 0,
         digest=name_digest(name),
         details=model_details(name, info),
@@ -181,5 +181,5 @@ def name_digest(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()
 
 
-def started_at(server: ServerState) -> str:
+def format_start_time(server: ServerState) -> str:
     return timestamp(datetime.fromtimestamp(server.started_at, UTC))

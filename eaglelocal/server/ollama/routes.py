@@ -48,7 +48,7 @@ from eaglelocal.server.openai.content import Content, decode_base64, decode_data
 from eaglelocal.server.openai.embedding_routes import respond_with_embeddings, split_vectors, to_floats
 from eaglelocal.server.openai.request_reader import EngineCall, new_id, read_chat, read_completion, read_embedding
 from eaglelocal.server.openai.schema import CompletionBody, SamplingGiven
-from eaglelocal.server.openai.unsupported_fields import ONE_ANSWER, FieldNames, refuse, renamed, renamed_format
+from eaglelocal.server.openai.unsupported_fields import ONE_ANSWER, FieldNames, redirect, redirect_format, refuse
 from eaglelocal.server.routing import JsonRoute
 from eaglelocal.server.server_state import ServerState
 from eaglelocal.server.translation import FieldTranslation, name_chat_fields, validate_chat
@@ -69,13 +69,13 @@ WORDS = FieldNames(
     stops="options.stop",
     weights="options.logit_bias",
     foreign={
-        **renamed("options.num_predict", "max_completion_tokens", "max_output_tokens", "n_predict"),
-        **renamed("options.stop", "stop_sequences"),
-        **renamed_format("format", "format"),
+        **redirect("options.num_predict", "max_completion_tokens", "max_output_tokens", "n_predict"),
+        **redirect("options.stop", "stop_sequences"),
+        **redirect_format("format", "format"),
         "n": ONE_ANSWER,
     },
 )
-OUTSIDE = {**renamed("num_predict", "max_tokens"), "format": "format belongs beside the options, not in them"}
+OUTSIDE = {**redirect("num_predict", "max_tokens"), "format": "format belongs beside the options, not in them"}
 IN_OPTIONS = replace(WORDS, foreign={**WORDS.foreign, **OUTSIDE})
 PROMPT_FIELDS = FIELDS | {"messages": "prompt"}
 STREAMED: dict[int | str, dict[str, Any]] = {

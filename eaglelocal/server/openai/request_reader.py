@@ -32,7 +32,7 @@ from eaglelocal.server.openai.schema import (
     MessageGiven,
     ToolGiven,
 )
-from eaglelocal.server.openai.tool_choice import allowed_tools, read_tool_choice
+from eaglelocal.server.openai.tool_choice import read_tool_choice, select_allowed_tools
 from eaglelocal.server.openai.unsupported_fields import refuse
 
 ONLY_FUNCTIONS = "this server calls only functions of the client"
@@ -67,7 +67,7 @@ def read_chat(body: ChatBody, defaults: SamplingParams, owner: str) -> EngineCal
         raise Problem(400, "top_logprobs needs logprobs: true", parameter="top_logprobs")
     if body.logprobs:
         params = dataclasses.replace(params, logprobs=body.top_logprobs or 0)
-    tools = allowed_tools(body, tuple(read_tool(tool, i) for i, tool in enumerate(body.tools or ())))
+    tools = select_allowed_tools(body, tuple(read_tool(tool, i) for i, tool in enumerate(body.tools or ())))
     request = ChatRequest(
         id=new_id(),
         messages=tuple(read_message(message, i) for i, message in enumerate(body.messages)),

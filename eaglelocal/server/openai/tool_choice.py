@@ -10,7 +10,7 @@ USES = {**{use.value: use for use in ToolUse}, "any": ToolUse.REQUIRED}
 ALLOWED = "allowed_tools"
 
 
-def allowed_tools(body: ChatBody, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
+def select_allowed_tools(body: ChatBody, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
     """Return the tools that `tool_choice` allows; allowed tools that are no functions are ignored."""
     given = body.tool_choice
     if not isinstance(given, NamedTool) or given.type != ALLOWED:

@@ -56,12 +56,12 @@ class FieldNames:
     foreign: Mapping[str, str] = field(default_factory=dict)
 
 
-def renamed(name: str, *others: str) -> dict[str, str]:
+def redirect(name: str, *others: str) -> dict[str, str]:
     """Return other names of one field, with an error that gives its name in this API."""
     return dict.fromkeys(others, f"it is called {name} here")
 
 
-def renamed_format(name: str, *own: str) -> dict[str, str]:
+def redirect_format(name: str, *own: str) -> dict[str, str]:
     """Return other APIs' names of the answer's format, with errors; not the route's `own` ones."""
     foreign = [other for other in FORMATS if other not in own]
     nested = dict.fromkeys(CONTAIN_FORMAT, f"the format in it belongs in {name}")
@@ -70,9 +70,9 @@ def renamed_format(name: str, *own: str) -> dict[str, str]:
 
 CHAT = FieldNames(
     foreign={
-        **renamed("max_tokens", "max_output_tokens"),
-        **renamed("stop", "stop_sequences"),
-        **renamed_format("response_format", "response_format"),
+        **redirect("max_tokens", "max_output_tokens"),
+        **redirect("stop", "stop_sequences"),
+        **redirect_format("response_format", "response_format"),
     }
 )
 

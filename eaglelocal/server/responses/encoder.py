@@ -10,7 +10,7 @@ from eaglelocal.core.tools import CallPart
 from eaglelocal.server.answer_encoder import DONE, AnswerEncoder, encode_named_event, is_json_object
 from eaglelocal.server.answer_state import AnswerState, Delta, DeltaPart, ReasoningRun, TextRun
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.responses.schema import ResponsesBody, supported_tools
+from eaglelocal.server.responses.schema import ResponsesBody, select_supported_tools
 from eaglelocal.server.usage import encode_statistics
 
 Event = dict[str, object]
@@ -206,7 +206,7 @@ class ResponsesEncoder(AnswerEncoder):
             "store": body.is_stored,
             "temperature": choice.params.temperature,
             "tool_choice": body.model_dump(include={"tool_choice"}, exclude_none=True).get("tool_choice", "auto"),
-            "tools": [tool.model_dump() for tool in supported_tools(body.tools or ())],
+            "tools": [tool.model_dump() for tool in select_supported_tools(body.tools or ())],
             "top_p": choice.params.top_p,
             "usage": None,
         }

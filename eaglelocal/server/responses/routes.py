@@ -23,10 +23,10 @@ from eaglelocal.server.openai.unsupported_fields import (
     NO_LOGPROBS,
     ONE_ANSWER,
     FieldNames,
+    redirect,
+    redirect_format,
     refuse,
     refuse_misplaced_format,
-    renamed,
-    renamed_format,
 )
 from eaglelocal.server.response_writer import ResponseWriter
 from eaglelocal.server.responses.encoder import ResponsesEncoder
@@ -58,11 +58,11 @@ WORDS = FieldNames(
     format="text.format (json_schema)",
     limit="max_output_tokens",
     foreign={
-        **renamed("max_output_tokens", "max_tokens", "max_completion_tokens", "n_predict"),
-        **renamed("stop", "stop_sequences"),
-        **renamed_format("text.format", "text"),
+        **redirect("max_output_tokens", "max_tokens", "max_completion_tokens", "n_predict"),
+        **redirect("stop", "stop_sequences"),
+        **redirect_format("text.format", "text"),
         **dict.fromkeys(("logprobs", "top_logprobs"), NO_LOGPROBS),
-        **renamed("reasoning.effort", "reasoning_effort"),
+        **redirect("reasoning.effort", "reasoning_effort"),
         "n": ONE_ANSWER,
     },
 )

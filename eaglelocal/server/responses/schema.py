@@ -77,7 +77,7 @@ def tool_kind(tool: object, kinds: tuple[str, ...] = ("function", "namespace")) 
     return kind if kind in kinds else "other"
 
 
-def supported_tools(tools: Iterable[Any]) -> list[Any]:
+def select_supported_tools(tools: Iterable[Any]) -> list[Any]:
     return [tool for tool in tools if not isinstance(tool, OtherTool)]
 
 
@@ -96,11 +96,11 @@ class Namespace(Body):
     tools: Annotated[list[NamespaceTool], Field(max_length=MAX_NAMESPACE_TOOLS)]
 
     @field_serializer("tools")
-    def known_tools(self, tools: list[NamespaceTool]) -> list[Any]:
-        return supported_tools(tools)
+    def serialize_tools(self, tools: list[NamespaceTool]) -> list[Any]:
+        return select_supported_tools(tools)
 
 
-def described_tools(namespace: Namespace) -> Iterator[FunctionTool | OtherTool]:
+def describe_tools(namespace: Namespace) -> Iterator[FunctionTool | OtherTool]:
     """Yield a namespace's tools. Templates have no namespaces, so the first function also gets its description."""
     description = f"{namespace.name}: {namespace.description}" if namespace.description else ""
     for tool in namespace.tools:
@@ -200,7 +200,7 @@ class ResponsesBody(SamplingGiven, Elsewhere):
             if isinstance(tool, FunctionTool):
                 yield f"tools.{i}", "", tool
             elif isinstance(tool, Namespace):
-                for j, one in enumerate(described_tools(tool)):
+                for j, one in enumerate(describe_tools(tool)):
                     if isinstance(one, FunctionTool):
                         yield f"tools.{i}.tools.{j}", tool.name, one
 

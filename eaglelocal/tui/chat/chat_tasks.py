@@ -59,7 +59,7 @@ class SessionState:
     settings: tuple[ActiveModel, str, SamplingParams]  # model, system message, sampling
 
     @classmethod
-    def of(cls, session: Session) -> SessionState:
+    def capture(cls, session: Session) -> SessionState:
         conversation = session.conversation
         settings = (session.model, conversation.system, session.params)
         return cls(conversation, len(conversation.turns), settings)
@@ -160,7 +160,7 @@ class ChatTasks:
         return self._session
 
     def _run_command(self, session: Session, command: Command) -> None:
-        before = SessionState.of(session)
+        before = SessionState.capture(session)
         context = ActionContext(
             session, self._output, self._folder, lambda text: self._emit(TextCopied(text)), CHAT_KEYS
         )
@@ -176,7 +176,7 @@ class ChatTasks:
             self.ask(question)
 
     def _emit_changes(self, session: Session, before: SessionState) -> None:
-        now = SessionState.of(session)
+        now = SessionState.capture(session)
         if now.conversation is not before.conversation or now.num_turns == 0 < before.num_turns:
             self._emit(ConversationReplaced(tuple(now.conversation.turns), now.conversation.name))
         if now.settings != before.settings:

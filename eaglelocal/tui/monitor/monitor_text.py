@@ -108,7 +108,7 @@ def format_machine(snapshot: MonitorSnapshot, width: int, glyphs: Glyphs) -> Lin
     heat = "" if machine.temperature_c is None else f", {machine.temperature_c:.0f} {glyphs.degrees}"
     first = [
         ("CPU", f"{format_percent(machine.cpu_load)}{heat}"),
-        ("RAM", _format_bytes_of(machine.used_bytes, machine.total_bytes)),
+        ("RAM", _format_used_bytes(machine.used_bytes, machine.total_bytes)),
     ]
     whole = [*first, *((f"GPU{gpu.index}", format_gpu(gpu, glyphs)) for gpu in machine.gpus)]
     if sum(len(label) + len(value) + 3 for label, value in whole) - 2 <= width:
@@ -119,7 +119,7 @@ def format_machine(snapshot: MonitorSnapshot, width: int, glyphs: Glyphs) -> Lin
 def format_gpu(gpu: GpuGauge, glyphs: Glyphs) -> str:
     power = UNKNOWN if gpu.power_w is None else f"{gpu.power_w:.0f} W"
     heat = UNKNOWN if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} {glyphs.degrees}"
-    return f"{format_percent(gpu.load)}, {_format_bytes_of(gpu.used_bytes, gpu.total_bytes)}, {power}, {heat}"
+    return f"{format_percent(gpu.load)}, {_format_used_bytes(gpu.used_bytes, gpu.total_bytes)}, {power}, {heat}"
 
 
 def format_snapshot(snapshot: MonitorSnapshot, width: int, glyphs: Glyphs, *, max_rows: int = 20) -> str:
@@ -174,7 +174,7 @@ def _format_bytes(value: float | None) -> str:
     return f"{value / GIB:.1f} GiB" if value >= GIB else f"{value / MIB:.0f} MiB"
 
 
-def _format_bytes_of(used: float | None, total: float | None) -> str:
+def _format_used_bytes(used: float | None, total: float | None) -> str:
     if used is None or total is None:
         return _format_bytes(used)
     return f"{used / GIB:.1f}/{total / GIB:.1f} GiB"

@@ -33,7 +33,7 @@ class TableView:
     is_reversed: bool = False
     filter: str = ""  # rows with this in owner, state, model or id
 
-    def with_next_sort(self, columns: Sequence[Column]) -> TableView:
+    def choose_next_sort(self, columns: Sequence[Column]) -> TableView:
         titles = ["", *(column.title for column in columns)]
         index = titles.index(self.sort) if self.sort in titles else 0
         return TableView(titles[(index + 1) % len(titles)], self.is_reversed, self.filter)

@@ -145,7 +145,7 @@ class Feed:
         last = self._find_last_answer(self._reading)
         if last is not None and last.timings.decode_tok_s:
             return last.timings.decode_tok_s  # more exact than readings, which are seconds apart
-        return self._rate.per_second(now) or self._rate.last or average or 0.0
+        return self._rate.compute_rate(now) or self._rate.last or average or 0.0
 
     def _start(self, request_id: str, prompt_tokens: int) -> None:
         if not self._running:

@@ -41,13 +41,13 @@ class Rate:
         while len(self._marks) > 2 and now - self._marks[1][0] >= WINDOW_S:
             self._marks.popleft()
         if has_moved:
-            self.last = self.per_second(now) or self.last
+            self.last = self.compute_rate(now) or self.last
 
     def is_moving(self, now: float) -> bool:
         gap = self._marks[-1][0] - self._marks[-2][0] if len(self._marks) > 1 else 0.0
         return now - self._moved_at < max(SILENCE_S, SILENCE_GAPS * gap)
 
-    def per_second(self, now: float) -> float:
+    def compute_rate(self, now: float) -> float:
         """Return the rate per second; 0.0 if nothing was counted lately."""
         if len(self._marks) < 2 or not self.is_moving(now):
             return 0.0
