@@ -46,11 +46,6 @@ OTHER_NAMES: Mapping[str, str] = {  # names of the same commands in other progra
     "/?": "/help",
     "/bye": "/exit",
     "/quit": "/exit",
-    "/q": "/exit",
-    "/new": "/clear",
-    "/reset": "/clear",
-    "/again": "/retry",
-    "/regenerate": "/retry",
 }
 
 LINE_KEYS: Mapping[str, str] = {

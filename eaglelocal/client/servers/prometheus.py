@@ -61,9 +61,7 @@ class Samples:
             drafts=self.total(f"{draft}drafts_total", f"{draft}drafts"),
             draft_tokens=self.total(f"{draft}draft_tokens_total", f"{draft}draft_tokens"),
             accepted_tokens=self.total(f"{draft}accepted_tokens_total", f"{draft}accepted_tokens"),
-            per_position=self.read_positions(
-                f"{draft}accepted_tokens_per_pos_total", f"{draft}accepted_tokens_per_pos"
-            ),
+            per_position=self.read_positions(f"{per_position}_total", per_position),
         )
 
     def read_positions(self, *names: str) -> tuple[float, ...] | None:
