@@ -25,7 +25,7 @@ from eaglelocal.client.http_stream import Dialect, StreamedAnswer, build_request
 from eaglelocal.client.json_fields import count, mapping
 from eaglelocal.client.server_reading import DISCONNECTED
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished, TextPiece, Tokens
-from eaglelocal.core.json_text import read_json
+from eaglelocal.core.json_text import read_object
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.surrogates import join_in_json
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError, UsageError
@@ -185,12 +185,9 @@ class HttpClient:
         if response.status != http.client.OK:
             raise refusal(self._url, response.status, body)
         try:
-            reply = read_json(body)
+            return mapping(join_in_json(read_object(body)))
         except ValueError:
-            reply = None
-        if not isinstance(reply, dict):
-            raise EngineError(f"{self._url}{path} does not answer with a JSON object")
-        return mapping(join_in_json(reply))
+            raise EngineError(f"{self._url}{path} does not answer with a JSON object") from None
 
     @property
     def _headers(self) -> dict[str, str]:

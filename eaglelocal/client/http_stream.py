@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from eaglelocal.client.json_fields import amount, count, mapping, objects, text
 from eaglelocal.core.events import Finished, TextPiece
 from eaglelocal.core.image_formats import media_type
-from eaglelocal.core.json_text import read_json
+from eaglelocal.core.json_text import read_object
 from eaglelocal.core.request import ChatRequest, DraftPolicy, Message
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.stats import SpeculationStats, Timings
@@ -264,9 +264,7 @@ def read_error_message(chunk: Mapping[str, object]) -> str:
 
 def _object(data: str) -> Mapping[str, object]:
     try:
-        chunk = read_json(data)
+        return read_object(data)
     except ValueError:
-        chunk = None
-    if not isinstance(chunk, dict):
-        raise EngineError(f"the server sent something other than a JSON object: {data[:MAX_QUOTED_CHARS]}")
-    return chunk
+        what = f"the server sent something other than a JSON object: {data[:MAX_QUOTED_CHARS]}"
+        raise EngineError(what) from None

@@ -21,8 +21,9 @@ from typing import get_type_hints
 from urllib.parse import urlsplit
 
 from eaglelocal import locations
+from eaglelocal.client.json_fields import text
 from eaglelocal.core.atomic_file import write_atomically
-from eaglelocal.core.json_text import read_json
+from eaglelocal.core.json_text import read_object
 from eaglelocal.errors import EngineError
 from eaglelocal.probe.process_info import is_alive, start_mark
 
@@ -126,10 +127,8 @@ def request_state(server: RunningServer, *, timeout_s: float = 1.0) -> str:
 
 def _read_state(body: bytes) -> str:
     with contextlib.suppress(ValueError):
-        reply = read_json(body)
-        if isinstance(reply, dict):
-            words = (reply.get(name) for name in ("state", "status"))
-            return next((word for word in words if isinstance(word, str)), "")
+        reply = read_object(body)
+        return text(reply, "state") or text(reply, "status")
     return ""
 
 
@@ -162,10 +161,8 @@ def _read(path: Path) -> RunningServer | None:
     """Return an announcement; None for any other content (perhaps another version's), which is not removed."""
     try:
         with path.open("rb") as file:
-            data = read_json(file.read(_MAX_BYTES))
+            data = read_object(file.read(_MAX_BYTES))
     except (OSError, ValueError):
-        return None
-    if not isinstance(data, dict):
         return None
     kinds = {name: (int, float) if kind is float else kind for name, kind in get_type_hints(RunningServer).items()}
     values = {name: data.get(name) for name in kinds}

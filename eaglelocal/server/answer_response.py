@@ -114,19 +114,27 @@ class AnswerBody:
         fields: FieldTranslation,
         *,
         media_type: str = EVENT_STREAM,
+        on_end: Callable[[], None] | None = None,
     ) -> None:
-        """`fields` gives the API's own names of the chat's fields, for errors; `media_type` is that of a stream."""
+        """`fields` gives the API's own names of the chat's fields, for errors; `media_type` is that of a stream.
+
+        `on_end` is called when the answers have ended, also after an error or a disconnect.
+        """
         self._server, self._encoder, self._fields = server, encoder, fields
         self._model, self._is_streamed = call.model, call.is_streamed
         self._requests: list[AnyRequest] = [*call.requests]
-        self._media_type = media_type
+        self._media_type, self._on_end = media_type, on_end
 
     async def send(self, writer: ResponseWriter) -> None:
-        async with self._server.submit(self._model, self._requests) as call:
-            if self._is_streamed:
-                await self._stream(call, writer)
-            else:
-                await writer.send_json(200, self._encoder.encode_whole(await call.complete()))
+        try:
+            async with self._server.submit(self._model, self._requests) as call:
+                if self._is_streamed:
+                    await self._stream(call, writer)
+                else:
+                    await writer.send_json(200, self._encoder.encode_whole(await call.complete()))
+        finally:
+            if self._on_end is not None:
+                self._on_end()
 
     def encode_refusal(self, problem: Problem) -> Mapping[str, object]:
         return self._encoder.encode_refusal(self._fields.translate_back(problem))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
-from eaglelocal.server.answer_response import AnswerBody, AnswerResponse, ResponseBody
+from eaglelocal.server.answer_response import AnswerBody, AnswerResponse
 from eaglelocal.server.dependencies import Owner, Server, get_owner
 from eaglelocal.server.http_errors import NOT_FOUND, Problem, unsupported
 from eaglelocal.server.image_fallback import UNSEEN_IMAGE
@@ -28,7 +28,6 @@ from eaglelocal.server.openai.unsupported_fields import (
     refuse,
     refuse_misplaced_format,
 )
-from eaglelocal.server.response_writer import ResponseWriter
 from eaglelocal.server.responses.encoder import ResponsesEncoder
 from eaglelocal.server.responses.schema import (
     Functions,
@@ -87,31 +86,6 @@ class ResponsesReply(BaseModel):
     output: list[dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredBody:
-    """A ResponseBody whose input and output are stored, even if it ends early."""
-
-    body: ResponseBody
-    encoder: ResponsesEncoder
-    stored: StoredResponses
-    previous: str | None
-    input: list[Item] | None  # None: too large to be stored, so it is not kept while the answer runs either
-
-    async def send(self, writer: ResponseWriter) -> None:
-        try:
-            await self.body.send(writer)
-        finally:  # after a disconnect too, later requests may refer to the output so far
-            if self.encoder.is_sent:
-                items = None if self.input is None else [item.model_dump(exclude_none=True) for item in self.input]
-                self.stored.store(self.encoder.id, self.previous, items, self.encoder.items())
-
-    def encode_refusal(self, problem: Problem) -> Mapping[str, object]:
-        return self.body.encode_refusal(problem)
-
-    def encode_failure(self, problem: Problem) -> str:
-        return self.body.encode_failure(problem)
-
-
 @router.post("/v1/responses", response_model=ResponsesReply, responses=STREAMED)
 async def responses(body: ResponsesBody, server: Server, owner: Owner, stored: Stored) -> Response:
     """Answer a conversation in the format of OpenAI's responses."""
@@ -129,11 +103,21 @@ async def responses(body: ResponsesBody, server: Server, owner: Owner, stored: S
         call = read_chat(chat, server.defaults, owner)
     echoed = body.model_copy(update={"input": ""})  # the input is not part of the reply, and may contain images
     encoder = ResponsesEncoder(call.requests[0].id, server.models.names.resolve(call.model), echoed)
-    answer: ResponseBody = AnswerBody(server, call, encoder, fields)
-    if body.is_stored:
-        input = [item for _, item in items] if can_be_stored(call) else None
-        answer = StoredBody(answer, encoder, stored, body.previous_response_id, input)
-    return AnswerResponse(answer, server.limits)
+    input = [item for _, item in items] if body.is_stored and can_be_stored(call) else None
+    store = partial(store_response, encoder, stored, body.previous_response_id, input) if body.is_stored else None
+    return AnswerResponse(AnswerBody(server, call, encoder, fields, on_end=store), server.limits)
+
+
+def store_response(
+    encoder: ResponsesEncoder, stored: StoredResponses, previous: str | None, input: list[Item] | None
+) -> None:
+    """Store the input and the output so far, to which later requests may refer even after a disconnect.
+
+    input  None: too large to be stored, so it is not kept while the answer runs either
+    """
+    if encoder.is_sent:
+        items = None if input is None else [item.model_dump(exclude_none=True) for item in input]
+        stored.store(encoder.id, previous, items, encoder.items())
 
 
 def can_be_stored(call: EngineCall) -> bool:

@@ -75,32 +75,27 @@ class ChatTasks:
         self._open_session, self._emit, self._answer, self._feed = open_session, emit, answer, feed
         self._folder, self._saves = folder, saves
         self._output = EventOutput(emit)
-        self._session: Session | None = None
+        self.session: Session | None = None  # None until a model is loaded
 
     # ---- for any thread
     @property
-    def session(self) -> Session | None:
-        """The session; None until a model is loaded."""
-        return self._session
-
-    @property
     def model(self) -> ActiveModel | None:
-        return None if self._session is None else self._session.model
+        return None if self.session is None else self.session.model
 
     @property
     def last_question(self) -> LastQuestion | None:
-        if self._session is None:
+        if self.session is None:
             return None
-        conversation = self._session.conversation
+        conversation = self.session.conversation
         text = conversation.unanswered or (conversation.turns[-1].question if conversation.turns else "")
         return LastQuestion(text, conversation, len(conversation.turns)) if text else None
 
     # ---- tasks
     def open(self, choice: ModelChoice) -> None:
-        self._session = self._open_session(self._output, choice)
-        self._emit_model(self._session)
-        self._emit_attachments(self._session)
-        self._session.check_attached()
+        self.session = self._open_session(self._output, choice)
+        self._emit_model(self.session)
+        self._emit_attachments(self.session)
+        self.session.check_attached()
 
     def ask(self, question: str) -> None:
         session = self._require_session()
@@ -127,9 +122,9 @@ class ChatTasks:
 
     def run_command(self, line: str) -> None:
         command = parse_command(line)
-        if self._session is None and command.name == "/exit":
+        if self.session is None and command.name == "/exit":
             self._emit(ExitRequested())
-        elif self._session is None and command.name == "/model" and command.argument:
+        elif self.session is None and command.name == "/model" and command.argument:
             self.open(ModelChoice(target=command.argument))  # the first model could not be loaded
         else:
             self._run_command(self._require_session(), command)
@@ -155,9 +150,9 @@ class ChatTasks:
     # ---- inside
     def _require_session(self) -> Session:
         """Return the session. Raises UsageError while no model is loaded."""
-        if self._session is None:
+        if self.session is None:
             raise UsageError("no model is loaded", hint="/model REF loads one, such as /model demo")
-        return self._session
+        return self.session
 
     def _run_command(self, session: Session, command: Command) -> None:
         before = SessionState.capture(session)

@@ -52,16 +52,11 @@ class ChatView:
         self.feed = feed
         self._widgets, self._controller, self._glyphs = widgets, controller, glyphs
         self._writer = TranscriptWriter(widgets.transcript)
-        self._model: ModelChanged | None = None
+        self.model: ModelChanged | None = None  # with its settings; None until one is loaded
         self._progress: LoadProgress | None = None
         self._engine_state = "loading"
         self._conversation_name = ""
         self._frame, self._framed_at = PanelFrame(), float("-inf")
-
-    @property
-    def model(self) -> ModelChanged | None:
-        """The model with its settings; None until one is loaded."""
-        return self._model
 
     # ---- figures
     def draw(self, now: float) -> bool:
@@ -73,7 +68,7 @@ class ChatView:
             if widgets.panel.display:
                 widgets.panel.show(self._frame)
             width = widgets.title.content_size.width
-            widgets.title.show_lines([format_title(self._model, self._conversation_name, width)])
+            widgets.title.show_lines([format_title(self.model, self._conversation_name, width)])
         frame = None if widgets.panel.display else self._frame  # the panel shows the same
         width = widgets.status.content_size.width
         widgets.status.show_lines(
@@ -117,14 +112,14 @@ class ChatView:
         self._writer.show_error(error)
 
     def _change_model(self, model: ModelChanged) -> None:
-        is_first = self._model is None  # the command that loads a later one reports it
-        self._model, self._engine_state = model, "ready"
+        is_first = self.model is None  # the command that loads a later one reports it
+        self.model, self._engine_state = model, "ready"
         if is_first:
             self._note_model()
 
     def _note_model(self) -> None:
-        if self._model is not None:
-            model = self._model.model
+        if self.model is not None:
+            model = self.model.model
             for text in model_lines(model.info, model.plan):
                 self._writer.note(text)
 
