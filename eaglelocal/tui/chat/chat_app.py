@@ -22,8 +22,7 @@ from textual.widgets import Footer
 
 from eaglelocal.conversation.pictures import find_dropped_pictures
 from eaglelocal.conversation.question_history import QuestionHistory
-from eaglelocal.conversation.slash_actions import format_copy_message
-from eaglelocal.conversation.slash_commands import is_command
+from eaglelocal.conversation.slash_commands import format_copy_message, is_command
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.base_app import EagleApp
 from eaglelocal.tui.chat.chat_controller import ChatController

@@ -15,8 +15,7 @@ from eaglelocal.conversation.conversation import Conversation
 from eaglelocal.conversation.markdown_export import export_markdown
 from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.session import ActiveModel, ModelChoice, Session
-from eaglelocal.conversation.slash_actions import ActionContext, LeaveChat, run_command
-from eaglelocal.conversation.slash_commands import Command, parse_command
+from eaglelocal.conversation.slash_commands import ActionContext, Command, LeaveChat, parse_command, run_command
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError, UsageError
