@@ -6,13 +6,13 @@ A command may return a question to ask next (/retry). The loop that reads the li
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.answer_stats import describe_draft_length, model_lines, total_lines
-from eaglelocal.conversation.code_blocks import find_last_code
 from eaglelocal.conversation.markdown_export import export_markdown
 from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.pictures import parse_paths, read_picture
@@ -316,3 +316,21 @@ def help_lines(keys: Mapping[str, str]) -> list[str]:
     """Return the lines of /help: the commands, then the keys of the mode."""
     commands = [f"{name} {slash.arguments}".ljust(HELP_COLUMN) + slash.purpose for name, slash in COMMANDS.items()]
     return [*commands, "", *(key.ljust(HELP_COLUMN) + purpose for key, purpose in keys.items())]
+
+
+_FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<about>[^`]*)")
+
+
+def find_last_code(text: str) -> str:
+    """Return the content of the last fenced block, even if its end is missing; "" if there is none."""
+    lines: list[str] = []
+    opening: re.Match[str] | None = None
+    for line in text.split("\n"):
+        fence = _FENCE.fullmatch(line)
+        if opening is None:
+            opening, lines = fence, [] if fence else lines
+        elif fence and fence["fence"].startswith(opening["fence"]) and not fence["about"].strip():
+            opening = None
+        else:
+            lines.append(line.removeprefix(opening["indent"]))
+    return "\n".join(lines)

@@ -250,9 +250,8 @@ def is_own_name(name: str) -> bool:
 def host_refusal(header: str) -> str:
     name = host_name(header)
     if name is None:
-        return (
-            f"the Host {header[:MAX_QUOTED_CHARS]!r} is not a host name" if header else "the request has no Host header"
-        )
+        found = f"the Host {header[:MAX_QUOTED_CHARS]!r} is not a host name"
+        return found if header else "the request has no Host header"
     name = name[:MAX_QUOTED_CHARS]
     return f"this server does not answer to the Host {name!r}; `--allowed-hosts {shlex.quote(name)}` admits it"
 

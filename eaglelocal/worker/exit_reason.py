@@ -74,9 +74,8 @@ def _describe_exit(exit_status: int, when: str) -> str:
     if exit_status == -signal.SIGABRT:
         return f"the engine process aborted{when} (signal {-exit_status})"
     if -exit_status in STOP_SIGNALS:
-        return (
-            f"the engine process was stopped from outside{when} (signal {-exit_status}, {_signal_name(-exit_status)})"
-        )
+        name = _signal_name(-exit_status)
+        return f"the engine process was stopped from outside{when} (signal {-exit_status}, {name})"
     if exit_status < 0:
         return f"the engine process crashed{when} (signal {-exit_status}, {_signal_name(-exit_status)})"
     return f"the engine process ended{when} (exit status {exit_status})"

@@ -333,6 +333,15 @@ class Elsewhere(Unsupported):
     text_format: Any = None
 
 
+class ElsewhereGiven(Elsewhere):
+    """More fields of other APIs, for those without them: refused, with the name in this API if there is one."""
+
+    max_completion_tokens: Any = None
+    n_predict: Any = None
+    n: Any = None
+    chat_template: Any = None
+
+
 class AnswerFields(SamplingGiven, Elsewhere):
     """The fields shared by chat and plain completions."""
 

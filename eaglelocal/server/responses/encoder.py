@@ -28,9 +28,7 @@ class OpenItem:
 
     def part(self, text: str) -> Event:
         kind = CONTENT[self.kind]
-        return (
-            {"type": kind, "text": text, "annotations": []} if kind == "output_text" else {"type": kind, "text": text}
-        )
+        return {"type": kind, "text": text, **({"annotations": []} if kind == "output_text" else {})}
 
     def encode(self, status: str) -> Event:
         content = [] if status == "in_progress" else [self.part("".join(self.text))]

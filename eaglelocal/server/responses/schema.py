@@ -19,7 +19,7 @@ from eaglelocal.server.openai.schema import (
     Body,
     CallId,
     Effort,
-    Elsewhere,
+    ElsewhereGiven,
     JsonSchema,
     MisplacedFormat,
     Name,
@@ -151,7 +151,7 @@ class Reasoning(Body):
     effort: Effort | None = None
 
 
-class ResponsesBody(SamplingGiven, Elsewhere):
+class ResponsesBody(SamplingGiven, ElsewhereGiven):
     """POST /v1/responses"""
 
     model: Name = ""
@@ -159,11 +159,7 @@ class ResponsesBody(SamplingGiven, Elsewhere):
     instructions: Text | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None  # echoed unchanged
     max_tokens: Any = None  # other APIs' names for fields of this one: refused, with the name in this one
-    max_completion_tokens: Any = None
-    n_predict: Any = None
-    n: Any = None
     reasoning_effort: Any = None
-    chat_template: Any = None
     logprobs: Any = None
     top_logprobs: Any = None
     stream: bool | None = None

@@ -56,9 +56,6 @@ class ChatController:
     def rename(self, old: str, new: str) -> None:
         self._queue.send(lambda: self._tasks.rename(old, new))
 
-    def delete(self, name: str) -> None:
-        self.run_command(f"/delete {name}")
-
     def export_markdown(self, name: str) -> None:
         """Write a saved conversation as Markdown into the current folder."""
         self._queue.send(lambda: self._tasks.export_markdown(name))

@@ -143,7 +143,7 @@ class ConversationsDialog(Dialog):
     def action_delete(self) -> None:
         name = self._selected
         if name and name == self._to_delete:
-            self._controller.delete(name)
+            self._controller.run_command(f"/delete {name}")
             self.dismiss(None)
         elif name:
             self._to_delete = name
