@@ -53,9 +53,8 @@ def format_row(run: CategoryResult) -> str:
     end = f"{run.acceptance_length:>7.2f}{format_seconds(run.ttft_s):>6}{identical:>6}"
     if run.speedup is None:
         return f"{start}{'-':>8}{'-':>8}  {'answers too short':<18}{end}"
-    return (
-        f"{start}{format_rate(run.plain_tok_s):>8}{format_rate(run.tok_s):>8}  {format_interval(run.speedup):<18}{end}"
-    )
+    rates = f"{format_rate(run.plain_tok_s):>8}{format_rate(run.tok_s):>8}"
+    return f"{start}{rates}  {format_interval(run.speedup):<18}{end}"
 
 
 def row_label(category: str, concurrency: int) -> str:
@@ -163,9 +162,8 @@ def same_text_hint(evaluation: Evaluation, flash_attn: str) -> Iterator[str]:
 
 
 def list_short_answers(runs: Sequence[CategoryResult]) -> Iterator[str]:
-    num_short = max(
-        (sum(run.num_short for run in runs if run.side == side) for side in {r.side for r in runs}), default=0
-    )
+    sides = {run.side for run in runs}
+    num_short = max((sum(run.num_short for run in runs if run.side == side) for side in sides), default=0)
     if num_short:
         counted = f"fewer than {MIN_TOKENS} tokens that count, or all at once"
         yield f"answers too short to have a speed ({counted}): to {num_short} prompts"

@@ -197,9 +197,8 @@ def compare_sides(category: str, results: Sequence[TaskResult], sides: Sequence[
 
 def choose_main_side(summaries: Sequence[Summary], sides: Sequence[str]) -> str | None:
     """Return the side whose mean represents the run: `auto` if it was measured, else the fastest."""
-    first = [
-        summary for summary in summaries if summary.concurrency == summaries[0].concurrency and summary.side in sides
-    ]
+    own = [summary for summary in summaries if summary.side in sides]
+    first = [summary for summary in own if summary.concurrency == summaries[0].concurrency]
     if not first:
         return None
     return next((s.side for s in first if s.side == "auto"), max(first, key=lambda s: s.speedup.mean).side)

@@ -109,9 +109,8 @@ def parse_modes(text: str) -> tuple[Spec, ...]:
     """
     modes = tuple(dict.fromkeys(parse_spec(part.strip()) for part in text.split(",")))
     if OFF in modes:
-        raise UsageError(
-            f"--spec {text} names plain decoding", hint="leave it out: every mode is compared with plain decoding"
-        )
+        hint = "leave it out: every mode is compared with plain decoding"
+        raise UsageError(f"--spec {text} names plain decoding", hint=hint)
     return modes
 
 

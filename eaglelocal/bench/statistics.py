@@ -71,9 +71,8 @@ def bound_mean(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Bound:
         widened = np.quantile(deviations, tail) * t_quantile(quantile, freedom) / NormalDist().inv_cdf(quantile)
         return math.exp(centre + float(widened))
 
-    return Bound(
-        math.exp(centre), end(TWO_SIDED, 1 - TWO_SIDED), end(TWO_SIDED, TWO_SIDED), end(ONE_SIDED, 1 - ONE_SIDED)
-    )
+    low, high = end(TWO_SIDED, 1 - TWO_SIDED), end(TWO_SIDED, TWO_SIDED)
+    return Bound(math.exp(centre), low, high, end(ONE_SIDED, 1 - ONE_SIDED))
 
 
 def resample(groups: Sequence[NDArray[np.float64]], seed: int) -> NDArray[np.float64]:

@@ -127,9 +127,8 @@ class HttpClient:
         except EagleLocalError as error:
             last = Failed(exchange.request.id, error)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            last = Failed(
-                exchange.request.id, EngineError(f"{self._url} broke the connection: {error or type(error).__name__}")
-            )
+            broken = EngineError(f"{self._url} broke the connection: {error or type(error).__name__}")
+            last = Failed(exchange.request.id, broken)
         if exchange.is_cancelled:
             last = exchange.answer.make_finished(exchange.request.id, "cancelled")
         with self._lock:

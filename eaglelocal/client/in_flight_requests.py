@@ -257,9 +257,8 @@ class InFlightRequests:
 
     def _send(self, process: EngineProcess, submitted: _SubmittedRequest) -> None:
         request = submitted.request
-        self._sent[request.id] = _SentRequest(
-            submitted, time.monotonic()
-        )  # first: the answer may come before send returns
+        # first, because the answer may come before send returns
+        self._sent[request.id] = _SentRequest(submitted, time.monotonic())
         try:
             sent = process.send(Submit(request))
         except BaseException:  # too large, or cannot be pickled: the caller gets the error

@@ -74,9 +74,8 @@ def turns_to_forget(
     """
     num_available = n_ctx - reserve_for_answer(n_ctx, max_tokens)
     counts = range(conversation.num_forgotten, len(conversation.turns) + 1)
-    needs = {
-        count: estimate.count_tokens(conversation.messages(question, pictures, num_forgotten=count)) for count in counts
-    }
+    messages = {count: conversation.messages(question, pictures, num_forgotten=count) for count in counts}
+    needs = {count: estimate.count_tokens(sent) for count, sent in messages.items()}
     fitting = [count for count in counts if needs[count] <= num_available]
     if not fitting or fitting[0] == conversation.num_forgotten:
         return fitting[0] if fitting else len(conversation.turns)

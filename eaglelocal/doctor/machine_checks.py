@@ -45,9 +45,8 @@ def check_gpu_driver(facts: Installation) -> Finding | None:
     """Report GPUs that are present but whose driver does not answer."""
     machine = facts.machine
     if machine.unanswered:
-        return problem(
-            "gpu_driver", "; ".join(machine.unanswered), "nvidia-smi"
-        )  # it shows whether the driver hangs or is slow
+        shown_by = "nvidia-smi"  # which shows whether the driver hangs or is slow
+        return problem("gpu_driver", "; ".join(machine.unanswered), shown_by)
     mute = [gpu for gpu in machine.gpus if gpu.is_unresponsive]
     if not mute:
         return None

@@ -95,9 +95,7 @@ class EventStream:
             self._has_arrived.clear()
             if not self._arrived:  # it may have come since
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(
-                        timeout_s
-                    ):  # in 3.11 wait_for may lose a cancel that comes with an event
+                    async with asyncio.timeout(timeout_s):  # wait_for of 3.11 may lose a cancel at an event
                         await self._has_arrived.wait()
         events = [self._arrived.popleft() for _ in range(len(self._arrived))]
         for event in events:

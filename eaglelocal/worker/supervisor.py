@@ -61,9 +61,7 @@ class RestartPolicy:
     first_delay_s: float = 1.0
     max_delay_s: float = 8.0
     wait_limit_s: float = 60.0  # how long requests wait for an engine that is down
-    silence_limits: SilenceLimits = field(
-        default_factory=SilenceLimits
-    )  # limits of silence before a process counts as hung
+    silence_limits: SilenceLimits = field(default_factory=SilenceLimits)  # before a process counts as hung
 
     def delay_s(self, crashes: int) -> float | None:
         """Return the seconds to wait after the crash with this number, counted from 1; None means give up."""

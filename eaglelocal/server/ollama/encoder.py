@@ -61,11 +61,9 @@ class OllamaEncoder(AnswerEncoder):
             case CallPart():
                 self._calls.append(part)
                 return ""
-        return (
-            self._line(self._reply_fields(part.text, "", ()) | logprob_fields(choice, part))
-            if part.text or part.sampled
-            else ""
-        )
+        if not part.text and not part.sampled:
+            return ""
+        return self._line(self._reply_fields(part.text, "", ()) | logprob_fields(choice, part))
 
     def encode_choice_end(self, choice: AnswerState) -> str:
         calls = whole_calls(choice, join_calls(self._calls))

@@ -99,9 +99,8 @@ class ResponsesEncoder(AnswerEncoder):
 
     def encode_start(self, choices: Sequence[AnswerState]) -> str:
         response = self._sent = self._response(choices[0])
-        return self._event("response.created", response=response) + self._event(
-            "response.in_progress", response=response
-        )
+        names = ("response.created", "response.in_progress")
+        return "".join(self._event(name, response=response) for name in names)
 
     def encode_delta(self, choice: AnswerState, delta: Delta) -> str:
         return "".join(map(self._encode_part, delta.parts))

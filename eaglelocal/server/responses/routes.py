@@ -231,9 +231,8 @@ def translate_items(instructions: str | None, items: PlacedItems) -> list[tuple[
             message["reasoning_content"] = message.get("reasoning_content", "") + reasoning
         reasoning = ""
     if not messages:
-        raise Problem(
-            400, "there is nothing to answer: input has no message, and there are no instructions", parameter="input"
-        )
+        why = "there is nothing to answer: input has no message, and there are no instructions"
+        raise Problem(400, why, parameter="input")
     if instructions and len(messages) == 1:  # many templates require a user's turn
         messages.append(("input", {"role": "user", "content": ""}))
     return messages

@@ -71,9 +71,8 @@ class ChatView:
             widgets.title.show_lines([format_title(self.model, self._conversation_name, width)])
         frame = None if widgets.panel.display else self._frame  # the panel shows the same
         width = widgets.status.content_size.width
-        widgets.status.show_lines(
-            [format_status(self._progress, self._engine_state, activity, frame, width, self._glyphs)]
-        )
+        status = format_status(self._progress, self._engine_state, activity, frame, width, self._glyphs)
+        widgets.status.show_lines([status])
         widgets.prompt.show_waiting(activity.waiting)
         return self._frame.is_moving or activity.is_busy
 

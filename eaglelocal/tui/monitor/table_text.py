@@ -97,9 +97,8 @@ def _matches_filter(row: RequestRow, view: TableView) -> bool:
 
 def format_titles(width: int, view: TableView, glyphs: Glyphs) -> Line:
     """Return the titles of the columns, with an arrow at the sorted one."""
-    return fit_line(
-        tuple(span for column in visible_columns(width) for span in _format_title(column, view, glyphs)), width
-    )
+    titles = (_format_title(column, view, glyphs) for column in visible_columns(width))
+    return fit_line(tuple(span for title in titles for span in title), width)
 
 
 def _format_title(column: Column, view: TableView, glyphs: Glyphs) -> Line:
@@ -121,8 +120,6 @@ def _format_cell(text: str, column: Column) -> str:
     """Return the text cut to its column, texts aligned left and figures right."""
     (cut,) = fit_line((StyledSpan(sanitize(text)),), column.width)[:1] or (StyledSpan(""),)
     shown = cut.text.rstrip()
-    return (
-        "".join(span.text for span in fit_line((StyledSpan(shown),), column.width))
-        if column.is_text
-        else shown.rjust(column.width)
-    )
+    if not column.is_text:
+        return shown.rjust(column.width)
+    return "".join(span.text for span in fit_line((StyledSpan(shown),), column.width))

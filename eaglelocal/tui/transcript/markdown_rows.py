@@ -58,10 +58,8 @@ class _PlainCode(CodeBlock):
 class _DottedItem(ListItem):
     def render_number(self, console: Console, options: ConsoleOptions, number: int, last_number: int) -> RenderResult:
         """Yield `1.` where rich has a bare number, in as many cells, also for an item that is still empty."""
-        number_segment, *rest = [*super().render_number(console, options, number, last_number)] or [
-            Segment(""),
-            Segment.line(),
-        ]
+        rendered = [*super().render_number(console, options, number, last_number)]
+        number_segment, *rest = rendered or [Segment(""), Segment.line()]
         assert isinstance(number_segment, Segment)
         yield Segment(f"{number}.".rjust(len(f"{last_number}.")) + " ", number_segment.style)
         yield from rest
