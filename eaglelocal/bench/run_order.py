@@ -1,4 +1,4 @@
-"""What a measurement runs, and in which order: modes, sides, prompts, and which prompts run at once. Pure.
+"""The contents and the order of a measurement: modes, sides, prompts, and which prompts run at once. Pure.
 
 Drift of the machine cancels if every side is asked equally often at every place. So the sides rotate from
 prompt to prompt, and every other turn runs backwards: A B, B A, B A, A B. Categories alternate, so that a run

@@ -334,7 +334,7 @@ class Elsewhere(Unsupported):
 
 
 class ElsewhereGiven(Elsewhere):
-    """More fields of other APIs, for those without them: refused, with the name in this API if there is one."""
+    """The fields of other APIs that only OpenAI's and llama-server's have: refused, with the name in this API if there is one."""
 
     max_completion_tokens: Any = None
     n_predict: Any = None

@@ -1,4 +1,4 @@
-"""What `ChatController` tells the chat screen: events, in the order in which they happen, and its activity."""
+"""The events that `ChatController` sends to the chat screen, in the order in which they happen, and its activity."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from eaglelocal.tui.transcript.live_answer import LiveAnswer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """What the chat is doing at one moment."""
+    """The activity of the chat at one moment."""
 
     is_answering: bool = False
     is_stopping: bool = False
