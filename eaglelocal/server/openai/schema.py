@@ -334,7 +334,7 @@ class Elsewhere(Unsupported):
 
 
 class ElsewhereGiven(Elsewhere):
-    """The fields of other APIs that only OpenAI's and llama-server's have: refused, with the name in this API if there is one."""
+    """The fields that other APIs than OpenAI's refuse too, with their own name for them if there is one."""
 
     max_completion_tokens: Any = None
     n_predict: Any = None
