@@ -30,6 +30,9 @@ class EagleLocalError(Exception):
         self.hint = hint
         self.report = ""  # a crash report on this machine; not shown to a server's clients
 
+    def add_report(self, path: str) -> None:
+        self.report = path
+
     def __reduce__(self) -> tuple[object, ...]:  # pickled: errors cross the engine's pipe
         return (_rebuild, (type(self), self.message, self.hint))
 

@@ -36,10 +36,6 @@ MOST_TOK_S = 20_000.0  # of one answer: a higher rate means that a proxy buffere
 MAX_REUSED = 0.1  # largest cached share of a prompt for which the time to the first token counts
 
 
-def do_nothing() -> None:
-    """Do nothing: the default of `Side.clear_cache`, for servers that HttpClient asks not to reuse a cache."""
-
-
 @dataclass(frozen=True, slots=True)
 class Side:
     """A side of a comparison: a client, and how it is asked to draft (`spec` None: as it was started).
@@ -50,7 +46,7 @@ class Side:
     label: str
     client: Client
     spec: Spec | None = None
-    clear_cache: Callable[[], None] = do_nothing
+    clear_cache: Callable[[], None] = lambda: None  # servers that HttpClient asks not to reuse a cache
 
 
 @dataclass(frozen=True, slots=True)

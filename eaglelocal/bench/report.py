@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from eaglelocal.bench.evaluation import Evaluation
 from eaglelocal.bench.prompt_run import MIN_TOKENS
-from eaglelocal.bench.results import CategoryResult, Comparison, Summary
+from eaglelocal.bench.results import CategoryResult, Comparison, Evaluation, Summary
 from eaglelocal.bench.statistics import Bound
 from eaglelocal.bench.text_identity import Difference, DifferenceVerdict
 
@@ -50,12 +49,12 @@ def format_table(runs: Sequence[CategoryResult]) -> str:
 
 def format_row(run: CategoryResult) -> str:
     start = f"{row_label(run.category, run.concurrency):<11}{run.side:>7}{run.num_pairs:>6}"
-    end = f"{run.acceptance_length:>7.2f}{format_seconds(run.ttft_s):>6}{format_identical(run):>6}"
+    identical = f"{run.num_identical}/{run.num_answers}"
+    end = f"{run.acceptance_length:>7.2f}{format_seconds(run.ttft_s):>6}{identical:>6}"
     if run.speedup is None:
         return f"{start}{'-':>8}{'-':>8}  {'answers too short':<18}{end}"
-    return (
-        f"{start}{format_rate(run.plain_tok_s):>8}{format_rate(run.tok_s):>8}  {format_interval(run.speedup):<18}{end}"
-    )
+    rates = f"{format_rate(run.plain_tok_s):>8}{format_rate(run.tok_s):>8}"
+    return f"{start}{rates}  {format_interval(run.speedup):<18}{end}"
 
 
 def row_label(category: str, concurrency: int) -> str:
@@ -74,10 +73,6 @@ def format_seconds(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.2f}" if value < 100 else f"{value:.0f}"
-
-
-def format_identical(run: CategoryResult) -> str:
-    return f"{run.num_identical}/{run.num_answers}"
 
 
 def format_interval(bound: Bound) -> str:
@@ -167,9 +162,8 @@ def same_text_hint(evaluation: Evaluation, flash_attn: str) -> Iterator[str]:
 
 
 def list_short_answers(runs: Sequence[CategoryResult]) -> Iterator[str]:
-    num_short = max(
-        (sum(run.num_short for run in runs if run.side == side) for side in {r.side for r in runs}), default=0
-    )
+    sides = {run.side for run in runs}
+    num_short = max((sum(run.num_short for run in runs if run.side == side) for side in sides), default=0)
     if num_short:
         counted = f"fewer than {MIN_TOKENS} tokens that count, or all at once"
         yield f"answers too short to have a speed ({counted}): to {num_short} prompts"

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from eaglelocal.bench.measure import PLAIN, TaskResult
 from eaglelocal.bench.prompt_run import AnswerRecord
-from eaglelocal.bench.statistics import Bound, bounded_mean, geometric_mean, median
+from eaglelocal.bench.statistics import Bound, bound_mean, geometric_mean
 from eaglelocal.bench.text_identity import Difference
+from eaglelocal.core.request import DraftPolicy, Spec
+from eaglelocal.core.stats import sum_stats
 
 WHOLE = "all"  # label of all categories together
 
@@ -81,7 +84,7 @@ def evaluate_category(results: Sequence[TaskResult], side: str) -> CategoryResul
         category=results[0].task.category,
         concurrency=results[0].task.concurrency,
         side=side,
-        speedup=bounded_mean([compute_ratios(pairs, side, PLAIN)]) if pairs else None,
+        speedup=bound_mean([compute_ratios(pairs, side, PLAIN)]) if pairs else None,
         plain_tok_s=median([result.phases[PLAIN].tok_s for result in pairs]) if pairs else None,
         tok_s=median([result.phases[side].tok_s for result in pairs]) if pairs else None,
         acceptance_length=mean_acceptance_length(answers),
@@ -121,9 +124,7 @@ def collect_answers(results: Iterable[TaskResult], side: str) -> list[AnswerReco
 
 def mean_acceptance_length(answers: Iterable[AnswerRecord]) -> float:
     """Return emitted tokens per draft, bonus tokens included; 1.0 without drafts."""
-    stats = [answer.speculation for answer in answers]
-    num_drafts = sum(one.drafts for one in stats)
-    return sum(one.emitted_tokens for one in stats) / num_drafts if num_drafts else 1.0
+    return sum_stats([answer.speculation for answer in answers]).acceptance_length
 
 
 def median_ttft_s(answers: Iterable[AnswerRecord]) -> float | None:
@@ -140,9 +141,9 @@ def mean_ratio(results: Sequence[TaskResult], side: str, other: str) -> Bound | 
     measured = [select_measured(own, side, other) for own in group_results(results).values()]
     categories = [own for own in measured if own]
     if len(categories) == 1:
-        return bounded_mean([compute_ratios(categories[0], side, other)])
+        return bound_mean([compute_ratios(categories[0], side, other)])
     means = [[geometric_mean(repeats) for repeats in group_ratios(own, side, other)] for own in categories]
-    return bounded_mean(means) if means else None
+    return bound_mean(means) if means else None
 
 
 def summarize(results: Sequence[TaskResult], runs: Sequence[CategoryResult], sides: Sequence[str]) -> list[Summary]:
@@ -196,9 +197,47 @@ def compare_sides(category: str, results: Sequence[TaskResult], sides: Sequence[
 
 def choose_main_side(summaries: Sequence[Summary], sides: Sequence[str]) -> str | None:
     """Return the side whose mean represents the run: `auto` if it was measured, else the fastest."""
-    first = [
-        summary for summary in summaries if summary.concurrency == summaries[0].concurrency and summary.side in sides
-    ]
+    own = [summary for summary in summaries if summary.side in sides]
+    first = [summary for summary in own if summary.concurrency == summaries[0].concurrency]
     if not first:
         return None
     return next((s.side for s in first if s.side == "auto"), max(first, key=lambda s: s.speedup.mean).side)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The results of a measurement. `modes` are the sides of our engine; `runs` also holds those of a server."""
+
+    modes: tuple[str, ...]
+    runs: tuple[CategoryResult, ...]
+    summaries: tuple[Summary, ...]
+    comparisons: tuple[Comparison, ...]
+    num_other_prompts: int = 0  # prompts whose tokens the server counted differently
+
+    @property
+    def shown_comparisons(self) -> tuple[Comparison, ...]:
+        """The comparisons to show: all except those of two fixed lengths, whose speeds the table has."""
+        return tuple(one for one in self.comparisons if not one.side.isdigit() or not one.other.isdigit())
+
+
+def evaluate(results: Sequence[TaskResult], specs: Sequence[Spec], *, server: str | None) -> Evaluation:
+    """Evaluate the results of our modes and of a server (the label of its side; None: there is none)."""
+    modes = [str(spec) for spec in specs]
+    sides = [*modes, *([server] if server else [])]
+    fixed = [str(spec) for spec in specs if spec.drafting is DraftPolicy.FIXED]
+    runs = evaluate_categories(results, sides)
+    comparisons = compare_with_best_fixed(results, modes, fixed)
+    if server:
+        comparisons += compare_with(results, modes, server)
+    num_other = count_other_prompts(results, server) if server else 0
+    return Evaluation(tuple(modes), tuple(runs), tuple(summarize(results, runs, sides)), tuple(comparisons), num_other)
+
+
+def count_other_prompts(results: Sequence[TaskResult], server: str) -> int:
+    """Return how many prompts have another number of tokens at the server: it has another chat template, or none."""
+    pairs = [
+        (ours.prompt_tokens, theirs.prompt_tokens)
+        for result in results
+        for ours, theirs in zip(result.phases[PLAIN].answers, result.phases[server].answers, strict=True)
+    ]
+    return sum(theirs > 0 and ours != theirs for ours, theirs in pairs)

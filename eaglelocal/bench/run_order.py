@@ -1,4 +1,4 @@
-"""The order of a measurement: of the sides on a prompt, of the prompts, and which prompts run at once. Pure.
+"""The contents and the order of a measurement: modes, sides, prompts, and which prompts run at once. Pure.
 
 Drift of the machine cancels if every side is asked equally often at every place. So the sides rotate from
 prompt to prompt, and every other turn runs backwards: A B, B A, B A, A B. Categories alternate, so that a run
@@ -13,6 +13,9 @@ from itertools import cycle, islice
 from typing import TypeVar
 
 from eaglelocal.bench.bench_prompts import BenchPrompt
+from eaglelocal.core.plan import MAX_SLOTS
+from eaglelocal.core.request import OFF, Spec, parse_spec
+from eaglelocal.errors import UsageError
 
 T = TypeVar("T")
 MIXED = "mixed"  # label of waves with prompts of several categories
@@ -34,7 +37,7 @@ class PromptGroup:
 def rotate(sides: Sequence[T], turn: int) -> tuple[T, ...]:
     """Return the sides in their order for this turn.
 
-    >>> ["".join(rotated("AB", turn)) for turn in range(4)]
+    >>> ["".join(rotate("AB", turn)) for turn in range(4)]
     ['AB', 'BA', 'BA', 'AB']
     """
     shift, is_back = turn % len(sides), turn // len(sides) % 2 == 1
@@ -97,3 +100,26 @@ def alternate(prompts: Mapping[str, Sequence[BenchPrompt]]) -> Iterator[tuple[in
 def split_batches(items: Iterator[T], size: int) -> Iterator[tuple[T, ...]]:
     while batch := tuple(islice(items, size)):
         yield batch
+
+
+def parse_modes(text: str) -> tuple[Spec, ...]:
+    """Parse `auto,2,4` into modes, in that order, each once.
+
+    Raises UsageError if plain decoding is among them: every mode is compared with it anyway.
+    """
+    modes = tuple(dict.fromkeys(parse_spec(part.strip()) for part in text.split(",")))
+    if OFF in modes:
+        hint = "leave it out: every mode is compared with plain decoding"
+        raise UsageError(f"--spec {text} names plain decoding", hint=hint)
+    return modes
+
+
+def parse_levels(text: str) -> tuple[int, ...]:
+    """Parse `1,2,4` into numbers of requests at once, each once, in that order. Raises UsageError."""
+    try:
+        levels = tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        levels = (0,)
+    if not all(1 <= level <= MAX_SLOTS for level in levels):
+        raise UsageError(f"--concurrency must be numbers from 1 to {MAX_SLOTS}, such as 1,2,4,8, not {text!r}")
+    return levels

@@ -53,13 +53,7 @@ def geometric_mean(ratios: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
-def median(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-
-
-def bounded_mean(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Bound:
+def bound_mean(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Bound:
     """Return the geometric mean of the groups' geometric means, with bounds.
 
     If every group has one unit, they are treated as one sample. Example: [[2.0, 2.0], [1.0, 1.0]] -> 1.41, and
@@ -77,9 +71,8 @@ def bounded_mean(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Bound:
         widened = np.quantile(deviations, tail) * t_quantile(quantile, freedom) / NormalDist().inv_cdf(quantile)
         return math.exp(centre + float(widened))
 
-    return Bound(
-        math.exp(centre), end(TWO_SIDED, 1 - TWO_SIDED), end(TWO_SIDED, TWO_SIDED), end(ONE_SIDED, 1 - ONE_SIDED)
-    )
+    low, high = end(TWO_SIDED, 1 - TWO_SIDED), end(TWO_SIDED, TWO_SIDED)
+    return Bound(math.exp(centre), low, high, end(ONE_SIDED, 1 - ONE_SIDED))
 
 
 def resample(groups: Sequence[NDArray[np.float64]], seed: int) -> NDArray[np.float64]:

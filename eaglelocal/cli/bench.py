@@ -151,7 +151,7 @@ def make_options(
 
     Raises UsageError, also if `skip` leaves fewer than MIN_ANSWER tokens.
     """
-    from eaglelocal.bench.modes import parse_levels, parse_modes
+    from eaglelocal.bench.run_order import parse_levels, parse_modes
 
     if skip and params.max_tokens is not None and params.max_tokens - skip < MIN_ANSWER:
         raise UsageError(

@@ -20,14 +20,17 @@ from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.answer_stats import model_lines
 from eaglelocal.conversation.pictures import find_dropped_pictures
 from eaglelocal.conversation.session import Session
-from eaglelocal.conversation.slash_actions import (
+from eaglelocal.conversation.slash_commands import (
+    COMMANDS,
     ActionContext,
+    Command,
     LeaveChat,
     format_copy_message,
+    is_command,
+    parse_command,
     refuse_to_copy,
     run_command,
 )
-from eaglelocal.conversation.slash_commands import COMMANDS, Command, is_command, parse_command
 from eaglelocal.errors import TRACEBACK_VARIABLE, EagleLocalError, bug_error
 from eaglelocal.tui.terminal import clipboard
 

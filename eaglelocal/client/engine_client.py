@@ -184,20 +184,19 @@ class _EngineListener:
         self._requests.fail_sent(error, is_crash=is_crash)
         self._snapshots.clear_gauges()
         if self._wait_timer is None:
-            self._wait_timer = threading.Timer(self._wait_limit_s, self._requests.refuse, (self._late_error(error),))
+            what = f"the engine was not restarted within {self._wait_limit_s:g} s: {error.message}"
+            late = EngineAwayError(what, hint=error.hint)
+            self._wait_timer = threading.Timer(self._wait_limit_s, self._requests.refuse, (late,))
             self._wait_timer.daemon = True
             self._wait_timer.start()
 
     def on_down(self, error: EagleLocalError, *, for_good: bool) -> None:
         self.trouble = error.message
         self._cancel_wait_timer()
-        self._requests.refuse(_to_away_error(error))
+        is_engine_error = isinstance(error, EngineError)  # not a bad file or too little memory
+        self._requests.refuse(EngineAwayError(error.message, hint=error.hint) if is_engine_error else error)
         if for_good:
             self._decide_start(error)
-
-    def _late_error(self, error: EagleLocalError) -> EngineAwayError:
-        what = f"the engine was not restarted within {self._wait_limit_s:g} s: {error.message}"
-        return EngineAwayError(what, hint=error.hint)
 
     def _decide_start(self, outcome: EngineInfo | EagleLocalError) -> None:
         """Set what `start` returns or raises: the info of the running process, or why there is none."""
@@ -210,8 +209,3 @@ class _EngineListener:
             timer.cancel()
             if timer is not threading.current_thread():
                 timer.join()
-
-
-def _to_away_error(error: EagleLocalError) -> EagleLocalError:
-    """Return an EngineError as EngineAwayError; other errors (a bad file, too little memory) unchanged."""
-    return EngineAwayError(error.message, hint=error.hint) if isinstance(error, EngineError) else error

@@ -21,10 +21,11 @@ from urllib.parse import SplitResult, urlsplit
 from eaglelocal.client.answer_stream import RequestStream, stream
 from eaglelocal.client.client import OnEvent
 from eaglelocal.client.http_server import choose_model, is_ours, read_info, read_snapshot
-from eaglelocal.client.http_stream import Dialect, StreamedAnswer, build_request, data_lines, mapping, number, refusal
+from eaglelocal.client.http_stream import Dialect, StreamedAnswer, build_request, data_lines, refusal
+from eaglelocal.client.json_fields import count, mapping
 from eaglelocal.client.server_reading import DISCONNECTED
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished, TextPiece, Tokens
-from eaglelocal.core.json_text import read_json
+from eaglelocal.core.json_text import read_object
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.surrogates import join_in_json
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError, UsageError
@@ -34,6 +35,7 @@ READ_TIMEOUT_S = 600.0  # read timeout: long prompts take minutes on small machi
 FIELD_REJECTIONS = (http.client.BAD_REQUEST, http.client.UNPROCESSABLE_ENTITY)  # replies to unknown fields
 MAX_REPLY_BYTES = 4 * 2**20
 MAX_LINE_BYTES = 2**20
+UNREACHABLE_HINT = "is the server running, and this its address?"
 
 
 class HttpClient:
@@ -95,7 +97,7 @@ class HttpClient:
     def snapshot(self) -> EngineSnapshot:
         """Return the snapshot of a server of ours; for another one, counts of this client's own requests."""
         snapshot = self._fetch_snapshot()
-        self._restarts = int(number(snapshot, "restarts"))
+        self._restarts = count(snapshot, "restarts")
         return read_snapshot(snapshot, running=len(self._running), num_generated=self._num_generated)
 
     def _fetch_snapshot(self) -> Mapping[str, object]:
@@ -125,11 +127,10 @@ class HttpClient:
         except EagleLocalError as error:
             last = Failed(exchange.request.id, error)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            last = Failed(
-                exchange.request.id, EngineError(f"{self._url} broke the connection: {error or type(error).__name__}")
-            )
+            broken = EngineError(f"{self._url} broke the connection: {error or type(error).__name__}")
+            last = Failed(exchange.request.id, broken)
         if exchange.is_cancelled:
-            last = exchange.answer.finished(exchange.request.id, "cancelled")
+            last = exchange.answer.make_finished(exchange.request.id, "cancelled")
         with self._lock:
             del self._running[exchange.request.id]
             self._num_generated += exchange.answer.num_tokens
@@ -145,7 +146,7 @@ class HttpClient:
             exchange.emit(exchange.answer.flush(time.perf_counter()))
         if not exchange.answer.finish_reason:
             raise EngineError(f"{self._url} ended the stream before the end of the answer")
-        return exchange.answer.finished(exchange.request.id)
+        return exchange.answer.make_finished(exchange.request.id)
 
     def _send_request(self, connection: http.client.HTTPConnection, exchange: _Exchange) -> Iterator[str]:
         """Send a request, again without llama.cpp's fields if they are rejected; return the data lines of the reply."""
@@ -165,12 +166,10 @@ class HttpClient:
         self, connection: http.client.HTTPConnection, exchange: _Exchange, dialect: Dialect
     ) -> http.client.HTTPResponse:
         path, body = build_request(exchange.request, self._model, dialect)
-        exchange.answer.requested_at = time.perf_counter()
+        exchange.answer.begin(time.perf_counter())
         headers = {"Content-Type": "application/json", **self._headers}
         connection.request("POST", self._parts.path + path, json.dumps(body), headers)
-        exchange.socket = connection.sock  # kept, because the response takes it from the connection
-        if exchange.is_cancelled:
-            exchange.disconnect()
+        exchange.attach(connection.sock)  # now, because the response takes it from the connection
         return connection.getresponse()
 
     # ---- connections
@@ -185,20 +184,16 @@ class HttpClient:
         if response.status != http.client.OK:
             raise refusal(self._url, response.status, body)
         try:
-            reply = read_json(body)
+            return mapping(join_in_json(read_object(body)))
         except ValueError:
-            reply = None
-        if not isinstance(reply, dict):
-            raise EngineError(f"{self._url}{path} does not answer with a JSON object")
-        return mapping(join_in_json(reply))
+            raise EngineError(f"{self._url}{path} does not answer with a JSON object") from None
 
     @property
     def _headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
 
     def _connect(self) -> http.client.HTTPConnection:
-        kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(self._parts.hostname or "", self._parts.port, timeout=CONNECT_TIMEOUT_S)
+        connection = make_connection(self._parts, CONNECT_TIMEOUT_S)
         try:
             connection.connect()
         except (OSError, UnicodeError) as error:  # an invalid host name raises UnicodeError
@@ -210,8 +205,7 @@ class HttpClient:
 
     def _unreachable(self, error: Exception) -> EngineError:
         self._is_reachable = False
-        hint = "is the server running, and this its address?"
-        return EngineError(f"cannot reach {self._url}: {error or type(error).__name__}", hint=hint)
+        return EngineError(f"cannot reach {self._url}: {error or type(error).__name__}", hint=UNREACHABLE_HINT)
 
 
 class _Exchange:
@@ -220,8 +214,14 @@ class _Exchange:
     def __init__(self, request: ChatRequest, on_event: OnEvent) -> None:
         self.request, self.on_event = request, on_event
         self.answer = StreamedAnswer(is_split=request.is_split)
-        self.socket: socket.socket | None = None
+        self._socket: socket.socket | None = None
         self.is_cancelled = False
+
+    def attach(self, connected: socket.socket) -> None:
+        """Take the socket of the request, to disconnect it; at once if it was cancelled before."""
+        self._socket = connected
+        if self.is_cancelled:
+            self.disconnect()
 
     def emit(self, pieces: tuple[TextPiece, ...]) -> None:
         if pieces:
@@ -229,9 +229,15 @@ class _Exchange:
 
     def disconnect(self) -> None:
         self.is_cancelled = True
-        if self.socket is not None:
+        if self._socket is not None:
             with contextlib.suppress(OSError):  # it is closed already
-                self.socket.shutdown(socket.SHUT_RDWR)
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+
+def make_connection(parts: SplitResult, timeout_s: float) -> http.client.HTTPConnection:
+    """Return a connection to a server, not yet connected."""
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    return kind(parts.hostname or "", parts.port, timeout=timeout_s)
 
 
 def parse_url(url: str) -> SplitResult:

@@ -7,24 +7,30 @@ EngineSnapshot) and `restarts`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
-from eaglelocal.client.http_stream import NOT_REPORTED, mapping, number, read_speculation
-from eaglelocal.core.events import EngineInfo, EngineSnapshot
+from eaglelocal.client.http_stream import NOT_REPORTED, read_speculation
+from eaglelocal.client.json_fields import amount, count, mapping, number, objects, text
+from eaglelocal.core.events import NOTHING_YET, EngineInfo, EngineSnapshot
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.sampling import RECOMMENDED, is_valid_value
 from eaglelocal.core.stats import SpeculationStats
 from eaglelocal.errors import EngineError, RequestError
 
 OURS = "eaglelocal"  # `owned_by` of our models
+# fields of EngineSnapshot in `engine`, under their own names
+SNAPSHOT_COUNTS = (
+    *("steps", "prompt_tokens", "generated_tokens", "peak_rss_bytes"),
+    *("cached_tokens", "cache_cells", "reused_tokens", "swapped_bytes"),
+)
+SNAPSHOT_SECONDS = ("host_s", "native_s", "draft_s", "verify_s", "plain_s", "answer_s")
 
 
 def choose_model(reply: Mapping[str, object], requested: str, url: str) -> Mapping[str, object]:
     """Return an entry of /v1/models: the requested or the first text model. Raises EngineError and RequestError."""
-    data = reply.get("data")
-    entries = [mapping(entry) for entry in data] if isinstance(data, list) else []
-    named = {name: entry for entry in entries if isinstance(name := entry.get("id"), str)}
+    named = {name: entry for entry in objects(reply.get("data")) if isinstance(name := entry.get("id"), str)}
     if not named:
         raise EngineError(f"{url} lists no model", hint="give the address of an OpenAI-compatible server")
     if requested and requested not in named:
@@ -36,12 +42,8 @@ def choose_model(reply: Mapping[str, object], requested: str, url: str) -> Mappi
 
 def _ollama_fields(reply: Mapping[str, object], name: str) -> Mapping[str, object]:
     """Return what llama-server reports of its model in a second list, `models`, in Ollama's format."""
-    models = reply.get("models")
-    entries = [mapping(entry) for entry in models] if isinstance(models, list) else []
-    return next(
-        ({"loaded": True, "capabilities": entry.get("capabilities")} for entry in entries if entry.get("name") == name),
-        {},
-    )
+    entries = (entry for entry in objects(reply.get("models")) if entry.get("name") == name)
+    return next(({"loaded": True, "capabilities": entry.get("capabilities")} for entry in entries), {})
 
 
 def is_ours(entry: Mapping[str, object]) -> bool:
@@ -50,28 +52,29 @@ def is_ours(entry: Mapping[str, object]) -> bool:
 
 def read_info(entry: Mapping[str, object], snapshot: Mapping[str, object], url: str) -> EngineInfo:
     """Return the EngineInfo of a model, 0 for unknown numbers. The snapshot lists the loaded models, perhaps others."""
-    meta, rows = mapping(entry.get("meta")), snapshot.get("loaded")
-    loaded = map(mapping, [snapshot.get("model"), *(rows if isinstance(rows, list) else [])])
+    meta, loaded = mapping(entry.get("meta")), [mapping(snapshot.get("model")), *objects(snapshot.get("loaded"))]
     info = next((one for one in loaded if one.get("name") == entry.get("id")), {})
     sampling = mapping(info.get("sampling"))
-    n_ctx = number(info, "n_ctx") or number(meta, "n_ctx") or number(entry, "max_model_len")
+    n_ctx = count(info, "n_ctx") or count(meta, "n_ctx") or count(entry, "max_model_len")
     return EngineInfo(
-        target=_text(info, "target") or str(entry.get("id")),
-        draft=_text(info, "draft") or "none",
-        draft_reason=_text(info, "draft_reason") or ("" if info else NOT_REPORTED),
-        n_ctx=int(n_ctx),
-        num_slots=int(number(info, "num_slots")),
-        n_vocab=int(number(info, "n_vocab")),
+        target=text(info, "target") or str(entry.get("id")),
+        draft=text(info, "draft") or "none",
+        draft_reason=text(info, "draft_reason") or ("" if info else NOT_REPORTED),
+        n_ctx=n_ctx,
+        num_slots=count(info, "num_slots"),
+        n_vocab=count(info, "n_vocab"),
         chat_template=True,
-        threads=int(number(info, "threads")),
-        model_bytes=int(number(info, "model_bytes")),
-        load_s=number(info, "load_s"),
+        threads=count(info, "threads"),
+        model_bytes=count(info, "model_bytes"),
+        load_s=amount(info, "load_s"),
         library=url,
         task=_task(info, entry),
-        embedding_size=int(number(info, "embedding_size")),
+        embedding_size=count(info, "embedding_size"),
         sees_images=may_see_images(entry),
         sampling={
-            name: value for name in RECOMMENDED if is_valid_value(name, value := number(sampling, name, math.nan))
+            name: value
+            for name in RECOMMENDED
+            if (value := number(sampling, name)) is not None and is_valid_value(name, value)
         },
     )
 
@@ -98,29 +101,12 @@ def read_snapshot(snapshot: Mapping[str, object], *, running: int, num_generated
     if not engine:
         stats = SpeculationStats(reason=NOT_REPORTED)
         return EngineSnapshot(running, 0, 0, 0, num_generated, stats, 0.0, 0.0, 0)
-    return EngineSnapshot(
-        running=int(number(engine, "running")),
-        waiting=int(number(engine, "waiting")),
-        steps=int(number(engine, "steps")),
-        prompt_tokens=int(number(engine, "prompt_tokens")),
-        generated_tokens=int(number(engine, "generated_tokens")),
+    counts: dict[str, Any] = {name: count(engine, name) for name in ("running", "waiting", *SNAPSHOT_COUNTS)}
+    seconds = {name: amount(engine, name) for name in SNAPSHOT_SECONDS}
+    return replace(
+        NOTHING_YET,
+        engine_pid=count(engine, "pid"),
         speculation=read_speculation(mapping(engine.get("speculation"))),
-        host_s=number(engine, "host_s"),
-        native_s=number(engine, "native_s"),
-        peak_rss_bytes=int(number(engine, "peak_rss_bytes")),
-        draft_s=number(engine, "draft_s"),
-        verify_s=number(engine, "verify_s"),
-        cached_tokens=int(number(engine, "cached_tokens")),
-        cache_cells=int(number(engine, "cache_cells")),
-        engine_pid=int(number(engine, "pid")),
-        plain_s=number(engine, "plain_s"),
-        answer_s=number(engine, "answer_s"),
-        reused_tokens=int(number(engine, "reused_tokens")),
-        swapped_bytes=int(number(engine, "swapped_bytes")),
-        spec=_text(engine, "spec"),
+        spec=text(engine, "spec"),
+        **counts | seconds,
     )
-
-
-def _text(values: Mapping[str, object], name: str) -> str:
-    value = values.get(name)
-    return value if isinstance(value, str) else ""

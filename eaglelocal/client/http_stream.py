@@ -10,10 +10,11 @@ import base64
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from eaglelocal.client.json_fields import amount, count, mapping, objects, text
 from eaglelocal.core.events import Finished, TextPiece
 from eaglelocal.core.image_formats import media_type
-from eaglelocal.core.json_text import read_json
-from eaglelocal.core.request import ChatRequest, DraftPolicy, Message, Spec
+from eaglelocal.core.json_text import read_object
+from eaglelocal.core.request import ChatRequest, DraftPolicy, Message
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.core.surrogates import SurrogateJoiner, join_surrogates
@@ -26,7 +27,6 @@ NEEDS_KEY, BUSY = (401, 403), (408, 429)
 CODES = {401: "invalid_api_key", 403: "permission_denied", 404: "not_found"}  # when the server sends no code of its own
 TYPES = {"exceed_context_size_error": "context_length_exceeded"}  # llama-server's error type -> OpenAI's code
 MAX_QUOTED_CHARS = 200
-MAX_NUMBER = 1e18  # JSON as Python reads it allows NaN, Infinity and integers of any size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +44,7 @@ DEFAULT_PARAMS = SamplingParams()
 def build_request(request: ChatRequest, model: str, dialect: Dialect) -> tuple[str, dict[str, object]]:
     """Return (path, body). Token ids go to /completions, conversations to /chat/completions."""
     params = request.params
-    body: dict[str, object] = {
-        "model": model,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
+    body: dict[str, object] = {"model": model, "stream": True, "stream_options": {"include_usage": True}}
     body |= _chosen_params(params, "temperature", "top_p")
     body |= _changed_params(params, "max_tokens", "seed", "stop", "frequency_penalty", "presence_penalty")
     if params.logit_bias:
@@ -60,7 +56,8 @@ def build_request(request: ChatRequest, model: str, dialect: Dialect) -> tuple[s
     if dialect.is_ours and request.messages:
         body["tell_drafted"] = True
     if dialect.is_ours and request.spec is not None:
-        body["spec"] = _spec_word(request.spec)
+        spec = request.spec
+        body["spec"] = spec.num_draft_tokens if spec.drafting is DraftPolicy.FIXED else spec.drafting.value
     if request.messages:
         return "/chat/completions", {
             **body,
@@ -94,10 +91,6 @@ def _changed_params(params: SamplingParams, *names: str) -> dict[str, object]:
     return {name: value for name in names if (value := getattr(params, name)) != getattr(DEFAULT_PARAMS, name)}
 
 
-def _spec_word(spec: Spec) -> str | int:
-    return spec.num_draft_tokens if spec.drafting is DraftPolicy.FIXED else spec.drafting.value
-
-
 def data_lines(lines: Iterable[bytes]) -> Iterator[str]:
     """Yield the data of server-sent events up to [DONE]; comments and other fields are skipped."""
     for line in lines:
@@ -127,6 +120,10 @@ class StreamedAnswer:
     _reasoning: SurrogateJoiner = field(default_factory=SurrogateJoiner)
     _text: SurrogateJoiner = field(default_factory=SurrogateJoiner)
 
+    def begin(self, now: float) -> None:
+        """Record when the request is sent."""
+        self.requested_at = now
+
     def take(self, data: str, now: float) -> tuple[TextPiece, ...]:
         """Return the pieces of one event. Raises EngineError for an error event and for data that is no JSON object."""
         chunk = _object(data)
@@ -135,8 +132,7 @@ class StreamedAnswer:
         self.usage = mapping(chunk.get("usage")) or self.usage
         self.llama_timings = mapping(chunk.get("timings")) or self.llama_timings
         self.speculation = mapping(chunk.get("speculation")) or self.speculation
-        choices = chunk.get("choices")
-        choice = mapping(choices[0]) if isinstance(choices, list) and choices else {}
+        choice = next(iter(objects(chunk.get("choices"))), {})
         self.finish_reason = str(choice.get("finish_reason") or self.finish_reason)
         flags = chunk.get("drafted")
         drafted = [flag is True for flag in flags] if isinstance(flags, list) else []
@@ -169,17 +165,17 @@ class StreamedAnswer:
 
     @property
     def num_tokens(self) -> int:
-        reported = number(self.llama_timings, "predicted_n") or number(self.usage, "completion_tokens")
+        reported = amount(self.llama_timings, "predicted_n") or amount(self.usage, "completion_tokens")
         return int(reported or self.num_flagged_tokens or len(self.arrivals))
 
-    def finished(self, request_id: str, reason: str = "") -> Finished:
+    def make_finished(self, request_id: str, reason: str = "") -> Finished:
         details = mapping(self.usage.get("prompt_tokens_details"))
-        cached = number(self.llama_timings, "cache_n") or number(details, "cached_tokens")
+        cached = amount(self.llama_timings, "cache_n") or amount(details, "cached_tokens")
         return Finished(
             request_id,
             join_surrogates(reason or self.finish_reason or "stop"),
             text="",
-            prompt_tokens=int(number(self.usage, "prompt_tokens") or number(self.llama_timings, "prompt_n") + cached),
+            prompt_tokens=int(amount(self.usage, "prompt_tokens") or amount(self.llama_timings, "prompt_n") + cached),
             completion_tokens=self.num_tokens,
             timings=self._timings(),
             speculation=self._speculation(),
@@ -188,16 +184,16 @@ class StreamedAnswer:
     def _timings(self) -> Timings:
         if not self.arrivals:
             return Timings()
-        reported_s = number(self.llama_timings, "predicted_ms") / 1000
+        reported_s = amount(self.llama_timings, "predicted_ms") / 1000
         decode_s = reported_s or self.arrivals[-1] - self.arrivals[0]
         num_first = 1.0 if reported_s else self.num_tokens / len(self.arrivals)  # tokens in the first piece
         return Timings(
             ttft_s=self.arrivals[0] - self.requested_at,
-            prefill_s=number(self.llama_timings, "prompt_ms") / 1000,
+            prefill_s=amount(self.llama_timings, "prompt_ms") / 1000,
             decode_s=decode_s,
-            draft_s=number(self.llama_timings, "draft_ms") / 1000,
-            verify_s=number(self.llama_timings, "verify_ms") / 1000,
-            host_s=number(self.llama_timings, "host_ms") / 1000,
+            draft_s=amount(self.llama_timings, "draft_ms") / 1000,
+            verify_s=amount(self.llama_timings, "verify_ms") / 1000,
+            host_s=amount(self.llama_timings, "host_ms") / 1000,
             decode_tok_s=(self.num_tokens - num_first) / decode_s if decode_s > 0 else 0.0,
         )
 
@@ -205,7 +201,7 @@ class StreamedAnswer:
         """Return the figures. llama.cpp does not report the number of verifications: assume a draft at every step."""
         if self.speculation:
             return read_speculation(self.speculation)
-        drafted, accepted = (int(number(self.llama_timings, name)) for name in ("draft_n", "draft_n_accepted"))
+        drafted, accepted = (count(self.llama_timings, name) for name in ("draft_n", "draft_n_accepted"))
         if not drafted:
             return SpeculationStats(reason=NOT_REPORTED)
         return SpeculationStats(
@@ -227,17 +223,17 @@ def _read_delta(choice: Mapping[str, object]) -> tuple[str, str]:
 
 def read_speculation(figures: Mapping[str, object]) -> SpeculationStats:
     """Return the figures from the JSON object that `chat --json` prints and servers of ours send."""
-    drafts, positions = int(number(figures, "drafts")), figures.get("accepted_per_position")
-    estimate = number(figures, "speedup_estimate")
+    drafts, positions = count(figures, "drafts"), figures.get("accepted_per_position")
+    estimate = amount(figures, "speedup_estimate")
     return SpeculationStats(
         state=join_surrogates(str(figures.get("state") or "off")),
         reason=join_surrogates(str(figures.get("reason") or "")),
         drafts=drafts,
-        draft_tokens=int(number(figures, "draft_tokens")),
-        accepted_tokens=int(number(figures, "accepted_tokens")),
+        draft_tokens=count(figures, "draft_tokens"),
+        accepted_tokens=count(figures, "accepted_tokens"),
         accepted_per_position=tuple(n for n in positions if isinstance(n, int)) if isinstance(positions, list) else (),
         speedup_estimate=estimate or None,
-        emitted_tokens=round(number(figures, "acceptance_length") * drafts),
+        emitted_tokens=round(amount(figures, "acceptance_length") * drafts),
     )
 
 
@@ -255,10 +251,9 @@ def refusal(url: str, status: int, body: bytes) -> EagleLocalError:
     if not 400 <= status < 500:
         return EngineError(what)
     error = mapping(reply.get("error"))
-    code, parameter = (value if isinstance(value := error.get(name), str) else "" for name in ("code", "param"))
     hint = "this server needs a key: set EAGLELOCAL_API_KEY" if status in NEEDS_KEY else ""
-    code = code or TYPES.get(str(error.get("type")), CODES.get(status, ""))
-    return RequestError(what, hint=hint, parameter=parameter, code=code)
+    code = text(error, "code") or TYPES.get(str(error.get("type")), CODES.get(status, ""))
+    return RequestError(what, hint=hint, parameter=text(error, "param"), code=code)
 
 
 def read_error_message(chunk: Mapping[str, object]) -> str:
@@ -269,20 +264,7 @@ def read_error_message(chunk: Mapping[str, object]) -> str:
 
 def _object(data: str) -> Mapping[str, object]:
     try:
-        chunk = read_json(data)
+        return read_object(data)
     except ValueError:
-        chunk = None
-    if not isinstance(chunk, dict):
-        raise EngineError(f"the server sent something other than a JSON object: {data[:MAX_QUOTED_CHARS]}")
-    return chunk
-
-
-def mapping(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, dict) else {}
-
-
-def number(values: Mapping[str, object], name: str, default: float = 0.0) -> float:
-    """Return a value as float; `default` if it is missing, no number, or too large."""
-    value = values.get(name)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MAX_NUMBER
-    return float(value) if is_number else default  # type: ignore[arg-type]
+        what = f"the server sent something other than a JSON object: {data[:MAX_QUOTED_CHARS]}"
+        raise EngineError(what) from None

@@ -257,9 +257,8 @@ class InFlightRequests:
 
     def _send(self, process: EngineProcess, submitted: _SubmittedRequest) -> None:
         request = submitted.request
-        self._sent[request.id] = _SentRequest(
-            submitted, time.monotonic()
-        )  # first: the answer may come before send returns
+        # first, because the answer may come before send returns
+        self._sent[request.id] = _SentRequest(submitted, time.monotonic())
         try:
             sent = process.send(Submit(request))
         except BaseException:  # too large, or cannot be pickled: the caller gets the error
@@ -275,12 +274,9 @@ class InFlightRequests:
             on_event(event)
         except Exception:
             _log.exception("the listener of request %s failed; the request is cancelled", event.request_id)
-            self._cancel_abandoned(event.request_id)
-
-    def _cancel_abandoned(self, request_id: str) -> None:
-        with self._lock:
-            if self._sent.pop(request_id, None) is not None and self._process is not None:
-                self._process.send(Cancel(request_id))
+            with self._lock:
+                if self._sent.pop(event.request_id, None) is not None and self._process is not None:
+                    self._process.send(Cancel(event.request_id))
 
 
 def _request_kind(request: AnyRequest) -> str:

@@ -15,13 +15,15 @@ import os
 import platform
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import get_type_hints
 from urllib.parse import urlsplit
 
 from eaglelocal import locations
+from eaglelocal.client.json_fields import text
 from eaglelocal.core.atomic_file import write_atomically
-from eaglelocal.core.json_text import read_json
+from eaglelocal.core.json_text import read_object
 from eaglelocal.errors import EngineError
 from eaglelocal.probe.process_info import is_alive, start_mark
 
@@ -125,10 +127,8 @@ def request_state(server: RunningServer, *, timeout_s: float = 1.0) -> str:
 
 def _read_state(body: bytes) -> str:
     with contextlib.suppress(ValueError):
-        reply = read_json(body)
-        if isinstance(reply, dict):
-            words = (reply.get(name) for name in ("state", "status"))
-            return next((word for word in words if isinstance(word, str)), "")
+        reply = read_object(body)
+        return text(reply, "state") or text(reply, "status")
     return ""
 
 
@@ -150,10 +150,9 @@ def _alive(path: Path, *, remove_stale: bool) -> RunningServer | None:
     if server is None or server.machine != platform.node():  # for the other machine to remove
         return None
     if not is_alive(server.pid, server.birth):
-        if not remove_stale:
-            return None
         with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
+            if remove_stale:
+                path.unlink(missing_ok=True)
         return None
     return server
 
@@ -162,13 +161,12 @@ def _read(path: Path) -> RunningServer | None:
     """Return an announcement; None for any other content (perhaps another version's), which is not removed."""
     try:
         with path.open("rb") as file:
-            data = read_json(file.read(_MAX_BYTES))
+            data = read_object(file.read(_MAX_BYTES))
     except (OSError, ValueError):
         return None
-    if not isinstance(data, dict):
-        return None
-    values = {name: data.get(name) for name in _FIELD_TYPES}
-    if not all(isinstance(values[name], kind) for name, kind in _FIELD_TYPES.items()):
+    kinds = {name: (int, float) if kind is float else kind for name, kind in get_type_hints(RunningServer).items()}
+    values = {name: data.get(name) for name in kinds}
+    if not all(isinstance(values[name], kind) for name, kind in kinds.items()):
         return None
     server = RunningServer(**values)  # type: ignore[arg-type]
     return server if _is_sound(server) else None
@@ -180,16 +178,3 @@ def _is_sound(server: RunningServer) -> bool:
     except ValueError:
         return False
     return is_address and server.pid > 1 and math.isfinite(server.started_at)
-
-
-_FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
-    "url": str,
-    "port": int,
-    "machine": str,
-    "pid": int,
-    "birth": str,
-    "target": str,
-    "started_at": (int, float),
-    "api_key": str,
-}
-assert set(_FIELD_TYPES) == {each.name for each in fields(RunningServer)}

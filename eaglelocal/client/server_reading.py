@@ -7,10 +7,11 @@ Totals are counters since the process started; a rate is the difference of two r
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import zip_longest
 
 from eaglelocal.core.events import EngineSnapshot
+from eaglelocal.core.stats import SpeculationStats
 
 DISCONNECTED = "disconnected"
 
@@ -124,18 +125,24 @@ def add_totals(each: Sequence[ServerTotals]) -> ServerTotals:
     )
 
 
-def read_totals(snapshot: EngineSnapshot) -> ServerTotals:
-    """Return the totals of an engine's own snapshot."""
-    stats = snapshot.speculation
+def count_drafts(stats: SpeculationStats) -> ServerTotals:
+    """Return statistics of drafting as totals, without those of the engine."""
     return ServerTotals(
-        process=str(snapshot.engine_pid),
-        prompt_tokens=snapshot.prompt_tokens,
-        generated_tokens=snapshot.generated_tokens,
         drafts=stats.drafts,
         draft_tokens=stats.draft_tokens,
         accepted_tokens=stats.accepted_tokens,
         emitted_tokens=stats.emitted_tokens,
-        per_position=tuple(map(float, stats.accepted_per_position)),
+        per_position=tuple(map(float, stats.accepted_per_position)) or None,
+    )
+
+
+def read_totals(snapshot: EngineSnapshot) -> ServerTotals:
+    """Return the totals of an engine's own snapshot."""
+    return replace(
+        count_drafts(snapshot.speculation),
+        process=str(snapshot.engine_pid),
+        prompt_tokens=snapshot.prompt_tokens,
+        generated_tokens=snapshot.generated_tokens,
         draft_s=snapshot.draft_s,
         verify_s=snapshot.verify_s,
         host_s=snapshot.host_s,
@@ -146,18 +153,16 @@ def read_totals(snapshot: EngineSnapshot) -> ServerTotals:
 
 def make_reading(snapshot: EngineSnapshot, *, state: str = "ready", n_ctx: int | None = None) -> ServerReading:
     """Return the reading of an engine's own snapshot. Without a process id its values are unknown."""
-    is_known = snapshot.engine_pid > 0
+    known = ServerReading(
+        kind="eaglelocal", state=state, n_ctx=n_ctx, running=snapshot.running, waiting=snapshot.waiting
+    )
     stats = snapshot.speculation
-    return ServerReading(
-        kind="eaglelocal",
-        state=state,
-        n_ctx=n_ctx,
-        running=snapshot.running,
-        waiting=snapshot.waiting,
-        cached_tokens=snapshot.cached_tokens if is_known else None,
-        cache_cells=(snapshot.cache_cells or None) if is_known else None,
-        totals=read_totals(snapshot) if is_known else ServerTotals(),
-        drafting=DraftingState(state=stats.state, reason=stats.reason, setting=snapshot.spec)
-        if is_known
-        else DraftingState(),
+    if snapshot.engine_pid <= 0:
+        return known
+    return replace(
+        known,
+        cached_tokens=snapshot.cached_tokens,
+        cache_cells=snapshot.cache_cells or None,
+        totals=read_totals(snapshot),
+        drafting=DraftingState(state=stats.state, reason=stats.reason, setting=snapshot.spec),
     )

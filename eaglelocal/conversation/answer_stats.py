@@ -7,13 +7,12 @@ measured by the engine, except the gain, which is marked as estimated.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import zip_longest
 
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import DraftPolicy, Spec
 from eaglelocal.core.sampling import sampling_text
-from eaglelocal.core.stats import SpeculationStats
+from eaglelocal.core.stats import SpeculationStats, encode_stats, sum_stats
 
 BAR_CELLS = 20
 
@@ -80,23 +79,17 @@ def statistics_line(finished: Finished) -> str:
     parts = [f"{timings.decode_tok_s:.1f} tok/s"] if finished.completion_tokens > 1 else []
     first_token = [f"first token {timings.ttft_s:.2f} s"] if finished.completion_tokens else []
     if speculation.drafts:
-        parts += [*_format_acceptance(speculation), *first_token, *_format_gain(speculation)]
+        gain = speculation.speedup_estimate
+        parts += [
+            f"acceptance length {speculation.acceptance_length:.2f}",
+            f"{speculation.accepted_tokens}/{speculation.draft_tokens} drafted accepted",
+            *first_token,
+            "gain not measured" if gain is None else f"{gain:.2f}x plain (estimated)",
+        ]
     else:
         parts += first_token
     parts += _format_state(speculation)
     return " · ".join([*parts, *_format_ending(finished)])
-
-
-def _format_acceptance(speculation: SpeculationStats) -> list[str]:
-    return [
-        f"acceptance length {speculation.acceptance_length:.2f}",
-        f"{speculation.accepted_tokens}/{speculation.draft_tokens} drafted accepted",
-    ]
-
-
-def _format_gain(speculation: SpeculationStats) -> list[str]:
-    estimate = speculation.speedup_estimate
-    return ["gain not measured"] if estimate is None else [f"{estimate:.2f}x plain (estimated)"]
 
 
 def _format_state(speculation: SpeculationStats) -> list[str]:
@@ -119,7 +112,7 @@ def _format_ending(finished: Finished) -> list[str]:
 
 def answer_object(text: str, finished: Finished, info: EngineInfo, *, reasoning: str = "") -> dict[str, object]:
     """Return the JSON object that `chat --json` prints last; it has `reasoning` only if the model produced any."""
-    timings, speculation = finished.timings, finished.speculation
+    timings = finished.timings
     return {
         "text": text,
         **({"reasoning": reasoning} if reasoning else {}),
@@ -134,17 +127,7 @@ def answer_object(text: str, finished: Finished, info: EngineInfo, *, reasoning:
             "verify_s": timings.verify_s,
             "host_s": timings.host_s,
         },
-        "speculation": {
-            "state": speculation.state,
-            "reason": speculation.reason,
-            "drafts": speculation.drafts,
-            "draft_tokens": speculation.draft_tokens,
-            "accepted_tokens": speculation.accepted_tokens,
-            "acceptance_rate": speculation.acceptance_rate,
-            "acceptance_length": speculation.acceptance_length,
-            "accepted_per_position": list(speculation.accepted_per_position),
-            "speedup_estimate": speculation.speedup_estimate,
-        },
+        "speculation": encode_stats(finished.speculation),
     }
 
 
@@ -160,27 +143,22 @@ def _answer_lines(answers: Sequence[Finished]) -> list[str]:
     after_first = sum(max(0, answer.completion_tokens - 1) for answer in answers)
     decode_s = sum(answer.timings.decode_s for answer in answers)
     speed = f", {after_first / decode_s:.1f} tok/s" if decode_s else ""
-    drafts, drafted, accepted, emitted = (sum(column) for column in zip(*map(_get_draft_counts, answers), strict=True))
+    total = sum_stats([answer.speculation for answer in answers])
     lines = [f"answers       {len(answers)}, {_count(tokens, 'token')}{speed}"]
-    if not drafts:
+    if not total.drafts:
         return [*lines, f"speculation   {answers[-1].speculation.state}: {answers[-1].speculation.reason}"]
     return [
         *lines,
-        f"drafted       {drafted} in {_count(drafts, 'draft')}, {accepted} accepted, {drafted - accepted} wasted",
-        f"acceptance    length {emitted / drafts:.2f}, rate {accepted / drafted:.0%}",
+        f"drafted       {total.draft_tokens} in {_count(total.drafts, 'draft')}, {total.accepted_tokens} accepted, "
+        f"{total.draft_tokens - total.accepted_tokens} wasted",
+        f"acceptance    length {total.acceptance_length:.2f}, rate {total.acceptance_rate:.0%}",
     ]
-
-
-def _get_draft_counts(answer: Finished) -> tuple[int, int, int, int]:
-    speculation = answer.speculation
-    return speculation.drafts, speculation.draft_tokens, speculation.accepted_tokens, speculation.emitted_tokens
 
 
 def _position_lines(answers: Sequence[Finished]) -> list[str]:
     """Return a bar for each draft position: the share of drafts that were accepted at least that far."""
-    drafts = sum(answer.speculation.drafts for answer in answers)
-    columns = zip_longest(*(answer.speculation.accepted_per_position for answer in answers), fillvalue=0)
-    shares = [sum(column) / drafts for column in columns] if drafts else []
+    total = sum_stats([answer.speculation for answer in answers])
+    shares = [count / total.drafts for count in total.accepted_per_position] if total.drafts else []
     return [
         f"position {depth:<2}   {'█' * round(share * BAR_CELLS):<{BAR_CELLS}} {share:4.0%}"
         for depth, share in enumerate(shares, 1)

@@ -39,9 +39,7 @@ def calibrate_estimate(messages: tuple[Message, ...], num_tokens: int) -> TokenE
     The default if they have fewer than 200 characters or any images.
     """
     num_chars = sum(len(message.content) for message in messages)
-    if num_chars < 200:
-        return TokenEstimate()
-    if any(message.images for message in messages):  # the images' share of the tokens is not known
+    if num_chars < 200 or any(message.images for message in messages):  # the images' share is not known
         return TokenEstimate()
     return TokenEstimate(max(0.0, num_tokens - _estimate_overhead(messages)) / num_chars)
 
@@ -76,9 +74,8 @@ def turns_to_forget(
     """
     num_available = n_ctx - reserve_for_answer(n_ctx, max_tokens)
     counts = range(conversation.num_forgotten, len(conversation.turns) + 1)
-    needs = {
-        count: estimate.count_tokens(conversation.messages(question, pictures, num_forgotten=count)) for count in counts
-    }
+    messages = {count: conversation.messages(question, pictures, num_forgotten=count) for count in counts}
+    needs = {count: estimate.count_tokens(sent) for count, sent in messages.items()}
     fitting = [count for count in counts if needs[count] <= num_available]
     if not fitting or fitting[0] == conversation.num_forgotten:
         return fitting[0] if fitting else len(conversation.turns)

@@ -56,11 +56,6 @@ class Conversation:
         past = tuple(message for turn in self.turns[first:] for message in turn.messages(sees=sees))
         return (*system, *past, make_message(question, pictures, sees=sees))
 
-    @property
-    def num_sent(self) -> int:
-        """The number of turns that still go to the model."""
-        return len(self.turns) - self.num_forgotten
-
     def add(self, turn: Turn) -> None:
         self.turns.append(turn)
         self.unanswered, self.unanswered_pictures = "", ()
@@ -82,6 +77,17 @@ class Conversation:
         self.num_forgotten = min(self.num_forgotten, len(self.turns))
         self.num_saved = min(self.num_saved, len(self.turns))
         return question
+
+    def rename(self, name: str) -> None:
+        """Record the name under which it is saved; "" if it is no longer."""
+        self.name = name
+
+    def forget(self, num_turns: int) -> None:
+        """Send the first `num_turns` turns no more."""
+        self.num_forgotten = num_turns
+
+    def drop_unanswered(self) -> None:
+        self.unanswered = ""
 
     def mark_saved(self) -> None:
         """Count all turns as saved."""

@@ -18,14 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from eaglelocal.core.image_formats import (
-    MAX_PICTURE_BYTES,
-    MAX_PICTURES,
-    NAMES,
-    SIZE_HINT,
-    media_type,
-    size_problem,
-)
+from eaglelocal.core.image_formats import MAX_PICTURE_BYTES, MAX_PICTURES, NAMES, SIZE_HINT, media_type, size_problem
 from eaglelocal.core.request import Image, Message
 from eaglelocal.errors import UsageError
 
@@ -127,7 +120,7 @@ def join_pictures(attached: Pictures, more: Iterable[AttachedPicture]) -> Pictur
 def parse_paths(text: str) -> tuple[Path, ...]:
     """Return the files that a text names: a path, one path a line, or several quoted as terminals paste dropped files.
 
-    >>> paths_in("'my cat.png' file:///tmp/a%20b.png my\\\\ dog.png")
+    >>> parse_paths("'my cat.png' file:///tmp/a%20b.png my\\\\ dog.png")
     (PosixPath('my cat.png'), PosixPath('/tmp/a b.png'), PosixPath('my dog.png'))
     """
     whole = _path(text.strip())

@@ -136,6 +136,9 @@ class Session:
             check_sees(self.model)
             self.attached = join_pictures(last, self.attached)
 
+    def detach_all(self) -> None:
+        self.attached = ()
+
     def check_attached(self) -> None:
         """Raise UsageError if pictures are attached that the model cannot read."""
         if self.attached:
@@ -168,7 +171,7 @@ class Session:
         if outcome.stopped and not outcome.text:
             self.conversation.keep_unanswered(question, pictures)
             return
-        self.conversation.num_forgotten = num_forgotten
+        self.conversation.forget(num_forgotten)
         self.conversation.add(Turn(question, outcome.text, outcome.stopped, outcome.reasoning, pictures))
         if outcome.finished is not None:
             self.answers.append(outcome.finished)
@@ -181,15 +184,12 @@ class Session:
         """
         old, new = self.model.plan, self.loader.plan(choice)
         if old is None:
-            self._leave_server(new)
+            server, self.model = self.model, self.loader.load(new)
+            server.client.close()
+            self.estimate = TokenEstimate()
         elif new != old or self.model.client.state in DEAD:
             self._replace(old, choice)
         self.choice, self.spec = choice, None
-
-    def _leave_server(self, new: Plan) -> None:
-        server, self.model = self.model, self.loader.load(new)
-        server.client.close()
-        self.estimate = TokenEstimate()
 
     def _replace(self, old: Plan, choice: ModelChoice) -> None:
         """Unload the old model, then plan again (its memory is free only now) and load."""

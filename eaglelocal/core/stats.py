@@ -9,7 +9,9 @@ tok/s        from the first to the last token, prefill excluded
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,33 @@ class SpeculationStats:
     @property
     def acceptance_length(self) -> float:
         return self.emitted_tokens / self.drafts if self.drafts else 1.0
+
+
+def sum_stats(every: Sequence[SpeculationStats]) -> SpeculationStats:
+    """Return the sums of the counts; state, reason and speedup are unset."""
+    columns = zip_longest(*(stats.accepted_per_position for stats in every), fillvalue=0)
+    return SpeculationStats(
+        drafts=sum(stats.drafts for stats in every),
+        draft_tokens=sum(stats.draft_tokens for stats in every),
+        accepted_tokens=sum(stats.accepted_tokens for stats in every),
+        emitted_tokens=sum(stats.emitted_tokens for stats in every),
+        accepted_per_position=tuple(map(sum, columns)),
+    )
+
+
+def encode_stats(stats: SpeculationStats) -> dict[str, object]:
+    """Return the statistics as the JSON object `speculation` of `chat --json` and of the server's replies."""
+    return {
+        "state": stats.state,
+        "reason": stats.reason,
+        "drafts": stats.drafts,
+        "draft_tokens": stats.draft_tokens,
+        "accepted_tokens": stats.accepted_tokens,
+        "acceptance_rate": stats.acceptance_rate,
+        "acceptance_length": stats.acceptance_length,
+        "accepted_per_position": list(stats.accepted_per_position),
+        "speedup_estimate": stats.speedup_estimate,
+    }
 
 
 @dataclass(frozen=True, slots=True)

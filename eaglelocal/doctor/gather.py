@@ -183,7 +183,9 @@ def _is_writable(folder: Path) -> bool:
 def read_hub(settings: Settings, environ: Mapping[str, str]) -> Hub:
     cache = locations.hub_cache_dir(environ)
     variable = next((name for name in TOKEN_VARIABLES if environ.get(name)), "")
-    token = environ[variable].strip() if variable else _read_token_file(environ)
+    file = locations.hub_token_file(environ)
+    saved = attempt_or(lambda: file.read_text(errors="replace").strip(), "")
+    token = environ[variable].strip() if variable else saved
     sizes = [size for path in cache.glob("models--*/blobs/*.incomplete") if (size := _count_abandoned_bytes(path))]
     return Hub(
         cache=cache,
@@ -213,20 +215,10 @@ def list_gated_repos(references: tuple[str | None, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(repo for repo in named if repo.partition("/")[0] in GATED_OWNERS))
 
 
-def _read_token_file(environ: Mapping[str, str]) -> str:
-    try:
-        return locations.hub_token_file(environ).read_text(errors="replace").strip()
-    except OSError:
-        return ""
-
-
 def _count_abandoned_bytes(path: Path) -> int:
     """Return the bytes of an interrupted download; 0 if it may still be running."""
-    try:
-        found = path.stat()
-    except OSError:
-        return 0
-    return found.st_size if time.time() - found.st_mtime > MIN_IDLE_S else 0
+    found = attempt_or(path.stat, None)
+    return found.st_size if found is not None and time.time() - found.st_mtime > MIN_IDLE_S else 0
 
 
 # ---- server and settings

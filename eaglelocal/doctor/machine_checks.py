@@ -45,9 +45,8 @@ def check_gpu_driver(facts: Installation) -> Finding | None:
     """Report GPUs that are present but whose driver does not answer."""
     machine = facts.machine
     if machine.unanswered:
-        return problem(
-            "gpu_driver", "; ".join(machine.unanswered), "nvidia-smi"
-        )  # it shows whether the driver hangs or is slow
+        shown_by = "nvidia-smi"  # which shows whether the driver hangs or is slow
+        return problem("gpu_driver", "; ".join(machine.unanswered), shown_by)
     mute = [gpu for gpu in machine.gpus if gpu.is_unresponsive]
     if not mute:
         return None
@@ -125,7 +124,7 @@ def check_memory(facts: Installation) -> Finding:
 
 def check_threads(facts: Installation) -> Finding:
     cpu = facts.machine.cpu
-    usable = f"{cpu.usable_threads} {'thread' if cpu.usable_threads == 1 else 'check_threads'}"
+    usable = f"{cpu.usable_threads} {'thread' if cpu.usable_threads == 1 else 'threads'}"
     granted = f"{cpu.quota_cores:g} of {cpu.physical_cores or cpu.logical_cores}" if cpu.quota_cores else ""
     if granted and (cpu.quota_cores or 0.0) < (cpu.physical_cores or cpu.logical_cores or 1):
         text = f"the cgroup grants {granted} cores: llama.cpp gets {usable}"
@@ -196,8 +195,8 @@ def _raise_memory_limit(machine: Machine) -> str:
     """Return the command that doubles the container's memory limit, up to all memory; empty if none is known."""
     limit, installed = machine.memory.limit_bytes or 0, machine.memory.installed_bytes or 0
     gib = max(min(2 * limit, installed) >> 30, 1)
-    commands = {"docker": f"docker update --memory {gib}g --memory-swap {gib}g CONTAINER"}
-    return commands.get(machine.system.container or "", "")
+    command = f"docker update --memory {gib}g --memory-swap {gib}g CONTAINER"
+    return command if machine.system.container == "docker" else ""
 
 
 def _list_processes(machine: Machine) -> str:
@@ -206,5 +205,4 @@ def _list_processes(machine: Machine) -> str:
 
 def _raise_cpu_limit(machine: Machine) -> str:
     cores = machine.cpu.physical_cores or machine.cpu.logical_cores or 1
-    commands = {"docker": f"docker update --cpus {cores} CONTAINER"}
-    return commands.get(machine.system.container or "", "")
+    return f"docker update --cpus {cores} CONTAINER" if machine.system.container == "docker" else ""

@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 
 from eaglelocal.core.request import AnyRequest
 from eaglelocal.errors import EagleLocalError, ResourceError
-from eaglelocal.worker.unexpected_error import as_engine_error
+from eaglelocal.worker.unexpected_error import make_engine_error
 
 INPUT_WAIT_S = 0.05  # a step without other work waits this long for a request; commands are handled between steps
 STACK_BYTES = 32 * 1024 * 1024  # of address space; the grammar compiler recurses
@@ -150,7 +150,7 @@ class InputQueue(Generic[RequestT, ResultT]):
         try:
             return self._read(request), None
         except BaseException as error:  # an error in one request, even a Rust panic, must not fail the others
-            return None, as_engine_error(error, "the engine failed on the request")
+            return None, make_engine_error(error, "the engine failed on the request")
 
     def _announce(self, reading: Future[Prepared[RequestT, ResultT]]) -> None:
         with self._has_done:

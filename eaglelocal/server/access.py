@@ -39,6 +39,15 @@ WORD = re.compile(r"[A-Za-z0-9_-]{1,32}")
 MAX_QUOTED_CHARS = 253
 
 
+def find_by_secret(secret: str, known: Iterable[tuple[str, str]]) -> str | None:
+    """Return what belongs to a secret, None if it is unknown. Compares with all in full: timing reveals nothing."""
+    given, found = secret.encode("utf-8", "surrogateescape"), None
+    for one, value in known:
+        if hmac.compare_digest(given, one.encode()):
+            found = value
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class ApiKeys:
     """The API keys by name; without any, every request belongs to `local`."""
@@ -49,12 +58,8 @@ class ApiKeys:
         return bool(self.by_name)
 
     def find_owner(self, key: str) -> str | None:
-        """Return the name of a key, None if it is unknown. Compares with all keys in full: timing reveals nothing."""
-        given, found = key.encode("utf-8", "surrogateescape"), None
-        for name, known in self.by_name:
-            if hmac.compare_digest(given, known.encode()):
-                found = name
-        return found
+        """Return the name of a key, None if it is unknown."""
+        return find_by_secret(key, ((known, name) for name, known in self.by_name))
 
     @property
     def short_names(self) -> tuple[str, ...]:
@@ -245,9 +250,8 @@ def is_own_name(name: str) -> bool:
 def host_refusal(header: str) -> str:
     name = host_name(header)
     if name is None:
-        return (
-            f"the Host {header[:MAX_QUOTED_CHARS]!r} is not a host name" if header else "the request has no Host header"
-        )
+        found = f"the Host {header[:MAX_QUOTED_CHARS]!r} is not a host name"
+        return found if header else "the request has no Host header"
     name = name[:MAX_QUOTED_CHARS]
     return f"this server does not answer to the Host {name!r}; `--allowed-hosts {shlex.quote(name)}` admits it"
 

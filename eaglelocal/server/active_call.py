@@ -21,7 +21,7 @@ class ActiveCall:
         """`limit_s` is the longest time from now to the end of the last answer."""
         requested_at = time.perf_counter()
         self.model = model
-        self.choices = [AnswerState(i, without_messages(request), requested_at) for i, request in enumerate(requests)]
+        self.choices = [AnswerState(i, drop_messages(request), requested_at) for i, request in enumerate(requests)]
         self._by_id = {choice.request.id: choice for choice in self.choices}
         self._limit_s, self._ends_at = limit_s, requested_at + limit_s
         self._events: EventStream | None = None
@@ -37,7 +37,7 @@ class ActiveCall:
             raise self._cancel_reason or too_long(self._limit_s) from None
         except Problem:
             for choice in self.choices:
-                choice.is_refused = True
+                choice.refuse()
             raise
         finally:
             self._model_timeout = None
@@ -87,7 +87,7 @@ class ActiveCall:
         return self.choices
 
 
-def without_messages(request: AnyRequest) -> AnyRequest:
+def drop_messages(request: AnyRequest) -> AnyRequest:
     """Return the request without its messages, which may hold large images and are not needed once it is submitted."""
     return request if isinstance(request, EmbedRequest) else replace(request, messages=())
 

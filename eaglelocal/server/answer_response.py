@@ -16,10 +16,10 @@ from typing import Protocol
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from eaglelocal.core.request import AnyRequest
+from eaglelocal.core.request import AnyRequest, EmbedRequest
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.server.active_call import ActiveCall
-from eaglelocal.server.answer_encoder import AnswerEncoder
+from eaglelocal.server.answer_encoder import AnswerEncoder, dump_json
 from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.http_errors import Problem, to_problem
 from eaglelocal.server.openai.request_reader import EngineCall
@@ -114,19 +114,27 @@ class AnswerBody:
         fields: FieldTranslation,
         *,
         media_type: str = EVENT_STREAM,
+        on_end: Callable[[], None] | None = None,
     ) -> None:
-        """`fields` gives the API's own names of the chat's fields, for errors; `media_type` is that of a stream."""
+        """`fields` gives the API's own names of the chat's fields, for errors; `media_type` is that of a stream.
+
+        `on_end` is called when the answers have ended, also after an error or a disconnect.
+        """
         self._server, self._encoder, self._fields = server, encoder, fields
         self._model, self._is_streamed = call.model, call.is_streamed
         self._requests: list[AnyRequest] = [*call.requests]
-        self._media_type = media_type
+        self._media_type, self._on_end = media_type, on_end
 
     async def send(self, writer: ResponseWriter) -> None:
-        async with self._server.submit(self._model, self._requests) as call:
-            if self._is_streamed:
-                await self._stream(call, writer)
-            else:
-                await writer.send_json(200, self._encoder.encode_whole(await call.complete()))
+        try:
+            async with self._server.submit(self._model, self._requests) as call:
+                if self._is_streamed:
+                    await self._stream(call, writer)
+                else:
+                    await writer.send_json(200, self._encoder.encode_whole(await call.complete()))
+        finally:
+            if self._on_end is not None:
+                self._on_end()
 
     def encode_refusal(self, problem: Problem) -> Mapping[str, object]:
         return self._encoder.encode_refusal(self._fields.translate_back(problem))
@@ -155,6 +163,25 @@ class AnswerBody:
             if choice.finished is not None:
                 parts.append(self._encoder.encode_choice_end(choice))
         return "".join(parts)
+
+
+def respond_once(
+    server: ServerState,
+    model: str,
+    request: AnyRequest,
+    make_reply: Callable[[AnswerState], object],
+    encode_problem: Callable[[Problem], Mapping[str, object]] = Problem.openai_body,
+) -> AnswerResponse:
+    """Return a response with one JSON object, made of the complete answer to one request. It may raise Problem."""
+
+    async def answer() -> object:
+        async with server.submit(model, [request]) as call:
+            (choice,) = await call.complete()
+            if isinstance(request, EmbedRequest):  # millions of numbers
+                return await asyncio.to_thread(lambda: dump_json(make_reply(choice)).encode())
+            return make_reply(choice)
+
+    return AnswerResponse(JsonBody(answer, encode_problem), server.limits)
 
 
 def respond(

@@ -160,6 +160,10 @@ class AnswerState:
         seconds = self.last_token_at - self.first_token_at
         return (self.num_tokens - 1) / seconds if seconds > 0 else 0.0
 
+    def refuse(self) -> None:
+        """Record that it will never be submitted."""
+        self.is_refused = True
+
     def apply(self, event: RequestEvent, now: float) -> None:
         """Update the state by an event that arrived at `now`."""
         match event:

@@ -25,7 +25,6 @@ from eaglelocal.server.access import Access
 from eaglelocal.server.anthropic import routes as anthropic
 from eaglelocal.server.http_errors import NOT_FOUND, Problem, to_problem
 from eaglelocal.server.llama_server import routes as llama_server
-from eaglelocal.server.llama_server import state_routes as llama_server_state
 from eaglelocal.server.metrics import MetricGauges
 from eaglelocal.server.middleware.access_log import AccessLogMiddleware
 from eaglelocal.server.middleware.api_key import ApiKeyMiddleware
@@ -33,7 +32,6 @@ from eaglelocal.server.middleware.host_check import HostMiddleware
 from eaglelocal.server.middleware.normalize_path import PathMiddleware
 from eaglelocal.server.middleware.refusal import error_body
 from eaglelocal.server.middleware.request_body import BodyMiddleware
-from eaglelocal.server.monitor import control_routes as monitor_control
 from eaglelocal.server.monitor import routes as monitor
 from eaglelocal.server.ollama import model_routes as ollama_models
 from eaglelocal.server.ollama import routes as ollama
@@ -46,10 +44,7 @@ from eaglelocal.server.responses.stored_responses import StoredResponses
 from eaglelocal.server.server_state import ServerState
 
 DESCRIPTION = "Local models with speculative decoding, in the formats of OpenAI, Anthropic, Ollama and llama-server."
-DIALECTS = (
-    *(openai, responses, anthropic, openai_embeddings, rerank, ollama, ollama_models),
-    *(llama_server, llama_server_state, monitor, monitor_control),
-)
+DIALECTS = (openai, responses, anthropic, openai_embeddings, rerank, ollama, ollama_models, llama_server, monitor)
 PATHS = frozenset(route.path for dialect in DIALECTS for route in dialect.router.routes if isinstance(route, Route))
 IDLE_CHECK_S = 5.0
 
@@ -90,15 +85,15 @@ def build_openapi(app: FastAPI) -> dict[str, Any]:
 
 
 def _add_exception_handlers(app: FastAPI) -> None:
-    app.add_exception_handler(RequestValidationError, _handle_as(validation_errors.validation_problem))
-    app.add_exception_handler(HTTPException, _handle_as(validation_errors.http_problem))
+    app.add_exception_handler(RequestValidationError, _make_handler(validation_errors.validation_problem))
+    app.add_exception_handler(HTTPException, _make_handler(validation_errors.http_problem))
     app.add_exception_handler(404, _not_found)
-    app.add_exception_handler(Problem, _handle_as(to_problem))
-    app.add_exception_handler(EagleLocalError, _handle_as(to_problem))
-    app.add_exception_handler(Exception, _handle_as(to_problem))
+    app.add_exception_handler(Problem, _make_handler(to_problem))
+    app.add_exception_handler(EagleLocalError, _make_handler(to_problem))
+    app.add_exception_handler(Exception, _make_handler(to_problem))
 
 
-def _handle_as(convert: Callable[[Exception], Problem]) -> Callable[[Request, Exception], JSONResponse]:
+def _make_handler(convert: Callable[[Exception], Problem]) -> Callable[[Request, Exception], JSONResponse]:
     def handle(request: Request, error: Exception) -> JSONResponse:
         return _error_response(request, convert(error))
 

@@ -15,17 +15,14 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from types import TracebackType
 from typing import Protocol
 
-from eaglelocal.client.client import OnEvent
-from eaglelocal.core.events import EngineSnapshot, Failed, Finished, RequestEvent
+from eaglelocal.client.client import Client, OnEvent
+from eaglelocal.core.events import Failed, Finished, RequestEvent
 from eaglelocal.core.request import AnyRequest, Spec
 from eaglelocal.errors import EagleLocalError, EngineError
 
 
-class RestartingClient(Protocol):
+class RestartingClient(Client, Protocol):
     """A Client for all kinds of requests, whose engine restarts after a crash."""
-
-    @property
-    def state(self) -> str: ...
 
     @property
     def restarts(self) -> int: ...
@@ -36,13 +33,7 @@ class RestartingClient(Protocol):
 
     def submit(self, request: AnyRequest, on_event: OnEvent) -> None: ...
 
-    def cancel(self, request_id: str) -> None: ...
-
     def set_spec(self, spec: Spec) -> None: ...
-
-    def snapshot(self) -> EngineSnapshot: ...
-
-    def close(self) -> None: ...
 
 
 class ClientThread:
@@ -104,9 +95,7 @@ class EventStream:
             self._has_arrived.clear()
             if not self._arrived:  # it may have come since
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(
-                        timeout_s
-                    ):  # in 3.11 wait_for may lose a cancel that comes with an event
+                    async with asyncio.timeout(timeout_s):  # wait_for of 3.11 may lose a cancel at an event
                         await self._has_arrived.wait()
         events = [self._arrived.popleft() for _ in range(len(self._arrived))]
         for event in events:

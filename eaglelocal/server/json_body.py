@@ -1,4 +1,4 @@
-"""Parse the JSON of a request's body strictly, as other JSON parsers would.
+"""Parse the JSON of a request's body strictly, as other JSON parsers would, and serialize parts of it again.
 
 Python's parser accepts NaN and Infinity, which JSON does not have, and lone surrogates, which are no characters. The
 former are refused with their place, the latter become U+FFFD. Raises ValueError as `json.loads` does.
@@ -10,6 +10,7 @@ import json
 import math
 import re
 
+from eaglelocal.core.json_text import MAX_DEPTH, NestedTooDeep, is_nested_deeper
 from eaglelocal.core.surrogates import join_in_json, join_surrogates
 from eaglelocal.server.http_errors import Problem
 
@@ -29,16 +30,12 @@ def read_body(body: bytes) -> object:
         place = ".".join(find_infinity(json.loads(body)) or ())
         what = f"{place or 'the body'}: {error} is not a number in JSON"
         raise Problem(400, what, parameter=place or None, code="invalid_json") from None
-    return join_in_json(value) if _SURROGATES.search(body) or not _is_utf8(body) else value
+    is_utf8 = json.detect_encoding(body).startswith("utf-8")  # else the bytes of _SURROGATES look different
+    return join_in_json(value) if _SURROGATES.search(body) or not is_utf8 else value
 
 
 def _raise_not_finite(name: str) -> object:
     raise _NotFiniteError(name)
-
-
-def _is_utf8(body: bytes) -> bool:
-    """Return whether the body is UTF-8; in UTF-16 and UTF-32 the bytes of `_SURROGATES` look different."""
-    return json.detect_encoding(body).startswith("utf-8")
 
 
 def find_infinity(value: object) -> list[str] | None:
@@ -50,3 +47,18 @@ def find_infinity(value: object) -> list[str] | None:
         if (found := find_infinity(one)) is not None:
             return [join_surrogates(str(key)), *found]
     return None
+
+
+def to_json(value: object, place: str) -> str:
+    """Return the JSON text. Raises Problem (400) for deep nesting, infinity or a lone surrogate."""
+    if is_nested_deeper(value, MAX_DEPTH):
+        raise Problem(400, f"{place} is {NestedTooDeep(MAX_DEPTH)}", parameter=place)
+    if (found := find_infinity(value)) is not None:
+        at = ".".join([place, *found])
+        raise Problem(400, f"{at}: the number is not finite", parameter=at)
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise Problem(400, f"{place}: a lone surrogate cannot be encoded", parameter=place) from error
+    return text

@@ -68,6 +68,13 @@ class LoadedModel:
         if not self.num_users:
             self.is_free.set()
 
+    def begin_unloading(self) -> None:
+        """Let no further request acquire it, so that it can be unloaded once it is free."""
+        self.is_unloading = True
+
+    def cancel_unloading(self) -> None:
+        self.is_unloading = False
+
     def record_failure(self) -> None:
         """Remember since when the engine has failed for good, if it has."""
         if self.client.state != "failed":
@@ -155,7 +162,7 @@ class LoadedModels:
 
     async def unload(self, model: LoadedModel) -> None:
         """Close the engine of a model; unfinished answers fail."""
-        model.is_unloading = True
+        model.begin_unloading()
         await asyncio.to_thread(self._before_unload)
         self._by_name.pop(model.name, None)  # close() may have removed it by now
         await asyncio.to_thread(model.client_thread.close)

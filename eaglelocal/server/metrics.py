@@ -137,11 +137,7 @@ class MetricTotals(Collector):
             ("swapped_bytes", "Bytes of conversations swapped out to RAM.", float(swapped)),
             ("num_requests_running", "Requests that have a slot.", float(gauges.running)),
             ("num_requests_waiting", "Requests that wait for a slot or a model.", float(gauges.waiting)),
-            (
-                "draft_length",
-                "Tokens of a draft, on average.",
-                drafted / drafts if drafts else 0.0,
-            ),
+            ("draft_length", "Tokens of a draft, on average.", drafted / drafts if drafts else 0.0),
             (
                 "predicted_speedup",
                 "Estimated speedup of recent answers over plain decoding; 0: unknown.",

@@ -220,11 +220,8 @@ class ModelManager:
         with self._reserve_victims(name) as victims:
             for victim in victims:
                 await victim.is_free.wait()
-            pending.has_begun = True
-            try:
+            with pending.begin():
                 return await self._replace(victims, name)
-            finally:
-                pending.has_begun = False
 
     def _check_recent_failure(self, name: str) -> None:
         """Raise Problem if the model failed to load a moment ago: each attempt evicts models that others use."""
@@ -240,12 +237,12 @@ class ModelManager:
         victims = [others[reference] for reference in self._choose_victims(self.names.reference(name), list(others))]
         victims += [failed] if failed is not None else []
         for victim in victims:
-            victim.is_unloading = True
+            victim.begin_unloading()
         try:
             yield victims
         finally:
             for victim in victims:
-                victim.is_unloading = False
+                victim.cancel_unloading()
 
     async def _replace(self, victims: list[LoadedModel], name: str) -> LoadedModel:
         """Unload `victims`, and more models while memory is short, then load a model. Raises Problem, after loading the
@@ -274,7 +271,7 @@ class ModelManager:
     async def _evict_one_more(self, name: str) -> str:
         """Unload the least needed model once it is free; return its name."""
         victim = self._loaded.least_needed_first[0]
-        victim.is_unloading = True
+        victim.begin_unloading()
         await victim.is_free.wait()
         await self._evict(victim, name)
         return victim.name

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import contextlib
+from collections.abc import Callable, Coroutine, Iterator
 
 from eaglelocal.server.loaded_models import LoadedModel
 
@@ -16,13 +17,22 @@ class PendingLoad:
     """
 
     def __init__(self, load: Callable[[PendingLoad], Coroutine[None, None, None]]) -> None:
-        self.has_begun = False
+        self._has_begun = False
         self._waiting: set[asyncio.Future[LoadedModel]] = set()
         self._task = asyncio.create_task(load(self))
 
     @property
     def is_needed(self) -> bool:
-        return self.has_begun or bool(self._waiting)
+        return self._has_begun or bool(self._waiting)
+
+    @contextlib.contextmanager
+    def begin(self) -> Iterator[None]:
+        """Count the load as begun while the block runs."""
+        self._has_begun = True
+        try:
+            yield
+        finally:
+            self._has_begun = False
 
     async def wait(self) -> LoadedModel:
         """Return the model, acquired for the caller. Raises the error that prevented the load."""

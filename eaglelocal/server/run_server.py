@@ -12,7 +12,7 @@ import errno
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -44,7 +44,7 @@ class Runtime:
     """
 
     on_ready: Callable[[LoadedModel], None]
-    background: Callable[[], Awaitable[None]] | None = None
+    background: Callable[[], Coroutine[None, None, None]] | None = None
     drain_s: float = 30.0
 
 
@@ -100,19 +100,18 @@ def make_uvicorn_config(app: ASGIApp, drain_s: float, descriptors: int = MAX_DES
 
 async def _run(app: ASGIApp, server_state: ServerState, listening: socket.socket, runtime: Runtime) -> None:
     server = _Server(make_uvicorn_config(app, runtime.drain_s, raise_descriptor_limit()))
-    tasks = [asyncio.create_task(_load(server_state, server, runtime))]
+    loading = asyncio.create_task(_load(server_state, server, runtime))
     engine_watch = asyncio.create_task(_watch_engines(server_state, server))
-    if runtime.background is not None:
-        tasks.append(asyncio.create_task(_run_background(runtime.background)))
+    ending = [engine_watch, *([asyncio.create_task(runtime.background())] if runtime.background is not None else [])]
     with _signals(server_state, server, runtime.drain_s):
         await server.serve(sockets=[listening])
         if server.force_exit:  # then uvicorn skips the shutdown that closes the engine
             await server.lifespan.shutdown()
-    for task in (engine_watch, *tasks[1:]):
+    for task in ending:
         task.cancel()
-    await asyncio.gather(engine_watch, *tasks[1:], return_exceptions=True)  # the status line restores the terminal
-    if tasks[0].done():
-        tasks[0].result()
+    await asyncio.gather(*ending, return_exceptions=True)  # the status line restores the terminal
+    if loading.done():
+        loading.result()
     if not engine_watch.cancelled():
         engine_watch.result()
 
@@ -131,13 +130,9 @@ async def _watch_engines(server_state: ServerState, server: _Server) -> None:
     while not server_state.models.have_all_failed:
         await asyncio.sleep(ENGINE_CHECK_S)
     trouble = server_state.models.trouble
-    server_state.is_draining = server.should_exit = True
+    server_state.start_draining()
+    server.should_exit = True
     raise EngineError(f"all engines have failed: {trouble}", hint="EAGLELOCAL_ENGINE_LOG=1 shows the engine's messages")
-
-
-async def _run_background(work: Callable[[], Awaitable[None]]) -> None:
-    with suppress(asyncio.CancelledError):
-        await work()
 
 
 class _Server(uvicorn.Server):
@@ -163,7 +158,8 @@ def _signals(server_state: ServerState, server: _Server, drain_s: float) -> Iter
         else:
             notify_service_manager("STOPPING=1")
             loop.call_later(drain_s, server_state.cut_off_answers)
-        server_state.is_draining = server.should_exit = True
+        server_state.start_draining()
+        server.should_exit = True
 
     signals = ending_signals()
     for number in signals:

@@ -123,6 +123,10 @@ class ServerState:
             self.num_answered += 1
             self.admission.record_duration(now - choice.requested_at)
 
+    def start_draining(self) -> None:
+        """Refuse new requests from now on."""
+        self.is_draining = True
+
     def cut_off_answers(self) -> None:
         """Cancel every running answer, with a Problem for its client."""
         for call in {id(call): call for call, _ in self.active.values()}.values():

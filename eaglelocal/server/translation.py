@@ -64,6 +64,11 @@ class FieldTranslation:
         return parameter
 
 
+def name_chat_fields(*, effort: str, format: str) -> dict[str, str]:
+    """Return `fields` of a FieldTranslation for an API's effort of reasoning and its format of the answer."""
+    return {"reasoning_effort": effort, "chat_template_kwargs.reasoning_effort": effort, "response_format": format}
+
+
 def validate_chat(values: dict[str, Any]) -> ChatBody:
     """Validate a translated chat. Raises Problem if it breaks a rule that the original format does not have."""
     try:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import zip_longest
+from dataclasses import replace
 
-from eaglelocal.core.stats import SpeculationStats, Timings
+from eaglelocal.core.stats import SpeculationStats, Timings, encode_stats, sum_stats
 from eaglelocal.server.answer_state import AnswerState
 
 
@@ -15,7 +15,7 @@ def encode_usage(choices: Sequence[AnswerState], *, num_prompts: int = 1) -> dic
     first = choices[::each]
     prompt = sum(choice.prompt_tokens for choice in first)
     completion = sum(choice.num_tokens for choice in choices)
-    drafted, accepted = (sum(count(answer_stats(choice)) for choice in choices) for count in (_drafted, _accepted))
+    stats = sum_stats(list(map(answer_stats, choices)))
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
@@ -23,8 +23,8 @@ def encode_usage(choices: Sequence[AnswerState], *, num_prompts: int = 1) -> dic
         "prompt_tokens_details": {"cached_tokens": sum(choice.cached_tokens for choice in first)},
         "completion_tokens_details": {
             "reasoning_tokens": sum(choice.num_reasoning_tokens for choice in choices),
-            "accepted_prediction_tokens": accepted,
-            "rejected_prediction_tokens": drafted - accepted,
+            "accepted_prediction_tokens": stats.accepted_tokens,
+            "rejected_prediction_tokens": stats.draft_tokens - stats.accepted_tokens,
         },
     }
 
@@ -37,11 +37,8 @@ def encode_timings(first: AnswerState, *more: AnswerState) -> dict[str, object]:
                           is not counted; llama.cpp counts it
     """
     choices = (first, *more)
-    first_timings, every, stats = (
-        answer_timings(first),
-        list(map(answer_timings, choices)),
-        list(map(answer_stats, choices)),
-    )
+    first_timings, every = answer_timings(first), list(map(answer_timings, choices))
+    stats = sum_stats(list(map(answer_stats, choices)))
     prompt_n, decode_s = first.prompt_tokens - first.cached_tokens, sum(one.decode_s for one in every)
     num_after_first = sum(max(choice.num_tokens - 1, 0) for choice in choices)
     return {
@@ -54,8 +51,8 @@ def encode_timings(first: AnswerState, *more: AnswerState) -> dict[str, object]:
         "predicted_ms": _ms(decode_s),
         "predicted_per_token_ms": _ms(decode_s / max(num_after_first, 1)),
         "predicted_per_second": _rate(num_after_first, decode_s),
-        "draft_n": sum(map(_drafted, stats)),
-        "draft_n_accepted": sum(map(_accepted, stats)),
+        "draft_n": stats.draft_tokens,
+        "draft_n_accepted": stats.accepted_tokens,
         "ttft_ms": _ms(first_timings.ttft_s),
         "draft_ms": _ms(sum(one.draft_s for one in every)),
         "verify_ms": _ms(sum(one.verify_s for one in every)),
@@ -71,19 +68,10 @@ def _rate(count: int, seconds: float) -> float:
     return round(count / seconds, 3) if seconds > 0 else 0.0
 
 
-def encode_speculation(stats: SpeculationStats) -> dict[str, object]:
-    """Return the statistics in the format of `chat --json`."""
-    return {
-        "state": stats.state,
-        "reason": stats.reason,
-        "drafts": stats.drafts,
-        "draft_tokens": stats.draft_tokens,
-        "accepted_tokens": stats.accepted_tokens,
-        "acceptance_rate": stats.acceptance_rate,
-        "acceptance_length": stats.acceptance_length,
-        "accepted_per_position": list(stats.accepted_per_position),
-        "speedup_estimate": stats.speedup_estimate,
-    }
+def encode_statistics(*choices: AnswerState) -> dict[str, object]:
+    """Return the fields `timings` and `speculation` of a reply with these choices."""
+    stats = answer_stats(choices[0]) if len(choices) == 1 else add_stats(choices)
+    return {"timings": encode_timings(*choices), "speculation": encode_stats(stats)}
 
 
 def answer_timings(choice: AnswerState) -> Timings:
@@ -106,21 +94,9 @@ def add_stats(choices: Sequence[AnswerState]) -> SpeculationStats:
         if (gain := answer_stats(one).speedup_estimate) is not None
     ]
     decode_s = sum(seconds for _, seconds in gains)
-    return SpeculationStats(
+    return replace(
+        sum_stats(every),
         state=shown.state,
         reason=shown.reason,
-        drafts=sum(stats.drafts for stats in every),
-        draft_tokens=sum(map(_drafted, every)),
-        accepted_tokens=sum(map(_accepted, every)),
-        accepted_per_position=tuple(map(sum, zip_longest(*(one.accepted_per_position for one in every), fillvalue=0))),
         speedup_estimate=sum(gain * seconds for gain, seconds in gains) / decode_s if decode_s > 0 else None,
-        emitted_tokens=sum(stats.emitted_tokens for stats in every),
     )
-
-
-def _drafted(stats: SpeculationStats) -> int:
-    return stats.draft_tokens
-
-
-def _accepted(stats: SpeculationStats) -> int:
-    return stats.accepted_tokens

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 from rich.console import RenderableType
 from textual import events
@@ -80,7 +81,7 @@ class EagleApp(App[ReturnType]):
         self.set_class(display_options.glyphs is ASCII, "-ascii")
         for theme in THEMES:
             self.register_theme(theme)
-        self.register_theme(_rename_theme(BUILTIN_THEMES[ANSI], TERMINAL))
+        self.register_theme(replace(BUILTIN_THEMES[ANSI], name=TERMINAL, ansi=True))
         self.theme = display_options.theme
         self.set_keymap(dict(display_options.keys))
 
@@ -151,13 +152,3 @@ class EagleApp(App[ReturnType]):
                 yield SystemCommand(
                     binding.description, help_text, lambda action=action, node=node: self.run_action(action, node)
                 )
-
-
-def _rename_theme(theme: Theme, name: str) -> Theme:
-    """Return a copy of a theme under another name, with ANSI colors."""
-    variables = dict(theme.variables)
-    return Theme(
-        name=name, primary=theme.primary, secondary=theme.secondary, warning=theme.warning, error=theme.error,
-        success=theme.success, accent=theme.accent, foreground=theme.foreground, background=theme.background,
-        surface=theme.surface, panel=theme.panel, boost=theme.boost, dark=theme.dark, variables=variables, ansi=True,
-    )  # fmt: skip

@@ -9,10 +9,7 @@ from collections import deque
 
 FASTEST_S, SLOWEST_S = 0.125, 1.0  # seconds between two frames
 LONGEST_S = 5.0  # after a frame too expensive for SLOWEST_S, such as one long block that grows
-NUM_RECENT, NUM_EXPENSIVE = (
-    8,
-    3,
-)  # recent frames; how many must be expensive to count, so that a start is ignored
+NUM_RECENT, NUM_EXPENSIVE = (8, 3)  # recent frames; how many must be expensive to count, so that a start is ignored
 IDLE_S = 0.5  # while nothing moves
 CPU_SHARE = 0.022  # of one core for drawing; the screen's other threads need some more
 SMOOTHING = 0.7  # weight of earlier frames in the average cost of a frame

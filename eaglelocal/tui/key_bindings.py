@@ -12,22 +12,22 @@ from eaglelocal.tui.display_options import DisplayOptions, check_keys
 
 CHAT_KEYS: Mapping[str, str] = MappingProxyType(
     {
-        "enter": "sends; alt+enter, shift+enter, ctrl+j or \\ and enter: a new line",
-        "escape": "stops the answer, or takes back waiting questions",
+        "enter": "send; alt+enter, shift+enter, ctrl+j or \\ and enter: begin a new line",
+        "escape": "stop the answer, or take back waiting questions",
         "up, down": "show earlier questions, on the first and last line",
-        "page up, page down": "scroll the conversation; ctrl+end goes to its end",
-        "tab": "completes a command",
-        "ctrl+r": "finds an earlier question",
+        "page up, page down": "scroll the conversation; ctrl+end: go to its end",
+        "tab": "complete a command",
+        "ctrl+r": "find an earlier question",
         "f6, f3": "ask the last question again; edit it first",
         "ctrl+n, ctrl+o": "begin a new conversation; open a saved one",
         "f4, f5": "change system message and sampling; model and draft",
-        "f2": "shows or hides the panel",
-        "f9": "marks drafted text",
-        "ctrl+t": "unfolds or folds thoughts",
+        "f2": "show or hide the panel",
+        "f9": "mark drafted text",
+        "ctrl+t": "unfold or fold thoughts",
         "f8, ctrl+c": "copy the last answer; the selected text",
-        "ctrl+g": "edits the question in $EDITOR",
+        "ctrl+g": "edit the question in $EDITOR",
         "ctrl+z, ctrl+_": "go to the shell (fg returns); undo typing",
-        "ctrl+p": "finds commands by name",
+        "ctrl+p": "find commands by name",
         "ctrl+q, ctrl+d": "leave",
     }
 )

@@ -16,7 +16,7 @@ from eaglelocal.core.surrogates import REPLACED
 Role = Literal["text", "strong", "quiet", "good", "bad", "warn", "accent", "selected"]
 
 # names from outside must not control the terminal
-_REPLACEMENTS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0))} | REPLACED
+CONTROL_REPLACEMENTS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0))} | REPLACED
 
 
 class StyledSpan(NamedTuple):
@@ -30,7 +30,7 @@ EMPTY: Line = ()
 
 def sanitize(text: str) -> str:
     """Return the text with control characters and halves of surrogate pairs replaced by U+FFFD."""
-    return text.translate(_REPLACEMENTS)
+    return text.translate(CONTROL_REPLACEMENTS)
 
 
 def make_line(*parts: str | StyledSpan | tuple[str, Role]) -> Line:

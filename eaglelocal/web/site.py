@@ -152,7 +152,7 @@ class MonitorSite(Server):
         websocket = web.WebSocketResponse(heartbeat=15)
         await websocket.prepare(request)
         self._sockets.add(websocket)
-        process = MonitorProcess(self, websocket, self._key_for(request))
+        process = MonitorProcess(self, websocket, self._choose_key(request))
         try:
             columns, rows = to_int(request.query.get("width", ""), 80), to_int(request.query.get("height", ""), 24)
             await process.start(_clamp(columns, MAX_COLUMNS), _clamp(rows, MAX_ROWS))
@@ -186,7 +186,7 @@ class MonitorSite(Server):
                 case message_data:
                     raise ValueError(f"unexpected message {message_data!r}")
 
-    def _key_for(self, request: web.Request) -> str:
+    def _choose_key(self, request: web.Request) -> str:
         """Return the key to send to the watched server; empty if there is none."""
         if self._server.api_key is not None:
             return self._server.api_key

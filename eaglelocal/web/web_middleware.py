@@ -7,14 +7,13 @@ visitor gives it once, as /?key=KEY, and a cookie (HttpOnly, SameSite=Strict) st
 
 from __future__ import annotations
 
-import hmac
 import secrets
 from urllib.parse import urlencode
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from eaglelocal.server.access import Access, ApiKeys, host_refusal, origin_refusal
+from eaglelocal.server.access import Access, ApiKeys, find_by_secret, host_refusal, origin_refusal
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
@@ -42,20 +41,12 @@ class KeyCookies:
         return bool(self._keys)
 
     def find_token(self, key: str) -> str | None:
-        """Return the token of a key, None if it is unknown. Compares with all keys: timing reveals nothing."""
-        sent, found = key.encode("utf-8", "surrogateescape"), None
-        for token, known in self._tokens:
-            if hmac.compare_digest(sent, known.encode()):
-                found = token
-        return found
+        """Return the token of a key, None if it is unknown."""
+        return find_by_secret(key, ((known, token) for token, known in self._tokens))
 
     def find_key(self, token: str) -> str | None:
         """Return the key that a token stands for, None if the token is unknown."""
-        sent, found = token.encode("utf-8", "surrogateescape"), None
-        for known, key in self._tokens:
-            if hmac.compare_digest(sent, known.encode()):
-                found = key
-        return found
+        return find_by_secret(token, self._tokens)
 
 
 def make_middlewares(access: Access, cookies: KeyCookies, cookie: str) -> list[Middleware]:

@@ -49,7 +49,9 @@ class EngineChild:
 
     def __init__(self, builder: str, plan: Plan) -> None:
         self._process = _spawn(builder)
-        stdin, stdout, stderr = _pipes(self._process)
+        # raw files, because the process was started without buffers
+        pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
+        stdin, stdout, stderr = (cast(FileIO, pipe) for pipe in pipes)
         self._channel = Channel(BufferedReader(stdout, _READ_BYTES), stdin)
         self.started_at_s = time.monotonic()
         try:
@@ -60,17 +62,16 @@ class EngineChild:
             self._channel.close()
             raise OSError(errno.EAGAIN, str(error)) from error
         self._kill_reason = ""
-        with contextlib.suppress(OSError):  # the process is gone already: `messages` ends at once
-            self._channel.send(plan)
+        self.send(plan)
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def send(self, command: Command) -> bool:
-        """Send a command. Return False if the process is gone and never received it; `messages` then ends."""
+    def send(self, message: Command | Plan) -> bool:
+        """Send a command, first the plan. Return False if the process is gone and never received it."""
         try:
-            self._channel.send(command)
+            self._channel.send(message)
         except OSError:
             return False
         return True
@@ -181,8 +182,3 @@ def _block_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _pipes(process: subprocess.Popen[bytes]) -> tuple[FileIO, FileIO, FileIO]:
-    """Return stdin, stdout and stderr as raw files; the process was started without buffers."""
-    return cast(FileIO, process.stdin), cast(FileIO, process.stdout), cast(FileIO, process.stderr)

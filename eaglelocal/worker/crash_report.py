@@ -33,7 +33,7 @@ _KNOWN_LINE = re.compile(
 )
 _FRAME_LINE = re.compile(r'\s*File "[^"]*", line \d+ in \w+|\s*File "[^"]*", line \d+, in [\w.<>]+')
 _EXCEPTION_LINE = re.compile(r"\s*([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning))(: .*)?$")
-# the message that as_engine_error makes of an unexpected error: the part after the type may quote the request
+# the message that make_engine_error makes of an unexpected error: the part after the type may quote the request
 _UNEXPECTED = re.compile(r"(the engine failed(?: on the request| to load)?: \w+): .*", re.DOTALL)
 
 
@@ -134,9 +134,8 @@ def _count_requests(in_flight: Sequence[InFlight]) -> str:
     """Return text such as `with 2 requests being answered (a, b) and 1 request not started (c)`."""
     started = [each.id for each in in_flight if each.has_started]
     waiting = [each.id for each in in_flight if not each.has_started]
-    parts = [_name_some(started, "being answered")] * bool(started) + [_name_some(waiting, "not started")] * bool(
-        waiting
-    )
+    groups = ((started, "being answered"), (waiting, "not started"))
+    parts = [_name_some(ids, what) for ids, what in groups if ids]
     return f"with {' and '.join(parts)}" if parts else "with no request"
 
 

@@ -64,14 +64,8 @@ class ExitReason:
         if self.kill_reason:
             return EngineError(f"the engine process was killed{when}: {self.kill_reason}", hint=_HINT)
         quoted = "; ".join(self.failure_lines)[-_MAX_QUOTED_CHARS:]
-        what = (
-            f"{_describe_exit(self.exit_status, when)}: {quoted}" if quoted else _describe_exit(self.exit_status, when)
-        )
-        return EngineError(what, hint=_HINT_KILLED if self._was_killed else _HINT)
-
-    @property
-    def _was_killed(self) -> bool:
-        return self.exit_status == -9
+        what = _describe_exit(self.exit_status, when) + (f": {quoted}" if quoted else "")
+        return EngineError(what, hint=_HINT_KILLED if self.exit_status == -9 else _HINT)
 
 
 def _describe_exit(exit_status: int, when: str) -> str:
@@ -80,9 +74,8 @@ def _describe_exit(exit_status: int, when: str) -> str:
     if exit_status == -signal.SIGABRT:
         return f"the engine process aborted{when} (signal {-exit_status})"
     if -exit_status in STOP_SIGNALS:
-        return (
-            f"the engine process was stopped from outside{when} (signal {-exit_status}, {_signal_name(-exit_status)})"
-        )
+        name = _signal_name(-exit_status)
+        return f"the engine process was stopped from outside{when} (signal {-exit_status}, {name})"
     if exit_status < 0:
         return f"the engine process crashed{when} (signal {-exit_status}, {_signal_name(-exit_status)})"
     return f"the engine process ended{when} (exit status {exit_status})"

@@ -43,7 +43,7 @@ from eaglelocal.core.request import AnyRequest, Spec
 from eaglelocal.errors import EagleLocalError, EngineError, LibraryError, ResourceError
 from eaglelocal.worker.channel import Channel
 from eaglelocal.worker.exit_reason import Broken
-from eaglelocal.worker.unexpected_error import as_engine_error
+from eaglelocal.worker.unexpected_error import make_engine_error
 from eaglelocal.worker.watchdog import BEAT_S, Beat
 
 _MIN_PROGRESS = 0.005  # least step of a load's fraction that is sent; llama.cpp reports every tensor
@@ -141,7 +141,7 @@ class EngineService:
         try:
             self._engine.submit(request)
         except Exception as error:  # an error in one request must not fail the others
-            self._channel.send([Failed(request.id, as_engine_error(error, "the engine failed on the request"))])
+            self._channel.send([Failed(request.id, make_engine_error(error, "the engine failed on the request"))])
         else:
             self._in_flight.add(request.id)
 
@@ -152,7 +152,7 @@ class EngineService:
         except ResourceError as error:
             return self._abandon(error)
         except Exception as error:
-            self._channel.send(Broken(as_engine_error(error, "the engine failed")))
+            self._channel.send(Broken(make_engine_error(error, "the engine failed")))
             return False
         self._emit(events)
         return True
@@ -199,7 +199,7 @@ def main(builder: str) -> int:
         engine = build(plan, _ProgressFilter(channel).report)
         channel.send(Ready(engine.info))
     except Exception as error:
-        channel.send(LoadFailed(as_engine_error(error, "the engine failed to load")))
+        channel.send(LoadFailed(make_engine_error(error, "the engine failed to load")))
         return 1
     gc.collect()
     gc.freeze()  # vocabularies are large and permanent; later collections must not walk them between steps

@@ -61,9 +61,7 @@ class RestartPolicy:
     first_delay_s: float = 1.0
     max_delay_s: float = 8.0
     wait_limit_s: float = 60.0  # how long requests wait for an engine that is down
-    silence_limits: SilenceLimits = field(
-        default_factory=SilenceLimits
-    )  # limits of silence before a process counts as hung
+    silence_limits: SilenceLimits = field(default_factory=SilenceLimits)  # before a process counts as hung
 
     def delay_s(self, crashes: int) -> float | None:
         """Return the seconds to wait after the crash with this number, counted from 1; None means give up."""
@@ -129,6 +127,30 @@ class _ChildRun:
     def may_be_caused_by_request(self) -> bool:
         """Return whether a request may have caused the end."""
         return not (self.is_loading or (self.exit_reason is not None and self.exit_reason.is_from_outside))
+
+    @property
+    def error(self) -> EagleLocalError:
+        """Return why it ended; its own last message comes first."""
+        assert self.exit_reason is not None
+        return self.last_message or self.exit_reason.error(" while it loaded the model" if self.is_loading else "")
+
+    def note_no_start(self, *, is_temporary: bool) -> None:
+        self.is_temporary = is_temporary
+
+    def note_ready(self) -> None:
+        self.ready_at_s = time.monotonic()
+
+    def note_failure(
+        self, error: EagleLocalError, in_flight: tuple[InFlight, ...] = (), *, is_reported: bool = False
+    ) -> None:
+        """Keep the process's own last message, before it ends."""
+        self.last_message, self.in_flight, self.is_reported = error, in_flight, is_reported
+
+    def end(self, child: EngineChild, listener: Listener) -> None:
+        """Reap the process, and keep what its crash report says."""
+        self.exit_reason = child.reap()
+        self.uptime_s, self.pid = time.monotonic() - child.started_at_s, child.pid
+        self.in_flight = self.in_flight or listener.in_flight
 
     def note_events(self, events: list[RequestEvent]) -> None:
         if not self.has_answered:
@@ -201,7 +223,7 @@ class Supervisor:
         try:
             child = EngineChild(self._builder, self._plan)
         except OSError as error:
-            run.is_temporary = error.errno in TEMPORARY_ERRORS
+            run.note_no_start(is_temporary=error.errno in TEMPORARY_ERRORS)
             return EngineError(f"the engine process cannot be started: {error}", hint="free memory or processes")
         with self._lock:
             self._child = child
@@ -209,12 +231,10 @@ class Supervisor:
             child.stop(is_graceful=False)
         for message in self._watchdog(child, run).watch(child.messages()):
             self._handle_message(child, message, run)
-        run.exit_reason = child.reap()
-        run.uptime_s, run.pid = time.monotonic() - child.started_at_s, child.pid
-        run.in_flight = run.in_flight or self._listener.in_flight
+        run.end(child, self._listener)
         with self._lock:
             self._child = None
-        return run.last_message or run.exit_reason.error(" while it loaded the model" if run.is_loading else "")
+        return run.error
 
     def _watchdog(self, child: EngineChild, run: _ChildRun) -> Watchdog:
         def has_work() -> bool:
@@ -232,7 +252,7 @@ class Supervisor:
             case LoadProgress():
                 self._listener.on_progress(message)
             case Ready(info):
-                run.ready_at_s = time.monotonic()
+                run.note_ready()
                 self._state = "ready"
                 self._num_starts_failed = 0
                 self._listener.on_ready(child, info)
@@ -240,10 +260,9 @@ class Supervisor:
                     down_s = time.monotonic() - self._down_since_s
                     _log.info("%s: the engine is back after %.1f s", self._plan.target_label, down_s)
             case LoadFailed(error):
-                run.last_message = error
+                run.note_failure(error)
             case Broken(error):
-                run.last_message, run.is_reported = error, True
-                run.in_flight = self._listener.in_flight
+                run.note_failure(error, self._listener.in_flight, is_reported=True)
                 self._state = "restarting"
                 self._listener.on_lost(error, is_crash=True)  # at once, so that nothing is sent to it while it ends
             case SnapshotTaken(snapshot):
@@ -305,7 +324,7 @@ class Supervisor:
             in_flight=run.in_flight,
         )
         report = None if has_own_message else write_report(crash)
-        error.report = str(report or "")
+        error.add_report(str(report or ""))
         _log.error("%s", format_log_line(crash, _next_start(delay_s), report))
 
 
@@ -318,5 +337,5 @@ def _next_start(delay_s: float | None) -> str:
 def _down_error(error: EagleLocalError, crashes: int, delay_s: float | None) -> EngineError:
     then = "is not started again" if delay_s is None else f"is started again in {delay_s:g} s"
     down = EngineError(f"the engine failed {crashes} times in a row and {then}: {error.message}", hint=error.hint)
-    down.report = error.report
+    down.add_report(error.report)
     return down

@@ -9,7 +9,7 @@ from eaglelocal.errors import EagleLocalError, EngineError
 LOG_VARIABLE = "EAGLELOCAL_ENGINE_LOG"
 
 
-def as_engine_error(error: BaseException, what: str) -> EagleLocalError:
+def make_engine_error(error: BaseException, what: str) -> EagleLocalError:
     """Return `error` itself if it is an EagleLocalError, else an EngineError that asks for a report.
 
     The traceback of an unexpected error goes to stderr, which the parent keeps.

@@ -19,7 +19,7 @@ from eaglelocal.cli.chat_line import ChatLoop, copy_to_desktop
 from eaglelocal.cli.output import Output
 from eaglelocal.conversation.conversation import Turn
 from eaglelocal.conversation.session import ActiveModel, ModelChoice, ModelLoader, Session
-from eaglelocal.conversation.slash_actions import ActionContext
+from eaglelocal.conversation.slash_commands import ActionContext
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AUTO, OFF, Spec, fixed_spec, parse_spec
 from eaglelocal.core.sampling import SamplingParams

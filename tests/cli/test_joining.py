@@ -31,8 +31,7 @@ from eaglelocal.client.running_servers import RunningServer, describe_this_serve
 from eaglelocal.conversation.answer_stats import model_lines
 from eaglelocal.conversation.conversation import Turn
 from eaglelocal.conversation.session import ActiveModel, ModelLoader, RequestOutcome, Session
-from eaglelocal.conversation.slash_actions import ActionContext, run_command
-from eaglelocal.conversation.slash_commands import parse_command
+from eaglelocal.conversation.slash_commands import ActionContext, parse_command, run_command
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import OFF, fixed_spec
 from eaglelocal.core.sampling import SamplingParams

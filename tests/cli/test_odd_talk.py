@@ -71,7 +71,7 @@ def test_what_nobody_foresaw_is_told_and_the_talk_goes_on(talk: Start, monkeypat
     def fails(*_: object) -> None:
         raise ZeroDivisionError("unforeseen")
 
-    monkeypatch.setitem(sys.modules["eaglelocal.conversation.slash_actions"].ACTIONS, "/stats", fails)
+    monkeypatch.setitem(sys.modules["eaglelocal.conversation.slash_commands"].ACTIONS, "/stats", fails)
     chat = talk("hi", "/stats", "again")
     assert chat.run() == 0
     assert "error: this is a bug: ZeroDivisionError: unforeseen" in chat.stderr.getvalue()

@@ -15,7 +15,7 @@ import time
 import urllib.request
 from statistics import median
 
-from eaglelocal.bench.statistics import bounded_mean
+from eaglelocal.bench.statistics import bound_mean
 
 WORDS = ["river", "stone", "paper", "cloud", "window", "garden", "silver", "winter", "morning", "letter", "bridge"]
 
@@ -40,7 +40,7 @@ def compare(ours: str, theirs: str, num_words: int, num_prompts: int, rng: rando
         for url in (ours, theirs) if number % 2 else (theirs, ours):
             seconds, num_tokens = post(url, text)
             took[url].append(seconds)
-    said = bounded_mean([[b / a for a, b in zip(took[ours], took[theirs], strict=True)]])
+    said = bound_mean([[b / a for a, b in zip(took[ours], took[theirs], strict=True)]])
     figures = f"{median(took[ours]):.2f} s, {median(took[theirs]):.2f} s"
     sys.stdout.write(
         f"{num_tokens:6} tokens: {figures}, theirs / ours {said.mean:.2f} ({said.low:.2f}..{said.high:.2f})\n"

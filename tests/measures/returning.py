@@ -15,7 +15,7 @@ import time
 import urllib.request
 from statistics import median
 
-from eaglelocal.bench.statistics import bounded_mean
+from eaglelocal.bench.statistics import bound_mean
 
 WORDS = ["river", "stone", "paper", "cloud", "window", "garden", "silver", "winter", "morning", "letter", "bridge"]
 NUM_CHATS = 2
@@ -44,7 +44,7 @@ def compare(one: str, other: str, num_words: int, num_turns: int, rng: random.Ra
                 if turn:  # before, both read it for the first time
                     took[url].append(waited)
             chat += [{"role": "assistant", "content": "I see."}, question(rng, 8)]
-    said = bounded_mean([[b / a for a, b in zip(took[one], took[other], strict=True)]])
+    said = bound_mean([[b / a for a, b in zip(took[one], took[other], strict=True)]])
     figures = f"{median(took[one]):.3f} s, {median(took[other]):.3f} s"
     sys.stdout.write(
         f"{num_tokens:6} tokens: {figures}, other / one {said.mean:.2f} ({said.low:.2f}..{said.high:.2f})\n"

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from eaglelocal.bench.bench_prompts import BenchPrompt, builtin_prompts
 from eaglelocal.bench.prompt_run import Side, ask
-from eaglelocal.bench.statistics import bounded_mean
+from eaglelocal.bench.statistics import bound_mean
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.request import AUTO, OFF, Message, Spec
 from eaglelocal.core.run_options import RunOptions
@@ -55,7 +55,7 @@ def compare(reference: str, names: list[str], num_slots: int, num_pairs: int) ->
                 for i in range(0, len(asked), num_slots)
                 if (ratio := pair(trees, chains, asked[i : i + num_slots], spec, f"{name} {i}"))
             ]
-            said = bounded_mean([ratios])
+            said = bound_mean([ratios])
             what = f"{reference:14} {name:4} {num_slots} at once, trees / chains"
             sys.stdout.write(f"{what} {said.mean:.3f} ({said.low:.3f}..{said.high:.3f}), {len(ratios)} pairs\n")
             sys.stdout.flush()

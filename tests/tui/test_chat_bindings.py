@@ -88,28 +88,7 @@ def test_alt_enter_as_terminals_send_it() -> None:
     assert event.key == "ctrl+j"  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    ("typed", "sent"),
-    [
-        (('"""', "one", 'two"""'), "one\ntwo"),
-        (('"""one', "", "two", '"""'), "one\n\ntwo"),
-        (('"""Docstring."""',), "Docstring."),
-        (('f"""one"""',), 'f"""one"""'),
-    ],
-)
-def test_triple_quotes_hold_enter(tmp_path: Path, typed: tuple[str, ...], sent: str) -> None:
-    stage = Stage(tmp_path)
-
-    async def scenario(person: Spectator) -> None:
-        for line in typed:
-            await person.ask(line)
-        await person.sees("first answer")
-
-    play(stage, scenario)
-    assert [request.messages[-1].content for request in stage.client.requests] == [sent]
-
-
-def test_quotes_of_code_that_is_pasted_do_not_hold_it(tmp_path: Path) -> None:
+def test_code_with_quotes_is_sent_as_it_is(tmp_path: Path) -> None:
     code = '"""What it does."""\n\ndef f():\n    """And how."""'
     stage = Stage(tmp_path)
 

@@ -72,9 +72,9 @@ def finish(result: BenchResult, subject: BenchSubject, output: Output, *, svg: P
 
 def show_result(result: BenchResult, subject: BenchSubject, output: Output, *, svg: Path | None, as_json: bool) -> None:
     """Print the report and the JSON object, and write the chart, for the results so far."""
-    from eaglelocal.bench.evaluation import evaluate
     from eaglelocal.bench.json_object import result_object
     from eaglelocal.bench.report import format_report
+    from eaglelocal.bench.results import evaluate
 
     num_results = len(result.task_results)
     if result.too_long and num_results:

@@ -11,8 +11,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from eaglelocal.client.http_client import parse_url
+from eaglelocal.client.http_client import UNREACHABLE_HINT, make_connection, parse_url
 from eaglelocal.client.http_stream import refusal
+from eaglelocal.client.json_fields import mapping
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.surrogates import join_in_json
 from eaglelocal.errors import EagleLocalError, EngineError, UsageError
@@ -44,8 +45,7 @@ class HttpReply:
 
     def mapping(self) -> Mapping[str, object]:
         """Return the JSON object; empty for anything else."""
-        found = self.json()
-        return found if isinstance(found, dict) else {}
+        return mapping(self.json())
 
 
 class KeepAliveConnection:
@@ -56,9 +56,8 @@ class KeepAliveConnection:
         parts = parse_url(url)
         self._path = parts.path.removesuffix("/v1")
         self.url = f"{parts.scheme}://{parts.netloc}{self._path}"
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         try:
-            self._http = kind(parts.hostname or "", parts.port, timeout=timeout_s)
+            self._http = make_connection(parts, timeout_s)
         except (ValueError, http.client.HTTPException) as error:
             raise UsageError(f"{url!r} is not the address of a server", hint="such as http://127.0.0.1:8080") from error
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
@@ -96,9 +95,8 @@ class KeepAliveConnection:
         except (OSError, http.client.HTTPException, ValueError) as error:
             with contextlib.suppress(OSError):
                 self._http.close()
-            hint = "is the server running, and this its address?"
-            why = error.strerror if isinstance(error, OSError) else ""
-            raise EngineError(f"cannot reach {self.url}: {why or error or type(error).__name__}", hint=hint) from error
+            why = (error.strerror if isinstance(error, OSError) else "") or error or type(error).__name__
+            raise EngineError(f"cannot reach {self.url}: {why}", hint=UNREACHABLE_HINT) from error
         if response.length:  # longer than MAX_BYTES
             self._http.close()
         return HttpReply(response.status, {name.lower(): value for name, value in response.getheaders()}, read)

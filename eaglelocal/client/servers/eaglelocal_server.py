@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from eaglelocal.client.http_stream import mapping, refusal
+from eaglelocal.client.http_stream import refusal
+from eaglelocal.client.json_fields import mapping, number, numbers, objects, text, to_int, whole
 from eaglelocal.client.server_reading import (
     DraftingState,
     RequestRow,
@@ -14,9 +15,13 @@ from eaglelocal.client.server_reading import (
     add_totals,
 )
 from eaglelocal.client.servers.connection import KeepAliveConnection
-from eaglelocal.client.servers.json_fields import number, numbers, rows, text, whole
 
 KIND = "eaglelocal"
+ENGINE_TOTALS = (
+    *("prompt_tokens", "generated_tokens", "emitted_tokens"),
+    *("draft_s", "verify_s", "host_s", "plain_s", "answer_s"),
+)
+DRAFT_TOTALS = ("drafts", "draft_tokens", "accepted_tokens")
 
 
 class EaglelocalServer:
@@ -36,7 +41,7 @@ class EaglelocalServer:
 
 def parse_snapshot(snapshot: Mapping[str, object]) -> ServerReading:
     model, engine = mapping(snapshot.get("model")), mapping(snapshot.get("engine"))
-    others = [row for row in rows(snapshot, "loaded") if row.get("name") != model.get("name")]
+    others = [row for row in objects(snapshot.get("loaded")) if row.get("name") != model.get("name")]
     engines = [engine, *(mapping(other.get("engine")) for other in others)]
     requests, recent = snapshot.get("requests"), snapshot.get("recent")
     return ServerReading(
@@ -55,7 +60,7 @@ def parse_snapshot(snapshot: Mapping[str, object]) -> ServerReading:
         uptime_s=number(snapshot, "uptime_s"),
         cached_tokens=add_known(number(one, "cached_tokens") for one in engines),
         cache_cells=add_known(number(one, "cache_cells") for one in engines) or None,
-        memory_bytes=whole({"": add_known(number(one, "peak_rss_bytes") for one in engines)}, ""),
+        memory_bytes=to_int(add_known(number(one, "peak_rss_bytes") for one in engines)),
         swapped_bytes=add_known(number(one, "swapped_bytes") for one in engines),
         totals=add_totals([_totals(one) for one in engines]),
         drafting=_drafting(engine),
@@ -69,19 +74,10 @@ def _totals(engine: Mapping[str, object]) -> ServerTotals:
     stats = mapping(engine.get("speculation"))
     return ServerTotals(
         process=str(engine.get("pid", "")),
-        prompt_tokens=number(engine, "prompt_tokens"),
         cached_prompt_tokens=number(engine, "reused_tokens"),
-        generated_tokens=number(engine, "generated_tokens"),
-        drafts=number(stats, "drafts"),
-        draft_tokens=number(stats, "draft_tokens"),
-        accepted_tokens=number(stats, "accepted_tokens"),
-        emitted_tokens=number(engine, "emitted_tokens"),
         per_position=numbers(stats, "accepted_per_position"),
-        draft_s=number(engine, "draft_s"),
-        verify_s=number(engine, "verify_s"),
-        host_s=number(engine, "host_s"),
-        plain_s=number(engine, "plain_s"),
-        answer_s=number(engine, "answer_s"),
+        **{name: number(engine, name) for name in ENGINE_TOTALS},
+        **{name: number(stats, name) for name in DRAFT_TOTALS},
     )
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from eaglelocal.client.http_stream import mapping
-from eaglelocal.client.server_reading import RequestRow, ServerReading, ServerTotals
+from eaglelocal.client.json_fields import mapping, number, objects, text, whole
+from eaglelocal.client.server_reading import RequestRow, ServerReading, add_known
 from eaglelocal.client.servers.connection import HttpReply, KeepAliveConnection
-from eaglelocal.client.servers.json_fields import number, text, whole
 from eaglelocal.client.servers.prometheus import Samples
 
 N = TypeVar("N", int, float)
@@ -39,7 +38,7 @@ class LlamaServer:
             self._props = self._connection.get("/props").mapping()
         slots, metrics = self._connection.get("/slots"), self._connection.get("/metrics")
         samples = Samples(metrics.text) if metrics.is_good else None
-        rows = [mapping(slot) for slot in _list(slots.json())] if slots.is_good else None
+        rows = objects(slots.json()) if slots.is_good else None
         return parse_llama_server(samples, rows, self._props, self._count, process=metrics.headers.get(STARTED, ""))
 
 
@@ -66,12 +65,19 @@ def parse_llama_server(
         model=_name(text(props, "model_alias") or text(props, "model_path")),
         n_ctx=whole(mapping(props.get("default_generation_settings")), "n_ctx"),
         num_slots=len(slots) if slots is not None else whole(props, "total_slots"),
-        running=_first(_int(found.total(PREFIX + "requests_processing")), None if busy is None else len(busy)),
-        waiting=_int(found.total(PREFIX + "requests_deferred")),
-        cached_tokens=_first(found.total(PREFIX + "kv_cache_tokens"), _used(slots)),
-        cache_cells=_cells(slots),
+        running=_first(found.whole(PREFIX + "requests_processing"), None if busy is None else len(busy)),
+        waiting=found.whole(PREFIX + "requests_deferred"),
+        cached_tokens=_first(
+            found.total(PREFIX + "kv_cache_tokens"), add_known(number(slot, "n_prompt_tokens") for slot in slots or ())
+        ),
+        cache_cells=add_known(number(slot, "n_ctx") for slot in slots or ()),
         cache_share=found.total(PREFIX + "kv_cache_usage_ratio"),
-        totals=_totals(found, count.take(found.total(PREFIX + "tokens_predicted_total"), busy), process),
+        totals=found.read_totals(
+            PREFIX,
+            process=process,
+            cached=found.total(PREFIX + "prompt_tokens_cached_total"),
+            generated=count.take(found.total(PREFIX + "tokens_predicted_total"), busy),
+        ),
         requests=None if busy is None else tuple(map(_row, busy)),
         missing=tuple(missing),
     )
@@ -106,60 +112,25 @@ def _name(model: str) -> str:
     return model.rpartition("/")[2] if model.endswith(".gguf") else model
 
 
-def _totals(samples: Samples, generated: float | None, process: str) -> ServerTotals:
-    draft = PREFIX + "spec_decode_num_"
-    return ServerTotals(
-        process=process,
-        prompt_tokens=samples.total(PREFIX + "prompt_tokens_total"),
-        cached_prompt_tokens=samples.total(PREFIX + "prompt_tokens_cached_total"),
-        generated_tokens=generated,
-        drafts=samples.total(draft + "drafts_total", draft + "drafts"),
-        draft_tokens=samples.total(draft + "draft_tokens_total", draft + "draft_tokens"),
-        accepted_tokens=samples.total(draft + "accepted_tokens_total", draft + "accepted_tokens"),
-        per_position=samples.by_position(draft + "accepted_tokens_per_pos_total", draft + "accepted_tokens_per_pos"),
-    )
-
-
 def _row(slot: Mapping[str, object]) -> RequestRow:
-    generated = _generated(slot)
+    generated, cached = _generated(slot), whole(slot, "n_prompt_tokens_cache")
+    processed = whole(slot, "n_prompt_tokens_processed")
     return RequestRow(
         id=f"{slot.get('id_task', '')}",
         owner=f"slot {slot.get('id', '')}",
         state="running" if generated else "reading",
         drafting="on" if slot.get("speculative") is True else "",
-        prompt_tokens=_sum(whole(slot, "n_prompt_tokens_processed"), whole(slot, "n_prompt_tokens_cache")),
-        cached_tokens=whole(slot, "n_prompt_tokens_cache"),
-        generated_tokens=_int(generated),
+        prompt_tokens=None if processed is None else processed + (cached or 0),
+        cached_tokens=cached,
+        generated_tokens=generated,
     )
 
 
-def _generated(slot: Mapping[str, object]) -> float | None:
+def _generated(slot: Mapping[str, object]) -> int | None:
     """Return the generated tokens of a slot; `next_token` is an object in old versions, a list of one in new ones."""
     value = slot.get("next_token")
     first = value[0] if isinstance(value, list) and value else value
-    return number(mapping(first), "n_decoded")
-
-
-def _used(slots: Sequence[Mapping[str, object]] | None) -> float | None:
-    counts = [count for slot in slots or () if (count := number(slot, "n_prompt_tokens")) is not None]
-    return sum(counts) if counts else None
-
-
-def _cells(slots: Sequence[Mapping[str, object]] | None) -> float | None:
-    counts = [count for slot in slots or () if (count := number(slot, "n_ctx")) is not None]
-    return sum(counts) if counts else None
-
-
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
-
-
-def _int(value: float | None) -> int | None:
-    return None if value is None else int(value)
-
-
-def _sum(a: int | None, b: int | None) -> int | None:
-    return None if a is None else a + (b or 0)
+    return whole(mapping(first), "n_decoded")
 
 
 def _first(a: N | None, b: N | None) -> N | None:

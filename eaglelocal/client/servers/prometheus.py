@@ -7,6 +7,9 @@ from collections import defaultdict
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from eaglelocal.client.json_fields import to_int
+from eaglelocal.client.server_reading import ServerTotals
+
 MAX_POSITION_DIGITS = 3  # bounds the index that a foreign server's label can request
 
 
@@ -35,6 +38,9 @@ class Samples:
                 return sum(value for _, value in self._values[name])
         return None
 
+    def whole(self, *names: str) -> int | None:
+        return to_int(self.total(*names))
+
     def mean(self, *names: str) -> float | None:
         """Return the mean over all labels, for shares: a server may have a gauge for each of its engines."""
         for name in names:
@@ -43,7 +49,22 @@ class Samples:
                 return sum(values) / len(values)
         return None
 
-    def by_position(self, *names: str) -> tuple[float, ...] | None:
+    def read_totals(self, prefix: str, *, process: str, cached: float | None, generated: float | None) -> ServerTotals:
+        """Return the totals of a server; llama-server and vLLM have the same names for those of drafts."""
+        draft = f"{prefix}spec_decode_num_"
+        per_position = f"{draft}accepted_tokens_per_pos"
+        return ServerTotals(
+            process=process,
+            prompt_tokens=self.total(f"{prefix}prompt_tokens_total"),
+            cached_prompt_tokens=cached,
+            generated_tokens=generated,
+            drafts=self.total(f"{draft}drafts_total", f"{draft}drafts"),
+            draft_tokens=self.total(f"{draft}draft_tokens_total", f"{draft}draft_tokens"),
+            accepted_tokens=self.total(f"{draft}accepted_tokens_total", f"{draft}accepted_tokens"),
+            per_position=self.read_positions(f"{per_position}_total", per_position),
+        )
+
+    def read_positions(self, *names: str) -> tuple[float, ...] | None:
         """Return the sums by the label `position`, from 0."""
         for name in names:
             found: dict[int, float] = defaultdict(float)

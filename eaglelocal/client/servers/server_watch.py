@@ -13,7 +13,7 @@ from typing import Protocol
 from urllib.parse import quote
 
 from eaglelocal.client.http_server import is_ours
-from eaglelocal.client.http_stream import mapping
+from eaglelocal.client.json_fields import objects
 from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
 from eaglelocal.client.servers.connection import KeepAliveConnection
 from eaglelocal.client.servers.eaglelocal_server import EaglelocalServer
@@ -45,8 +45,7 @@ def detect_server(connection: KeepAliveConnection) -> ServerReader:
     if reply.status in (401, 403):
         hint = "set EAGLELOCAL_API_KEY to the key of the server"
         raise EngineError(f"{connection.url} needs a key", hint=hint)
-    listed = reply.mapping().get("data")
-    entry = mapping(listed[0]) if isinstance(listed, list) and listed else {}
+    entry = next(iter(objects(reply.mapping().get("data"))), {})
     if is_ours(entry):
         return EaglelocalServer(connection)
     if entry.get("owned_by") == "llamacpp" or connection.get("/props").mapping().get("total_slots"):

@@ -7,17 +7,17 @@ from typing import Any
 
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.tools import ToolCall
-from eaglelocal.server.answer_encoder import dump_json, encode_named_event
+from eaglelocal.server.answer_encoder import AnswerEncoder, dump_json, encode_named_event
 from eaglelocal.server.answer_state import AnswerState, Delta, DeltaPart, ReasoningRun, TextRun
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.usage import answer_stats, encode_speculation, encode_timings
+from eaglelocal.server.usage import encode_statistics, encode_timings
 
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 FIELDS = {"thinking": ("thinking", "thinking_delta"), "text": ("text", "text_delta")}
 
 
-class AnthropicEncoder:
-    """An AnswerEncoder for /v1/messages. The first choice is the only one.
+class AnthropicEncoder(AnswerEncoder):
+    """Formats answers for /v1/messages. The first choice is the only one.
 
     has_thinking  include thinking blocks; clients that did not ask for them do not know them
     """
@@ -36,12 +36,7 @@ class AnthropicEncoder:
         if text or not calls:
             content.append({"type": "text", "text": text})
         content += [tool_use_block(call, parse_arguments(call)) for call in calls]
-        return {
-            **self._encode_message(choice, content),
-            **stop_fields(choice),
-            "timings": encode_timings(choice),
-            "speculation": encode_speculation(answer_stats(choice)),
-        }
+        return {**self._encode_message(choice, content), **stop_fields(choice), **encode_statistics(choice)}
 
     def encode_start(self, choices: Sequence[AnswerState]) -> str:
         message = {**self._encode_message(choices[0], []), "stop_reason": None, "stop_sequence": None}

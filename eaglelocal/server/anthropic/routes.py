@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from eaglelocal.server.answer_response import AnswerResponse, JsonBody, respond
+from eaglelocal.server.answer_response import respond, respond_once
 from eaglelocal.server.anthropic.encoder import AnthropicEncoder
 from eaglelocal.server.anthropic.schema import (
     AnthropicBlock,
@@ -24,7 +24,7 @@ from eaglelocal.server.anthropic.schema import (
 from eaglelocal.server.dependencies import Owner, Server
 from eaglelocal.server.http_errors import Problem, unsupported
 from eaglelocal.server.image_fallback import UNSEEN_IMAGE
-from eaglelocal.server.json_values import to_json
+from eaglelocal.server.json_body import to_json
 from eaglelocal.server.openai.content import NOT_FETCHED, check_media_type, decode_base64, join_pieces, no_image
 from eaglelocal.server.openai.reply_schema import STREAMED
 from eaglelocal.server.openai.request_reader import EngineCall, read_chat
@@ -33,13 +33,14 @@ from eaglelocal.server.openai.unsupported_fields import (
     NO_LOGPROBS,
     ONE_ANSWER,
     FieldNames,
+    redirect,
+    redirect_format,
     refuse,
-    renamed,
-    renamed_format,
+    refuse_misplaced_format,
 )
 from eaglelocal.server.routing import BodyRoute
 from eaglelocal.server.server_state import ServerState
-from eaglelocal.server.translation import FieldTranslation, validate_chat
+from eaglelocal.server.translation import FieldTranslation, name_chat_fields, validate_chat
 
 router = APIRouter(tags=["Anthropic"], route_class=BodyRoute)
 
@@ -47,21 +48,19 @@ FIELDS = {
     "stop": "stop_sequences",
     "chat_template_kwargs": "thinking",
     "parallel_tool_calls": "tool_choice",
-    "reasoning_effort": "output_config.effort",
-    "chat_template_kwargs.reasoning_effort": "output_config.effort",
-    "response_format": "output_config.format",
+    **name_chat_fields(effort="output_config.effort", format="output_config.format"),
     "response_format.json_schema": "output_config.format",
 }
 WORDS = FieldNames(
     format="output_config.format (json_schema)",
     stops="stop_sequences",
     foreign={
-        **renamed("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict"),
-        **renamed_format("output_config.format", "output_config", "output_format"),
+        **redirect("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict"),
+        **redirect_format("output_config.format", "output_config", "output_format"),
         **dict.fromkeys(("logprobs", "top_logprobs"), NO_LOGPROBS),
         "chat_template_kwargs": "use thinking and output_config.effort to set the template's values",
-        **renamed("output_config.effort", "reasoning_effort"),
-        **renamed("stop_sequences", "stop"),
+        **redirect("output_config.effort", "reasoning_effort"),
+        **redirect("stop_sequences", "stop"),
         "n": ONE_ANSWER,
     },
 )
@@ -100,14 +99,12 @@ async def count_tokens(body: CountBody, server: Server, owner: Owner) -> Respons
     """Count the tokens of a conversation, with the model's template and the tools; nothing is generated."""
     call, fields = read_body(body, {}, server, owner)
     request = dataclasses.replace(call.requests[0], is_counted=True)
-
-    async def count() -> dict[str, int]:
-        async with server.submit(call.model, [request]) as active:
-            (choice,) = await active.complete()
-            return {"input_tokens": choice.prompt_tokens}
-
-    return AnswerResponse(
-        JsonBody(count, lambda problem: fields.translate_back(problem).anthropic_body()), server.limits
+    return respond_once(
+        server,
+        call.model,
+        request,
+        lambda choice: {"input_tokens": choice.prompt_tokens},
+        lambda problem: fields.translate_back(problem).anthropic_body(),
     )
 
 
@@ -142,11 +139,7 @@ def translate_body(body: CountBody, messages: list[dict[str, Any]]) -> dict[str,
         chat["tools"] = [translate_tool(tool, i) for i, tool in enumerate(body.tools)]
     config = body.output_config or OutputConfig()
     chat["reasoning_effort"] = config.effort
-    misplaced = {"type": config.type, "schema": config.schema_, "json_schema": config.json_schema}
-    for name, value in misplaced.items():
-        if value is not None:
-            what = "the format of the answer belongs in output_config.format"
-            raise Problem(400, what, parameter=f"output_config.{name}")
+    refuse_misplaced_format(config, "output_config")
     if format := config.format or body.output_format:
         chat["response_format"] = {"type": "json_schema", "json_schema": {"schema": format.schema_}}
     return chat | translate_tool_choice(body.tool_choice)

@@ -17,8 +17,9 @@ from eaglelocal.server.openai.schema import (
     Body,
     CallId,
     Count,
-    Elsewhere,
+    ElsewhereGiven,
     Finite,
+    MisplacedFormat,
     Name,
     SamplingGiven,
     Stop,
@@ -88,11 +89,8 @@ class OutputFormat(Body):
     schema_: Annotated[dict[str, Any], Field(alias="schema")]
 
 
-class OutputConfig(Body):
+class OutputConfig(MisplacedFormat):
     format: OutputFormat | None = None
-    type: Any = None  # these fields belong in `format`: refused
-    schema_: Annotated[Any, Field(alias="schema")] = None
-    json_schema: Any = None
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
 
 
@@ -115,7 +113,7 @@ class CountBody(Body):
     truncate_prompt_tokens: Any = None
 
 
-class MessagesBody(CountBody, SamplingGiven, Elsewhere):
+class MessagesBody(CountBody, SamplingGiven, ElsewhereGiven):
     """POST /v1/messages. The sampling fields of chats (`seed`, `min_p`, penalties) are supported too."""
 
     max_tokens: Count
@@ -124,9 +122,6 @@ class MessagesBody(CountBody, SamplingGiven, Elsewhere):
     temperature: Annotated[float, Finite, Field(ge=0, le=1)] | None = None
     top_p: Annotated[float, Finite, Field(ge=0, le=1)] | None = None
     stop: Any = None  # other APIs' names for fields of this one: refused, with the name in this one
-    max_completion_tokens: Any = None
-    n_predict: Any = None
-    n: Any = None
     logprobs: Any = None
     top_logprobs: Any = None
     chat_template_kwargs: Any = None

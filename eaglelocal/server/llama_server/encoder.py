@@ -6,23 +6,22 @@ Fields without a counterpart here get a neutral value: `id_slot` is -1 (any).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from eaglelocal.core.events import EngineInfo
 from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob, fill_recommended
-from eaglelocal.server.answer_encoder import PING, encode_event
+from eaglelocal.server.answer_encoder import AnswerEncoder, encode_event
 from eaglelocal.server.answer_state import AnswerState, Delta
-from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.llama_server.request_reader import NEUTRAL
-from eaglelocal.server.usage import answer_stats, encode_speculation, encode_timings
+from eaglelocal.server.usage import encode_statistics
 
 ANY_SLOT = -1
 RANDOM_SEED = 2**32 - 1
 
 
-class LlamaServerEncoder:
-    """An AnswerEncoder for /completion and /infill."""
+class LlamaServerEncoder(AnswerEncoder):
+    """Formats answers for /completion and /infill."""
 
     def __init__(
         self,
@@ -48,9 +47,6 @@ class LlamaServerEncoder:
         self._note_new_line(choice, delta)
         return self._select_fields(self._last_fields(choice, delta.text) | probabilities(delta.sampled))
 
-    def encode_start(self, choices: Sequence[AnswerState]) -> str:
-        return ""
-
     def encode_delta(self, choice: AnswerState, delta: Delta) -> str:
         self._note_new_line(choice, delta)
         fields = self._first_fields(choice, delta.text) | {
@@ -62,18 +58,6 @@ class LlamaServerEncoder:
 
     def encode_choice_end(self, choice: AnswerState) -> str:
         return encode_event(self._select_fields(self._last_fields(choice, "")))
-
-    def encode_end(self, choices: Sequence[AnswerState]) -> str:
-        return ""
-
-    def encode_ping(self) -> str:
-        return PING
-
-    def encode_failure(self, problem: Problem) -> str:
-        return encode_event(problem.openai_body())
-
-    def encode_refusal(self, problem: Problem) -> Mapping[str, object]:
-        return problem.openai_body()
 
     def _note_new_line(self, choice: AnswerState, delta: Delta) -> None:
         if "\n" in delta.text:
@@ -101,22 +85,21 @@ class LlamaServerEncoder:
             "stop_type": "limit" if choice.is_cut_off else "word" if stopping_word else "eos",
             "stopping_word": stopping_word,
             "tokens_cached": num_tokens - bool(choice.num_tokens),  # the last token was not decoded
-            "timings": encode_timings(choice),
-            "speculation": encode_speculation(answer_stats(choice)),
+            **encode_statistics(choice),
         }
 
     def _select_fields(self, reply: dict[str, object]) -> dict[str, object]:
         """Return the requested fields; a path such as `timings/prompt_n` is its own key, missing ones are left out."""
         if not self._fields:
             return reply
-        found = ((path, value_at(reply, path.split("/"))) for path in self._fields)
+        found = ((path, find_value(reply, path.split("/"))) for path in self._fields)
         return {path: value for path, value in found if value is not MISSING}
 
 
 MISSING = object()
 
 
-def value_at(value: object, path: Sequence[str]) -> object:
+def find_value(value: object, path: Sequence[str]) -> object:
     for name in path:
         value = value.get(name, MISSING) if isinstance(value, dict) else MISSING
     return value

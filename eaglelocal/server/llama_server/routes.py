@@ -1,4 +1,7 @@
-"""llama-server's POST /completion, /infill, /tokenize, /detokenize and /apply-template."""
+"""llama-server's POST /completion, /infill, /tokenize, /detokenize and /apply-template, and its GET /props and /slots.
+
+The latter show the loaded model and how many slots are busy, but no prompt, path or key.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,14 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
+from eaglelocal import __version__
 from eaglelocal.core.events import EngineInfo, Prompted
 from eaglelocal.core.request import ChatRequest, Mixed
-from eaglelocal.server.answer_response import AnswerResponse, JsonBody, respond
+from eaglelocal.server.answer_response import respond, respond_once
+from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.dependencies import Owner, Server
-from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.llama_server.encoder import LlamaServerEncoder
+from eaglelocal.server.http_errors import Problem, unavailable
+from eaglelocal.server.llama_server.encoder import LlamaServerEncoder, sampling_settings
 from eaglelocal.server.llama_server.request_reader import list_texts, read_infill, read_llama_completion, read_parts
 from eaglelocal.server.llama_server.schema import (
     ContentReply,
@@ -23,7 +28,9 @@ from eaglelocal.server.llama_server.schema import (
     LlamaAnswerFields,
     LlamaCompletionBody,
     LlamaReply,
+    LlamaServerSlot,
     PromptReply,
+    PropsReply,
     TemplateBody,
     TokenizeBody,
     TokensReply,
@@ -111,13 +118,11 @@ def respond_with_prompt(
     """Return a response with the prompt as the model would receive it; nothing is generated."""
     count_request = dataclasses.replace(request, is_counted=True, tells_prompt=True)
 
-    async def make_reply() -> dict[str, object]:
-        async with server.submit(model, [count_request]) as call:
-            (choice,) = await call.complete()
-            assert choice.prompted is not None
-            return format_prompt(choice.prompted)
+    def make_reply(choice: AnswerState) -> dict[str, object]:
+        assert choice.prompted is not None
+        return format_prompt(choice.prompted)
 
-    return AnswerResponse(JsonBody(make_reply), server.limits)
+    return respond_once(server, model, count_request, make_reply)
 
 
 def list_pieces(prompt: Prompted) -> list[dict[str, object]]:
@@ -130,3 +135,52 @@ def decode_piece(raw: bytes) -> str | list[int]:
         return raw.decode()
     except UnicodeDecodeError:
         return list(raw)
+
+
+@router.get("/props")
+async def props(server: Server, model: str = "") -> PropsReply:
+    """Return a model that is or was loaded, with the default settings of requests."""
+    name, info = find_model(server, model)
+    return PropsReply(
+        default_generation_settings={"params": sampling_settings(server.defaults, info), "n_ctx": info.n_ctx},
+        total_slots=info.num_slots,
+        model_alias=name,
+        model_path=name,
+        modalities={"vision": info.sees_images, "audio": False, "video": False},
+        endpoint_slots=True,
+        endpoint_props=False,
+        endpoint_metrics=True,
+        chat_template=info.template,
+        bos_token=info.bos_text,
+        eos_token=info.eos_text,
+        build_info=f"eaglelocal {__version__} ({info.library})",
+        is_sleeping=server.models.loaded_info(name) is None,
+    )
+
+
+@router.get("/slots", response_model=list[LlamaServerSlot])
+async def slots(server: Server, model: str = "", fail_on_no_slot: str = "") -> Response:
+    """List the slots. As many as are in use are shown as busy, the first ones."""
+    name, info = find_model(server, model)
+    calls = list(server.active.values())
+    num_busy = sum(choice.started is not None for call, choice in calls if call.model == name)
+    if fail_on_no_slot and num_busy >= info.num_slots:
+        raise unavailable("no slot is free")
+    has_draft = info.draft != "none"
+    slots = [
+        LlamaServerSlot(id=i, n_ctx=info.n_ctx, speculative=has_draft, is_processing=i < num_busy)
+        for i in range(info.num_slots)
+    ]
+    return JSONResponse([slot.model_dump() for slot in slots])
+
+
+def find_model(server: ServerState, requested: str) -> tuple[str, EngineInfo]:
+    """Return a model and its info: the requested, else a loaded, else the default one. Raises Problem: 404 for an
+    unknown model, 503 for one that was never loaded.
+    """
+    models = server.models
+    name = models.current.name if models.current is not None and not requested else models.names.resolve(requested)
+    info = models.latest_info(name)
+    if info is None:
+        raise unavailable(models.failure or f"{name} is not loaded yet")
+    return name, info

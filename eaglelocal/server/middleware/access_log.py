@@ -7,8 +7,6 @@ import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from eaglelocal.server.middleware.request_state import request_state
-
 MAX_LOGGED_BYTES = 200
 
 _log = logging.getLogger("eaglelocal.server")
@@ -24,7 +22,7 @@ class AccessLogMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started_at, status, path = time.perf_counter(), 0, logged_path(scope)
+        started_at, status, path = time.perf_counter(), 0, encode_path(scope)
 
         async def send_and_note_status(message: Message) -> None:
             nonlocal status
@@ -44,13 +42,13 @@ class AccessLogMiddleware:
                     "method": scope["method"],
                     "path": path,
                     "status": status,
-                    "owner": request_state(scope).get("owner", ""),
+                    "owner": scope.get("state", {}).get("owner", ""),
                     "seconds": round(time.perf_counter() - started_at, 3),
                 },
             )
 
 
-def logged_path(scope: Scope) -> str:
+def encode_path(scope: Scope) -> str:
     """Return the path percent-encoded, as sent: decoded, it could hold line breaks and terminal escapes."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode("utf-8", "backslashreplace")
     return raw[:MAX_LOGGED_BYTES].decode("ascii", "backslashreplace")

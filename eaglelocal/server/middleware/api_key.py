@@ -8,7 +8,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from eaglelocal.server.access import LOCAL, Access, find_key
 from eaglelocal.server.http_errors import AUTHENTICATION, Problem
 from eaglelocal.server.middleware.refusal import refuse
-from eaglelocal.server.middleware.request_state import request_state
 
 OPEN_PATHS = frozenset({"/health", "/v1/health"})
 
@@ -24,7 +23,7 @@ class ApiKeyMiddleware:
             await self._app(scope, receive, send)
             return
         owner = self._keys.find_owner(find_key(Headers(scope=scope))) if self._keys else LOCAL
-        request_state(scope)["owner"], request_state(scope)["is_operator"] = owner or "", owner in self._operators
+        scope.setdefault("state", {}).update(owner=owner or "", is_operator=owner in self._operators)
         if owner is None and scope["path"] not in OPEN_PATHS:
             problem = Problem(
                 401,

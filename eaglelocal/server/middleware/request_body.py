@@ -11,8 +11,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from eaglelocal.server.access import LOCAL
 from eaglelocal.server.http_errors import Problem, unavailable
 from eaglelocal.server.middleware.refusal import refuse
-from eaglelocal.server.middleware.request_state import request_state
-from eaglelocal.server.request_encoding import encoding_problem
 
 MAX_BODY_BYTES = 32 * 2**20
 MAX_CONVERSATION_BYTES = 96 * 2**20  # 64 MiB of images are 90 MiB of base64 with line breaks, plus texts
@@ -26,6 +24,7 @@ LARGE_BYTES = 4 * 2**20  # larger bodies contain images
 MAX_LARGE = 8  # places for such bodies, held from the first byte until the answer ends
 PLACE_BYTES = 32 * 2**20  # a body takes one place for each started piece of this size
 MAX_VALUES = 2**20  # of JSON values in a large body: this many take 0.1 s and 100 MB to parse
+MAX_QUOTED_CHARS = 40
 BODY_TIMEOUT_S = 20.0  # for bodies that are not large
 
 
@@ -38,13 +37,7 @@ class BodyMiddleware:
     is_shared  several keys: none may hold more than half of the places for large bodies
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        timeout_s: float = BODY_TIMEOUT_S,
-        is_shared: bool = False,
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, timeout_s: float = BODY_TIMEOUT_S, is_shared: bool = False) -> None:
         self._app, self._timeout_s = app, timeout_s
         self._share = MAX_LARGE // 2 if is_shared else MAX_LARGE
         self._large: Counter[str] = Counter()  # places taken, by owner
@@ -57,8 +50,9 @@ class BodyMiddleware:
             await refuse(scope, send, problem, close=True)
             return
         length = parse_length(Headers(scope=scope).get("content-length", "0"))
-        owner, places = request_state(scope).get("owner", LOCAL), num_places(length)
-        if problem := self._problem(length, max_bytes_at(scope["path"]), owner):
+        max_bytes = MAX_CONVERSATION_BYTES if scope["path"] in CONVERSATION_PATHS else MAX_BODY_BYTES
+        owner, places = scope.get("state", {}).get("owner", LOCAL), num_places(length)
+        if problem := self._problem(length, max_bytes, owner):
             await refuse(scope, send, problem, close=True)
             return
         self._large[owner] += places
@@ -114,10 +108,6 @@ def too_large(what: str) -> Problem:
     return Problem(413, what, code="request_too_large")
 
 
-def max_bytes_at(path: str) -> int:
-    return MAX_CONVERSATION_BYTES if path in CONVERSATION_PATHS else MAX_BODY_BYTES
-
-
 def num_places(length: int) -> int:
     """Return how many places for large bodies a body takes; 0 if it is not large."""
     return -(-length // PLACE_BYTES) if length > LARGE_BYTES else 0
@@ -140,3 +130,14 @@ def replay_body(body: bytes, receive: Receive) -> Receive:
 
 def parse_length(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 19 else 2**63
+
+
+def encoding_problem(headers: Headers) -> Problem | None:
+    """Return a Problem that names the encoding of a compressed body, which could expand to any size; else None."""
+    given = ",".join(headers.getlist("content-encoding"))
+    codings = [coding.strip() for coding in given.split(",") if coding.strip()]
+    if all(coding.lower() == "identity" for coding in codings):
+        return None
+    named = ", ".join(codings)[:MAX_QUOTED_CHARS]
+    what = f"Content-Encoding {named} is not supported: send the body uncompressed"
+    return Problem(415, what, code="unsupported_encoding", headers={"Accept-Encoding": "identity"})

@@ -1,6 +1,7 @@
 """GET /health, /metrics, /v1/snapshot and /v1/events: the state of the server, for people, Prometheus and monitors.
 
-Statistics only: no prompt, no answer, no key.
+Statistics only: no prompt, no answer, no key. And the commands of a monitor, POST /v1/requests/{id}/cancel and
+/v1/speculation: an owner may cancel their own requests; all else is for operators (see Access.operators).
 """
 
 from __future__ import annotations
@@ -14,18 +15,22 @@ from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from eaglelocal.core.costs import MeasuredCosts
+from eaglelocal.client.http_server import SNAPSHOT_COUNTS, SNAPSHOT_SECONDS
 from eaglelocal.core.events import EngineSnapshot
+from eaglelocal.core.request import parse_spec
 from eaglelocal.core.sampling import RECOMMENDED, SamplingParams, fill_recommended
+from eaglelocal.core.stats import encode_stats
 from eaglelocal.server.answer_encoder import encode_event
 from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.dependencies import IsOperator, Owner, Server
+from eaglelocal.server.http_errors import NOT_FOUND, PERMISSION, Problem
 from eaglelocal.server.loaded_models import LoadedModel
-from eaglelocal.server.openai.reply_schema import STREAMED, Health
+from eaglelocal.server.openai.reply_schema import STREAMED, CancelReply, Health, SwitchReply
+from eaglelocal.server.openai.schema import SwitchBody
+from eaglelocal.server.routing import BodyRoute
 from eaglelocal.server.server_state import ServerState
-from eaglelocal.server.usage import encode_speculation
 
-router = APIRouter(tags=["Monitor"])
+router = APIRouter(tags=["Monitor"], route_class=BodyRoute)
 
 HEALTHY_STATES = frozenset({"ready", "idle"})
 EVENT_INTERVAL_S = 0.5
@@ -94,7 +99,9 @@ async def take_snapshot(server: ServerState) -> dict[str, object]:
         "model": None if loaded is None else model_fields(loaded, server.defaults),
         "models": list(server.models.names.shown),
         "loaded": [
-            loaded_row(one, engines[one.name], server.defaults) for one in server.models.loaded if one.name in engines
+            encode_loaded_model(one, engines[one.name], server.defaults)
+            for one in server.models.loaded
+            if one.name in engines
         ],
         "running": sum(choice.started is not None for _, choice in server.active.values()),
         "waiting": sum(choice.started is None for _, choice in server.active.values()),
@@ -106,7 +113,7 @@ async def take_snapshot(server: ServerState) -> dict[str, object]:
     }
 
 
-def loaded_row(one: LoadedModel, engine: EngineSnapshot, defaults: SamplingParams) -> dict[str, object]:
+def encode_loaded_model(one: LoadedModel, engine: EngineSnapshot, defaults: SamplingParams) -> dict[str, object]:
     """Return a loaded model's info, its use, and its engine's totals."""
     return model_fields(one, defaults) | {
         "state": one.client.state,
@@ -128,32 +135,14 @@ def model_fields(loaded: LoadedModel, defaults: SamplingParams) -> dict[str, obj
 def engine_fields(snapshot: EngineSnapshot) -> dict[str, object]:
     return {
         "pid": snapshot.engine_pid,
-        "steps": snapshot.steps,
-        "prompt_tokens": snapshot.prompt_tokens,
-        "generated_tokens": snapshot.generated_tokens,
-        "host_s": snapshot.host_s,
-        "native_s": snapshot.native_s,
-        "draft_s": snapshot.draft_s,
-        "verify_s": snapshot.verify_s,
-        "peak_rss_bytes": snapshot.peak_rss_bytes,
-        "cached_tokens": snapshot.cached_tokens,
-        "cache_cells": snapshot.cache_cells,
+        **{name: getattr(snapshot, name) for name in (*SNAPSHOT_COUNTS, *SNAPSHOT_SECONDS)},
         "miscounted_slots": snapshot.miscounted_slots,
-        "reused_tokens": snapshot.reused_tokens,
-        "swapped_bytes": snapshot.swapped_bytes,
-        "plain_s": snapshot.plain_s,
-        "answer_s": snapshot.answer_s,
         "emitted_tokens": snapshot.speculation.emitted_tokens,
         "spec": snapshot.spec,
-        "speculation": encode_speculation(snapshot.speculation),
-        "costs": encode_costs(snapshot.costs),
+        "speculation": encode_stats(snapshot.speculation),
+        # the block size is called `at_once` there
+        "costs": {"at_once" if name == "block_size" else name: cost for name, cost in asdict(snapshot.costs).items()},
     }
-
-
-def encode_costs(costs: MeasuredCosts) -> dict[str, object]:
-    """Return the costs under the keys of /v1/snapshot, where the block size is called `at_once`."""
-    fields = asdict(costs)
-    return {"at_once" if name == "block_size" else name: value for name, value in fields.items()}
 
 
 def request_row(model: str, choice: AnswerState) -> dict[str, object]:
@@ -172,7 +161,7 @@ def request_row(model: str, choice: AnswerState) -> dict[str, object]:
         "tok_s": round(choice.tok_s, 2),
         "ttft_s": round(choice.first_token_at - choice.requested_at, 4) if choice.first_token_at else None,
         "age_s": round((choice.ended_at or time.perf_counter()) - choice.requested_at, 3),
-        "speculation": encode_speculation(stats) if stats else None,
+        "speculation": encode_stats(stats) if stats else None,
     }
 
 
@@ -186,3 +175,37 @@ def request_state(choice: AnswerState) -> str:
     if choice.started is None:
         return "waiting"
     return "running" if choice.num_tokens else "reading"
+
+
+@router.post("/v1/requests/{request_id:path}/cancel")
+async def cancel(request_id: str, server: Server, owner: Owner, is_operator: IsOperator) -> CancelReply:
+    """Cancel an answer, and all answers of the same call. Its client gets an error after what was sent so far."""
+    entry = server.active.get(request_id)
+    if entry is None:
+        raise Problem(404, "no such request is running or waiting", NOT_FOUND, code="request_not_found")
+    call, choice = entry
+    if choice.request.owner != owner and not is_operator:
+        raise Problem(403, "this request belongs to another key", PERMISSION)
+    call.cancel(cancellation())
+    return CancelReply(id=request_id)
+
+
+@router.post("/v1/speculation")
+async def switch_drafting(body: SwitchBody, server: Server, is_operator: IsOperator) -> SwitchReply:
+    """Set how to draft for requests that do not say it themselves, running ones included."""
+    if not is_operator:
+        raise Problem(403, "only the operator may switch drafting for all requests", PERMISSION)
+    clients = [model.client for model in server.models.loaded]
+    if not clients:
+        raise Problem(503, "no model is loaded", code="model_not_loaded", headers={"Retry-After": "2"})
+    snapshots = [await asyncio.to_thread(client.snapshot) for client in clients]
+    if not any(snapshot.spec for snapshot in snapshots):
+        raise Problem(400, "drafting cannot be switched: the model was loaded without a draft", code="no_draft")
+    spec = parse_spec(body.spec)
+    await server.models.set_spec(spec)
+    return SwitchReply(spec=str(spec))
+
+
+def cancellation() -> Problem:
+    """Return the error for a cancelled answer, with a status on which clients do not retry."""
+    return Problem(403, "the answer was cancelled at the server", PERMISSION, code="cancelled")

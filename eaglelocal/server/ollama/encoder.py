@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from eaglelocal.core.tools import CallPart, ToolCall, join_calls
-from eaglelocal.server.answer_encoder import dump_json, is_json_object
+from eaglelocal.server.answer_encoder import AnswerEncoder, dump_json, is_json_object
 from eaglelocal.server.answer_state import AnswerState, Delta, DeltaPart, ReasoningRun, TextRun
 from eaglelocal.server.anthropic.encoder import parse_arguments
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.openai.chat_encoder import encode_logprobs
-from eaglelocal.server.usage import answer_stats, answer_timings, encode_speculation, encode_timings
+from eaglelocal.server.usage import answer_timings, encode_statistics
 
 NDJSON = "application/x-ndjson"
 ReplyFields = Callable[[str, str, Sequence[ToolCall]], dict[str, Any]]  # text, reasoning and calls as fields of a reply
@@ -36,8 +36,8 @@ def response_fields(text: str, thinking: str = "", calls: Sequence[ToolCall] = (
     return {"response": text} | ({"thinking": thinking} if thinking else {})
 
 
-class OllamaEncoder:
-    """An AnswerEncoder for Ollama's API. The first choice is the only one."""
+class OllamaEncoder(AnswerEncoder):
+    """Formats answers for Ollama's API. The first choice is the only one."""
 
     def __init__(self, model: str, reply_fields: ReplyFields, *, has_thinking: bool) -> None:
         """`model` is the name in the request."""
@@ -51,9 +51,6 @@ class OllamaEncoder:
         reply = self._reply_fields(delta.text, thinking, whole_calls(choice, delta.calls))
         return head(self._model) | reply | logprob_fields(choice, delta) | end_fields(choice)
 
-    def encode_start(self, choices: Sequence[AnswerState]) -> str:
-        return ""
-
     def encode_delta(self, choice: AnswerState, delta: Delta) -> str:
         return "".join(self._encode_part(choice, part) for part in delta.parts)
 
@@ -64,11 +61,9 @@ class OllamaEncoder:
             case CallPart():
                 self._calls.append(part)
                 return ""
-        return (
-            self._line(self._reply_fields(part.text, "", ()) | logprob_fields(choice, part))
-            if part.text or part.sampled
-            else ""
-        )
+        if not part.text and not part.sampled:
+            return ""
+        return self._line(self._reply_fields(part.text, "", ()) | logprob_fields(choice, part))
 
     def encode_choice_end(self, choice: AnswerState) -> str:
         calls = whole_calls(choice, join_calls(self._calls))
@@ -131,8 +126,7 @@ def end_fields(choice: AnswerState) -> dict[str, object]:
         "prompt_eval_duration": nanoseconds(timing.prefill_s),
         "eval_count": choice.num_tokens,
         "eval_duration": nanoseconds(timing.decode_s),
-        "timings": encode_timings(choice),
-        "speculation": encode_speculation(answer_stats(choice)),
+        **encode_statistics(choice),
     }
 
 

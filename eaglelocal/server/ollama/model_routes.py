@@ -14,7 +14,6 @@ from starlette.responses import PlainTextResponse, Response
 
 from eaglelocal import __version__
 from eaglelocal.core.events import EngineInfo
-from eaglelocal.core.model_task import ModelTask
 from eaglelocal.hub.repo_builds import parse_quant
 from eaglelocal.server.dependencies import Server
 from eaglelocal.server.http_errors import PERMISSION, Problem
@@ -33,6 +32,7 @@ from eaglelocal.server.ollama.schema import (
     VersionReply,
 )
 from eaglelocal.server.openai.reply_schema import ERRORS
+from eaglelocal.server.openai.routes import list_capabilities
 from eaglelocal.server.routing import JsonRoute
 from eaglelocal.server.server_state import ServerState
 
@@ -85,7 +85,7 @@ async def show(body: ShowBody, server: Server) -> ShowReply:
         details=model_details(name, info),
         model_info=model_info(name, info),
         capabilities=capabilities,
-        modified_at=started_at(server),
+        modified_at=format_start_time(server),
     )
 
 
@@ -130,7 +130,7 @@ def model_card(server: ServerState, listed: str) -> OllamaCard:
     return OllamaCard(
         name=tag,
         model=tag,
-        modified_at=started_at(server),
+        modified_at=format_start_time(server),
         size=info.model_bytes if info else 0,
         digest=name_digest(name),
         details=model_details(name, info),
@@ -159,11 +159,7 @@ def model_capabilities(models: ModelManager, name: str) -> list[str]:
     """Return a model's capabilities in Ollama's terms; empty if not known. Every text model counts as thinking: with a
     template without reasoning it just does not think.
     """
-    task = models.task(name)
-    if task is None:
-        return []
-    vision = ["vision"] if models.sees_images(name) else []
-    return ["completion", "tools", "thinking", *vision] if task is ModelTask.TEXT else [task.value]
+    return list_capabilities(models, name, text=("completion", "tools", "thinking"), vision="vision")
 
 
 def model_info(name: str, info: EngineInfo | None) -> dict[str, Any]:
@@ -181,5 +177,5 @@ def name_digest(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()
 
 
-def started_at(server: ServerState) -> str:
+def format_start_time(server: ServerState) -> str:
     return timestamp(datetime.fromtimestamp(server.started_at, UTC))

@@ -45,19 +45,13 @@ from eaglelocal.server.ollama.schema import (
     Options,
 )
 from eaglelocal.server.openai.content import Content, decode_base64, decode_data_url, is_data_url, join_pieces
-from eaglelocal.server.openai.embedding_routes import embed_texts, split_vectors, to_floats
-from eaglelocal.server.openai.request_reader import (
-    EngineCall,
-    new_id,
-    read_chat,
-    read_completion,
-    read_embedding,
-)
+from eaglelocal.server.openai.embedding_routes import respond_with_embeddings, split_vectors, to_floats
+from eaglelocal.server.openai.request_reader import EngineCall, new_id, read_chat, read_completion, read_embedding
 from eaglelocal.server.openai.schema import CompletionBody, SamplingGiven
-from eaglelocal.server.openai.unsupported_fields import ONE_ANSWER, FieldNames, refuse, renamed, renamed_format
+from eaglelocal.server.openai.unsupported_fields import ONE_ANSWER, FieldNames, redirect, redirect_format, refuse
 from eaglelocal.server.routing import JsonRoute
 from eaglelocal.server.server_state import ServerState
-from eaglelocal.server.translation import FieldTranslation, validate_chat
+from eaglelocal.server.translation import FieldTranslation, name_chat_fields, validate_chat
 
 router = APIRouter(tags=["Ollama"], route_class=JsonRoute, responses=OLLAMA_ERRORS)
 
@@ -65,9 +59,7 @@ FIELDS = {
     **{name: f"options.{name}" for name in SamplingGiven.model_fields},
     "max_tokens": "options.num_predict",
     "chat_template_kwargs": "think",
-    "chat_template_kwargs.reasoning_effort": "think",
-    "reasoning_effort": "think",
-    "response_format": "format",
+    **name_chat_fields(effort="think", format="format"),
     "response_format.json_schema": "format",
     "response_format.json_schema.schema": "format",
 }
@@ -77,17 +69,17 @@ WORDS = FieldNames(
     stops="options.stop",
     weights="options.logit_bias",
     foreign={
-        **renamed("options.num_predict", "max_completion_tokens", "max_output_tokens", "n_predict"),
-        **renamed("options.stop", "stop_sequences"),
-        **renamed_format("format", "format"),
+        **redirect("options.num_predict", "max_completion_tokens", "max_output_tokens", "n_predict"),
+        **redirect("options.stop", "stop_sequences"),
+        **redirect_format("format", "format"),
         "n": ONE_ANSWER,
     },
 )
-OUTSIDE = {**renamed("num_predict", "max_tokens"), "format": "format belongs beside the options, not in them"}
+OUTSIDE = {**redirect("num_predict", "max_tokens"), "format": "format belongs beside the options, not in them"}
 IN_OPTIONS = replace(WORDS, foreign={**WORDS.foreign, **OUTSIDE})
 PROMPT_FIELDS = FIELDS | {"messages": "prompt"}
 STREAMED: dict[int | str, dict[str, Any]] = {
-    200: {"content": {NDJSON: {}}, "description": "lines of JSON, or one object"},
+    200: {"content": {NDJSON: {}}, "description": "lines of JSON, or one object"}
 }
 NO_IMAGES = "images cannot be combined with raw or suffix: without the chat template they have no place"
 NO_TEMPLATE = "this server uses the model's own chat template; raw: true continues the prompt without one"
@@ -138,8 +130,8 @@ async def embed(body: EmbedBody, server: Server, owner: Owner) -> Response:
     model = resolve_name(body.model, server)
     if not any(body.input):
         return JSONResponse({"model": body.model or model, "embeddings": []})
-    embed = embed_texts(server, model, read_embedding(body.input, owner), make_reply, body.dimensions)
-    return AnswerResponse(JsonBody(embed, Problem.ollama_body), server.limits)
+    request = read_embedding(body.input, owner)
+    return respond_with_embeddings(server, model, request, make_reply, body.dimensions, Problem.ollama_body)
 
 
 @router.post("/api/embeddings", response_model=OldEmbedReply)
@@ -152,8 +144,8 @@ async def embed_one(body: OldEmbedBody, server: Server, owner: Owner) -> Respons
     model = resolve_name(body.model, server)
     if not body.prompt:
         return JSONResponse({"embedding": []})
-    embed = embed_texts(server, model, read_embedding(body.prompt, owner), make_reply)
-    return AnswerResponse(JsonBody(embed, Problem.ollama_body), server.limits)
+    request = read_embedding(body.prompt, owner)
+    return respond_with_embeddings(server, model, request, make_reply, encode_problem=Problem.ollama_body)
 
 
 def load_only(body: OllamaAnswerFields, server: ServerState, owner: str, reply_fields: ReplyFields) -> Response:
@@ -171,11 +163,7 @@ def load_only(body: OllamaAnswerFields, server: ServerState, owner: str, reply_f
 
 
 def respond_to(
-    body: OllamaAnswerFields,
-    server: ServerState,
-    call: EngineCall,
-    reply_fields: ReplyFields,
-    fields: FieldTranslation,
+    body: OllamaAnswerFields, server: ServerState, call: EngineCall, reply_fields: ReplyFields, fields: FieldTranslation
 ) -> Response:
     name = server.models.names.resolve(call.model)
     encoder = OllamaEncoder(body.model or name, reply_fields, has_thinking=body.think is not False)

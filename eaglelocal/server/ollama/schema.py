@@ -18,7 +18,7 @@ from eaglelocal.server.openai.schema import (
     MAX_TRANSLATED_TOOLS,
     Body,
     CallId,
-    Elsewhere,
+    ElsewhereGiven,
     FunctionGiven,
     Limit,
     Name,
@@ -30,15 +30,6 @@ from eaglelocal.server.openai.schema import (
 
 Images = Annotated[list[str] | None, Field(repr=False, description="as base64")]
 ZERO_DURATIONS = (0, "0", "0s", "0m")
-
-
-class ElsewhereGiven(Elsewhere):
-    """Fields of other APIs, in the body or its options: refused, with the name in this API if there is one."""
-
-    max_completion_tokens: Any = None
-    n_predict: Any = None
-    n: Any = None
-    chat_template: Any = None
 
 
 class Options(SamplingGiven, ElsewhereGiven):

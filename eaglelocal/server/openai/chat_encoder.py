@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 
 from eaglelocal.core.sampling import Sampled, TokenLogprob
 from eaglelocal.core.tools import CallPart, ToolCall
-from eaglelocal.server.answer_encoder import DONE, PING, encode_event
+from eaglelocal.server.answer_encoder import DONE, AnswerEncoder, encode_event
 from eaglelocal.server.answer_state import AnswerState, Delta, DeltaPart, ReasoningRun, TextRun
-from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.usage import add_stats, answer_stats, encode_speculation, encode_timings, encode_usage
+from eaglelocal.server.usage import encode_statistics, encode_usage
 
 
-class ChatEncoder:
-    """An AnswerEncoder for /v1/chat/completions."""
+class ChatEncoder(AnswerEncoder):
+    """Formats answers for /v1/chat/completions."""
+
+    stream_end = DONE
 
     def __init__(self, call_id: str, model: str, *, has_usage: bool = False, has_drafted_flags: bool = False) -> None:
         self._has_usage, self._has_drafted_flags = has_usage, has_drafted_flags
@@ -26,8 +27,7 @@ class ChatEncoder:
             "object": "chat.completion",
             "choices": [self._choice(choice, choice.take_delta()) for choice in choices],
             "usage": encode_usage(choices),
-            "timings": encode_timings(*choices),
-            "speculation": encode_speculation(add_stats(choices)),
+            **encode_statistics(*choices),
         }
 
     def encode_start(self, choices: Sequence[AnswerState]) -> str:
@@ -58,23 +58,11 @@ class ChatEncoder:
         return "".join(chunks) + (self._chunk(choice.index, {"content": rest}) if rest else "")
 
     def encode_choice_end(self, choice: AnswerState) -> str:
-        extra = {"timings": encode_timings(choice), "speculation": encode_speculation(answer_stats(choice))}
-        return self._chunk(choice.index, {}, finish_reason=finish_reason(choice), extra=extra)
+        return self._chunk(choice.index, {}, finish_reason=finish_reason(choice), extra=encode_statistics(choice))
 
     def encode_end(self, choices: Sequence[AnswerState]) -> str:
-        if not self._has_usage:
-            return DONE
         chunk = {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": encode_usage(choices)}
-        return encode_event(chunk) + DONE
-
-    def encode_ping(self) -> str:
-        return PING
-
-    def encode_failure(self, problem: Problem) -> str:
-        return encode_event(problem.openai_body()) + DONE
-
-    def encode_refusal(self, problem: Problem) -> Mapping[str, object]:
-        return problem.openai_body()
+        return (encode_event(chunk) if self._has_usage else "") + DONE
 
     def _choice(self, choice: AnswerState, delta: Delta) -> dict[str, object]:
         text, calls = delta.text, delta.calls

@@ -6,24 +6,21 @@ import time
 from collections.abc import Mapping, Sequence
 
 from eaglelocal.core.sampling import Sampled
-from eaglelocal.server.answer_encoder import DONE, PING, encode_event
+from eaglelocal.server.answer_encoder import DONE, AnswerEncoder, encode_event
 from eaglelocal.server.answer_state import AnswerState, Delta
-from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.openai.chat_encoder import decode_piece, finish_reason
-from eaglelocal.server.usage import add_stats, answer_stats, encode_speculation, encode_timings, encode_usage
+from eaglelocal.server.usage import encode_statistics, encode_usage
 
 
-class CompletionEncoder:
-    """An AnswerEncoder for /v1/completions."""
+class CompletionEncoder(AnswerEncoder):
+    """Formats answers for /v1/completions."""
+
+    stream_end = DONE
 
     def __init__(self, call_id: str, model: str, *, num_prompts: int = 1, has_usage: bool = False) -> None:
         self._num_prompts, self._has_usage = num_prompts, has_usage
-        self._head = {
-            "id": f"cmpl-{call_id}",
-            "object": "text_completion",
-            "created": int(time.time()),
-            "model": model,
-        }
+        head = {"id": f"cmpl-{call_id}", "object": "text_completion"}
+        self._head = {**head, "created": int(time.time()), "model": model}
         self._offsets: dict[int, int] = {}  # characters sent of each choice, for `text_offset` of logprobs
 
     def encode_whole(self, choices: Sequence[AnswerState]) -> Mapping[str, object]:
@@ -31,36 +28,19 @@ class CompletionEncoder:
             **self._head,
             "choices": [self._choice(choice, choice.take_delta(), finish_reason(choice)) for choice in choices],
             "usage": encode_usage(choices, num_prompts=self._num_prompts),
-            "timings": encode_timings(*choices),
-            "speculation": encode_speculation(add_stats(choices)),
+            **encode_statistics(*choices),
         }
-
-    def encode_start(self, choices: Sequence[AnswerState]) -> str:
-        return ""
 
     def encode_delta(self, choice: AnswerState, delta: Delta) -> str:
         return encode_event({**self._head, "choices": [self._choice(choice, delta, None)]})
 
     def encode_choice_end(self, choice: AnswerState) -> str:
         chunk = {**self._head, "choices": [self._choice(choice, Delta(), finish_reason(choice))]}
-        return encode_event(
-            {**chunk, "timings": encode_timings(choice), "speculation": encode_speculation(answer_stats(choice))}
-        )
+        return encode_event({**chunk, **encode_statistics(choice)})
 
     def encode_end(self, choices: Sequence[AnswerState]) -> str:
-        if not self._has_usage:
-            return DONE
         chunk = {**self._head, "choices": [], "usage": encode_usage(choices, num_prompts=self._num_prompts)}
-        return encode_event(chunk) + DONE
-
-    def encode_ping(self) -> str:
-        return PING
-
-    def encode_failure(self, problem: Problem) -> str:
-        return encode_event(problem.openai_body()) + DONE
-
-    def encode_refusal(self, problem: Problem) -> Mapping[str, object]:
-        return problem.openai_body()
+        return (encode_event(chunk) if self._has_usage else "") + DONE
 
     def _choice(self, choice: AnswerState, delta: Delta, reason: str | None) -> dict[str, object]:
         return {

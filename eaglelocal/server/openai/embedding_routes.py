@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import sys
 from array import array
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,8 +15,7 @@ from starlette.responses import Response
 
 from eaglelocal.core.events import Embeddings
 from eaglelocal.core.request import EmbedRequest
-from eaglelocal.server.answer_encoder import dump_json
-from eaglelocal.server.answer_response import AnswerResponse, JsonBody
+from eaglelocal.server.answer_response import respond_once
 from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.dependencies import Owner, Server
 from eaglelocal.server.http_errors import Problem
@@ -45,22 +43,21 @@ async def embeddings(body: EmbeddingBody, server: Server, owner: Owner) -> Respo
     refuse(body)
     name = server.models.names.resolve(body.model)
     make_reply = partial(openai_reply, model=name, as_base64=body.encoding_format == "base64")
-    embed = embed_texts(server, name, read_embedding(body.input, owner), make_reply, body.dimensions)
-    return AnswerResponse(JsonBody(embed), server.limits)
+    return respond_with_embeddings(server, name, read_embedding(body.input, owner), make_reply, body.dimensions)
 
 
-def embed_texts(
-    server: ServerState, model: str, request: EmbedRequest, make_reply: MakeReply, dimensions: int | None = None
-) -> Callable[[], Awaitable[bytes]]:
-    """Return a coroutine function that requests the embeddings and returns the reply as JSON bytes."""
+def respond_with_embeddings(
+    server: ServerState,
+    model: str,
+    request: EmbedRequest,
+    make_reply: MakeReply,
+    dimensions: int | None = None,
+    encode_problem: Callable[[Problem], Mapping[str, object]] = Problem.openai_body,
+) -> Response:
+    def reply(choice: AnswerState) -> Mapping[str, object]:
+        return make_reply(find_embeddings(choice, model, dimensions), choice)
 
-    async def embed() -> bytes:
-        async with server.submit(model, [request]) as call:
-            (choice,) = await call.complete()
-            found = find_embeddings(choice, model, dimensions)
-            return await asyncio.to_thread(lambda: dump_json(make_reply(found, choice)).encode())  # millions of numbers
-
-    return embed
+    return respond_once(server, model, request, reply, encode_problem)
 
 
 def openai_reply(embeddings: Embeddings, _: AnswerState, *, model: str, as_base64: bool) -> Mapping[str, object]:

@@ -16,7 +16,7 @@ from eaglelocal.core.request import ChatRequest, EmbedRequest, Message, Ranking,
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.tools import Tool, ToolCall
 from eaglelocal.server.http_errors import Problem, unsupported
-from eaglelocal.server.json_values import to_json
+from eaglelocal.server.json_body import to_json
 from eaglelocal.server.openai.content import Content, check_images, decode_data_url, join_pieces
 from eaglelocal.server.openai.embedding_schema import RankingBody
 from eaglelocal.server.openai.response_format import read_constraint
@@ -32,7 +32,7 @@ from eaglelocal.server.openai.schema import (
     MessageGiven,
     ToolGiven,
 )
-from eaglelocal.server.openai.tool_choice import allowed_tools, read_tool_choice
+from eaglelocal.server.openai.tool_choice import read_tool_choice, select_allowed_tools
 from eaglelocal.server.openai.unsupported_fields import refuse
 
 ONLY_FUNCTIONS = "this server calls only functions of the client"
@@ -67,7 +67,7 @@ def read_chat(body: ChatBody, defaults: SamplingParams, owner: str) -> EngineCal
         raise Problem(400, "top_logprobs needs logprobs: true", parameter="top_logprobs")
     if body.logprobs:
         params = dataclasses.replace(params, logprobs=body.top_logprobs or 0)
-    tools = allowed_tools(body, tuple(read_tool(tool, i) for i, tool in enumerate(body.tools or ())))
+    tools = select_allowed_tools(body, tuple(read_tool(tool, i) for i, tool in enumerate(body.tools or ())))
     request = ChatRequest(
         id=new_id(),
         messages=tuple(read_message(message, i) for i, message in enumerate(body.messages)),
@@ -215,7 +215,7 @@ def read_params(body: AnswerFields, defaults: SamplingParams) -> SamplingParams:
         given["stop"] = read_stops(body.stop)
     limits = (body.max_completion_tokens, body.max_tokens, body.n_predict)
     if (limit := next((one for one in limits if one is not None), None)) is not None:
-        given["max_tokens"] = read_limit(limit)
+        given["max_tokens"] = None if limit < 0 else limit  # None: until the context is full
     left_open = defaults.left_open.difference(given)
     return dataclasses.replace(defaults, ignore_eos=bool(body.ignore_eos), left_open=left_open, **given)
 
@@ -226,11 +226,6 @@ def read_stops(given: str | list[str]) -> tuple[str, ...]:
         what = f"stop strings must have at most {MAX_STOPS_CHARS} characters together, not {size}"
         raise Problem(400, what, parameter="stop")
     return stops
-
-
-def read_limit(given: int) -> int | None:
-    """Return the token limit of an answer; None: until the context is full."""
-    return None if given < 0 else given
 
 
 def continues_last_message(body: ChatBody) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.json_values import to_json
+from eaglelocal.server.json_body import to_json
 from eaglelocal.server.openai.schema import SCHEMA_WORDS, ResponseFormat
 
 FORMAT, NESTED, SCHEMA_FIELD = "response_format", "response_format.json_schema", "response_format.schema"

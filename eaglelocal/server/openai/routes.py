@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fastapi import APIRouter
 from starlette.responses import Response
 
@@ -71,14 +73,17 @@ def model_card(server: ServerState, name: str) -> ModelCard:
         state=state,
         max_model_len=None if info is None else info.n_ctx,
         draft=None if info is None else info.draft,
-        capabilities=model_capabilities(server.models, resolved),
+        capabilities=list_capabilities(server.models, resolved, text=("completion",), vision="multimodal"),
     )
 
 
-def model_capabilities(models: ModelManager, name: str) -> list[str]:
-    """Return the capabilities in llama-server's terms; empty if not known."""
+def list_capabilities(models: ModelManager, name: str, *, text: Sequence[str], vision: str) -> list[str]:
+    """Return a model's capabilities in an API's terms; empty if not known.
+
+    text  those of every text model
+    vision  that of one that reads images
+    """
     task = models.task(name)
     if task is None:
         return []
-    vision = ["multimodal"] if models.sees_images(name) else []
-    return ["completion", *vision] if task is ModelTask.TEXT else [task.value]
+    return [*text, *([vision] if models.sees_images(name) else [])] if task is ModelTask.TEXT else [task.value]

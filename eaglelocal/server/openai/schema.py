@@ -235,6 +235,14 @@ class ResponseFormat(Body):
     grammar: Text | None = None
 
 
+class MisplacedFormat(Body):
+    """The fields of a format, in an object whose `format` they belong in: refused (refuse_misplaced_format)."""
+
+    type: Any = None
+    schema_: Annotated[Any, Field(alias="schema")] = None
+    json_schema: Any = None
+
+
 class StreamOptions(Body):
     include_usage: bool | None = None
 
@@ -323,6 +331,15 @@ class Elsewhere(Unsupported):
     stop_sequences: Any = None
     text: Any = None
     text_format: Any = None
+
+
+class ElsewhereGiven(Elsewhere):
+    """The fields that other APIs than OpenAI's refuse too, with their own name for them if there is one."""
+
+    max_completion_tokens: Any = None
+    n_predict: Any = None
+    n: Any = None
+    chat_template: Any = None
 
 
 class AnswerFields(SamplingGiven, Elsewhere):

@@ -10,7 +10,7 @@ USES = {**{use.value: use for use in ToolUse}, "any": ToolUse.REQUIRED}
 ALLOWED = "allowed_tools"
 
 
-def allowed_tools(body: ChatBody, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
+def select_allowed_tools(body: ChatBody, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
     """Return the tools that `tool_choice` allows; allowed tools that are no functions are ignored."""
     given = body.tool_choice
     if not isinstance(given, NamedTool) or given.type != ALLOWED:
@@ -40,9 +40,8 @@ def read_tool_choice(body: ChatBody, tools: tuple[Tool, ...]) -> ToolChoice:
             if function is None:
                 raise Problem(400, "a tool_choice of type function needs a function", parameter="tool_choice.function")
             if function.name not in {tool.name for tool in tools}:
-                raise Problem(
-                    400, f"tool_choice names {function.name!r}, which is not among the tools", parameter="tool_choice"
-                )
+                what = f"tool_choice names {function.name!r}, which is not among the tools"
+                raise Problem(400, what, parameter="tool_choice")
             return ToolChoice(use=ToolUse.REQUIRED, name=function.name, parallel=False)  # OpenAI: exactly one call
         case "required" | "any" if not tools:
             raise Problem(400, "tool_choice is required, but there are no tools", parameter="tool_choice")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from eaglelocal.server.http_errors import unsupported
-from eaglelocal.server.openai.schema import Body
+from eaglelocal.server.http_errors import Problem, unsupported
+from eaglelocal.server.openai.schema import Body, MisplacedFormat
 
 _SAMPLERS = ("adaptive_target", "dry_multiplier", "dynatemp_range", "mirostat", "top_n_sigma", "xtc_probability")
 _FORMATS = (
@@ -56,12 +56,12 @@ class FieldNames:
     foreign: Mapping[str, str] = field(default_factory=dict)
 
 
-def renamed(name: str, *others: str) -> dict[str, str]:
+def redirect(name: str, *others: str) -> dict[str, str]:
     """Return other names of one field, with an error that gives its name in this API."""
     return dict.fromkeys(others, f"it is called {name} here")
 
 
-def renamed_format(name: str, *own: str) -> dict[str, str]:
+def redirect_format(name: str, *own: str) -> dict[str, str]:
     """Return other APIs' names of the answer's format, with errors; not the route's `own` ones."""
     foreign = [other for other in FORMATS if other not in own]
     nested = dict.fromkeys(CONTAIN_FORMAT, f"the format in it belongs in {name}")
@@ -70,9 +70,9 @@ def renamed_format(name: str, *own: str) -> dict[str, str]:
 
 CHAT = FieldNames(
     foreign={
-        **renamed("max_tokens", "max_output_tokens"),
-        **renamed("stop", "stop_sequences"),
-        **renamed_format("response_format", "response_format"),
+        **redirect("max_tokens", "max_output_tokens"),
+        **redirect("stop", "stop_sequences"),
+        **redirect_format("response_format", "response_format"),
     }
 )
 
@@ -88,6 +88,14 @@ def refuse(body: Body, words: FieldNames = CHAT, *, path: str = "") -> None:
         is_effectless = name == "min_tokens" and getattr(body, "ignore_eos", None)  # then no answer ends early
         if not is_off(name, value) and not is_effectless:
             raise unsupported(f"{path}{name}", reason.format_map(names))
+
+
+def refuse_misplaced_format(given: MisplacedFormat, place: str) -> None:
+    """Raise Problem for a part of the answer's format that is beside `format`, not in it."""
+    parts = {"type": given.type, "schema": given.schema_, "json_schema": given.json_schema}
+    for name, value in parts.items():
+        if value is not None:
+            raise Problem(400, f"the format of the answer belongs in {place}.format", parameter=f"{place}.{name}")
 
 
 def is_off(name: str, value: object) -> bool:

@@ -5,15 +5,12 @@ Replies have the format of Jina and Cohere, or of text-embeddings-inference if t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from eaglelocal.core.request import EmbedRequest
-from eaglelocal.server.answer_encoder import dump_json
-from eaglelocal.server.answer_response import AnswerResponse, JsonBody
+from eaglelocal.server.answer_response import respond_once
+from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.dependencies import Owner, Server
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.openai.embedding_routes import to_floats
@@ -21,7 +18,6 @@ from eaglelocal.server.openai.embedding_schema import RankingBody
 from eaglelocal.server.openai.request_reader import read_ranking
 from eaglelocal.server.openai.unsupported_fields import refuse
 from eaglelocal.server.routing import BodyRoute
-from eaglelocal.server.server_state import ServerState
 
 router = APIRouter(tags=["Rerank"], route_class=BodyRoute)
 
@@ -58,39 +54,23 @@ Reply = RankingReply | list[RankedText]
 async def rerank(body: RankingBody, server: Server, owner: Owner) -> Response:
     """Score how well each document answers the query, best first."""
     refuse(body)
-    name = server.models.names.resolve(body.model)
-    return AnswerResponse(JsonBody(rank_documents(server, name, read_ranking(body, owner), body)), server.limits)
+    name, request = server.models.names.resolve(body.model), read_ranking(body, owner)
+    return respond_once(server, name, request, lambda choice: rank_documents(choice, body, name, request.inputs))
 
 
-def rank_documents(
-    server: ServerState, model: str, request: EmbedRequest, body: RankingBody
-) -> Callable[[], Awaitable[bytes]]:
-    async def rank() -> bytes:
-        async with server.submit(model, [request]) as call:
-            (choice,) = await call.complete()
-            found = choice.embeddings
-            if found is None:
-                raise Problem(400, f"{model} is no reranker", parameter="model")
-            rows = sort_best_first(to_floats(found.vectors), body.top_n)
-            usage = {"prompt_tokens": found.prompt_tokens, "total_tokens": found.prompt_tokens}
-            if body.texts:
-                return dump_json([tei_row(*row, body.texts if body.return_text else None) for row in rows]).encode()
-            documents = request.inputs if body.return_documents else None
-            results = [jina_row(*row, documents) for row in rows]
-            return dump_json({"object": "list", "model": model, "results": results, "usage": usage}).encode()
-
-    return rank
-
-
-def sort_best_first(scores: list[float], max_rows: int | None) -> list[tuple[int, float]]:
-    """Return (index, score) by falling score, at most `max_rows`; equal scores keep their order."""
-    return sorted(enumerate(scores), key=lambda row: -row[1])[:max_rows]
-
-
-def jina_row(index: int, score: float, documents: tuple[object, ...] | None) -> dict[str, object]:
-    text = {} if documents is None else {"document": {"text": documents[index]}}
-    return {"index": index, "relevance_score": score, **text}
-
-
-def tei_row(index: int, score: float, texts: list[str] | None) -> dict[str, object]:
-    return {"index": index, "score": score, **({} if texts is None else {"text": texts[index]})}
+def rank_documents(choice: AnswerState, body: RankingBody, model: str, documents: tuple[object, ...]) -> object:
+    """Return the reply, the best first; equal scores keep their order. Raises Problem if the model is no reranker."""
+    found = choice.embeddings
+    if found is None:
+        raise Problem(400, f"{model} is no reranker", parameter="model")
+    ranked = sorted(enumerate(to_floats(found.vectors)), key=lambda row: -row[1])[: body.top_n]
+    if body.texts:
+        texts = body.texts if body.return_text else None
+        return [{"index": i, "score": score, **({"text": texts[i]} if texts else {})} for i, score in ranked]
+    shown = documents if body.return_documents else None
+    results = [
+        {"index": i, "relevance_score": score, **({"document": {"text": shown[i]}} if shown else {})}
+        for i, score in ranked
+    ]
+    usage = {"prompt_tokens": found.prompt_tokens, "total_tokens": found.prompt_tokens}
+    return {"object": "list", "model": model, "results": results, "usage": usage}

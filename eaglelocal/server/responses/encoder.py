@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from eaglelocal.core.tools import CallPart
-from eaglelocal.server.answer_encoder import DONE, PING, encode_named_event, is_json_object
+from eaglelocal.server.answer_encoder import DONE, AnswerEncoder, encode_named_event, is_json_object
 from eaglelocal.server.answer_state import AnswerState, Delta, DeltaPart, ReasoningRun, TextRun
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.responses.schema import ResponsesBody, supported_tools
-from eaglelocal.server.usage import answer_stats, encode_speculation, encode_timings
+from eaglelocal.server.responses.schema import ResponsesBody, select_supported_tools
+from eaglelocal.server.usage import encode_statistics
 
 Event = dict[str, object]
 CONTENT = {"reasoning": "reasoning_text", "message": "output_text"}
@@ -28,9 +28,7 @@ class OpenItem:
 
     def part(self, text: str) -> Event:
         kind = CONTENT[self.kind]
-        return (
-            {"type": kind, "text": text, "annotations": []} if kind == "output_text" else {"type": kind, "text": text}
-        )
+        return {"type": kind, "text": text, **({"annotations": []} if kind == "output_text" else {})}
 
     def encode(self, status: str) -> Event:
         content = [] if status == "in_progress" else [self.part("".join(self.text))]
@@ -67,8 +65,8 @@ class OpenCall:
         }
 
 
-class ResponsesEncoder:
-    """An AnswerEncoder for /v1/responses. The first choice is the only one."""
+class ResponsesEncoder(AnswerEncoder):
+    """Formats answers for /v1/responses. The first choice is the only one."""
 
     def __init__(self, call_id: str, model: str, body: ResponsesBody) -> None:
         self._id, self._model, self._body = call_id, model, body
@@ -101,9 +99,8 @@ class ResponsesEncoder:
 
     def encode_start(self, choices: Sequence[AnswerState]) -> str:
         response = self._sent = self._response(choices[0])
-        return self._event("response.created", response=response) + self._event(
-            "response.in_progress", response=response
-        )
+        names = ("response.created", "response.in_progress")
+        return "".join(self._event(name, response=response) for name in names)
 
     def encode_delta(self, choice: AnswerState, delta: Delta) -> str:
         return "".join(map(self._encode_part, delta.parts))
@@ -123,9 +120,6 @@ class ResponsesEncoder:
         response = self._response(choices[0])
         return self._event(f"response.{response['status']}", response=response)
 
-    def encode_ping(self) -> str:
-        return PING
-
     def encode_failure(self, problem: Problem) -> str:
         """Return an error event, which some clients raise, and a failed response, without which others would retry."""
         fields = {"code": problem.code or problem.type, "message": problem.message, "param": problem.parameter}
@@ -133,9 +127,6 @@ class ResponsesEncoder:
         reason = {"code": failure_code(problem), "message": problem.message}
         failed = self._sent | {"status": "failed", "error": reason, "output": self.items()}
         return error + self._event("response.failed", response=failed) + DONE
-
-    def encode_refusal(self, problem: Problem) -> Mapping[str, object]:
-        return problem.openai_body()
 
     # ---- items
     def _add(self, kind: str, text: str) -> str:
@@ -212,16 +203,12 @@ class ResponsesEncoder:
             "store": body.is_stored,
             "temperature": choice.params.temperature,
             "tool_choice": body.model_dump(include={"tool_choice"}, exclude_none=True).get("tool_choice", "auto"),
-            "tools": [tool.model_dump() for tool in supported_tools(body.tools or ())],
+            "tools": [tool.model_dump() for tool in select_supported_tools(body.tools or ())],
             "top_p": choice.params.top_p,
             "usage": None,
         }
         if finished is not None:
-            response |= {
-                "usage": encode_usage(choice),
-                "timings": encode_timings(choice),
-                "speculation": encode_speculation(answer_stats(choice)),
-            }
+            response |= {"usage": encode_usage(choice), **encode_statistics(choice)}
         return response
 
 

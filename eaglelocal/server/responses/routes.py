@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
-from eaglelocal.server.answer_response import AnswerBody, AnswerResponse, ResponseBody
+from eaglelocal.server.answer_response import AnswerBody, AnswerResponse
 from eaglelocal.server.dependencies import Owner, Server, get_owner
 from eaglelocal.server.http_errors import NOT_FOUND, Problem, unsupported
 from eaglelocal.server.image_fallback import UNSEEN_IMAGE
@@ -23,11 +23,11 @@ from eaglelocal.server.openai.unsupported_fields import (
     NO_LOGPROBS,
     ONE_ANSWER,
     FieldNames,
+    redirect,
+    redirect_format,
     refuse,
-    renamed,
-    renamed_format,
+    refuse_misplaced_format,
 )
-from eaglelocal.server.response_writer import ResponseWriter
 from eaglelocal.server.responses.encoder import ResponsesEncoder
 from eaglelocal.server.responses.schema import (
     Functions,
@@ -41,7 +41,7 @@ from eaglelocal.server.responses.schema import (
 )
 from eaglelocal.server.responses.stored_responses import MAX_BYTES, StoredResponses
 from eaglelocal.server.routing import BodyRoute
-from eaglelocal.server.translation import FieldTranslation, validate_chat
+from eaglelocal.server.translation import FieldTranslation, name_chat_fields, validate_chat
 
 router = APIRouter(tags=["OpenAI"], route_class=BodyRoute)
 
@@ -49,23 +49,19 @@ FIELDS = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
     "max_completion_tokens": "max_output_tokens",
-    "response_format": "text.format",
-    "response_format.schema": "text.format.schema",
-    "response_format.json_schema": "text.format.json_schema",
-    "reasoning_effort": "reasoning.effort",
+    **name_chat_fields(effort="reasoning.effort", format="text.format"),
     "tool_choice.allowed_tools": "tool_choice.tools",
     "tool_choice.allowed_tools.tools": "tool_choice.tools",
-    "chat_template_kwargs.reasoning_effort": "reasoning.effort",
 }
 WORDS = FieldNames(
     format="text.format (json_schema)",
     limit="max_output_tokens",
     foreign={
-        **renamed("max_output_tokens", "max_tokens", "max_completion_tokens", "n_predict"),
-        **renamed("stop", "stop_sequences"),
-        **renamed_format("text.format", "text"),
+        **redirect("max_output_tokens", "max_tokens", "max_completion_tokens", "n_predict"),
+        **redirect("stop", "stop_sequences"),
+        **redirect_format("text.format", "text"),
         **dict.fromkeys(("logprobs", "top_logprobs"), NO_LOGPROBS),
-        **renamed("reasoning.effort", "reasoning_effort"),
+        **redirect("reasoning.effort", "reasoning_effort"),
         "n": ONE_ANSWER,
     },
 )
@@ -90,31 +86,6 @@ class ResponsesReply(BaseModel):
     output: list[dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredBody:
-    """A ResponseBody whose input and output are stored, even if it ends early."""
-
-    body: ResponseBody
-    encoder: ResponsesEncoder
-    stored: StoredResponses
-    previous: str | None
-    input: list[Item] | None  # None: too large to be stored, so it is not kept while the answer runs either
-
-    async def send(self, writer: ResponseWriter) -> None:
-        try:
-            await self.body.send(writer)
-        finally:  # after a disconnect too, later requests may refer to the output so far
-            if self.encoder.is_sent:
-                items = None if self.input is None else [item.model_dump(exclude_none=True) for item in self.input]
-                self.stored.store(self.encoder.id, self.previous, items, self.encoder.items())
-
-    def encode_refusal(self, problem: Problem) -> Mapping[str, object]:
-        return self.body.encode_refusal(problem)
-
-    def encode_failure(self, problem: Problem) -> str:
-        return self.body.encode_failure(problem)
-
-
 @router.post("/v1/responses", response_model=ResponsesReply, responses=STREAMED)
 async def responses(body: ResponsesBody, server: Server, owner: Owner, stored: Stored) -> Response:
     """Answer a conversation in the format of OpenAI's responses."""
@@ -132,11 +103,21 @@ async def responses(body: ResponsesBody, server: Server, owner: Owner, stored: S
         call = read_chat(chat, server.defaults, owner)
     echoed = body.model_copy(update={"input": ""})  # the input is not part of the reply, and may contain images
     encoder = ResponsesEncoder(call.requests[0].id, server.models.names.resolve(call.model), echoed)
-    answer: ResponseBody = AnswerBody(server, call, encoder, fields)
-    if body.is_stored:
-        input = [item for _, item in items] if can_be_stored(call) else None
-        answer = StoredBody(answer, encoder, stored, body.previous_response_id, input)
-    return AnswerResponse(answer, server.limits)
+    input = [item for _, item in items] if body.is_stored and can_be_stored(call) else None
+    store = partial(store_response, encoder, stored, body.previous_response_id, input) if body.is_stored else None
+    return AnswerResponse(AnswerBody(server, call, encoder, fields, on_end=store), server.limits)
+
+
+def store_response(
+    encoder: ResponsesEncoder, stored: StoredResponses, previous: str | None, input: list[Item] | None
+) -> None:
+    """Store the input and the output so far, to which later requests may refer even after a disconnect.
+
+    input  None: too large to be stored, so it is not kept while the answer runs either
+    """
+    if encoder.is_sent:
+        items = None if input is None else [item.model_dump(exclude_none=True) for item in input]
+        stored.store(encoder.id, previous, items, encoder.items())
 
 
 def can_be_stored(call: EngineCall) -> bool:
@@ -250,9 +231,8 @@ def translate_items(instructions: str | None, items: PlacedItems) -> list[tuple[
             message["reasoning_content"] = message.get("reasoning_content", "") + reasoning
         reasoning = ""
     if not messages:
-        raise Problem(
-            400, "there is nothing to answer: input has no message, and there are no instructions", parameter="input"
-        )
+        why = "there is nothing to answer: input has no message, and there are no instructions"
+        raise Problem(400, why, parameter="input")
     if instructions and len(messages) == 1:  # many templates require a user's turn
         messages.append(("input", {"role": "user", "content": ""}))
     return messages
@@ -300,10 +280,7 @@ def replace_unreadable(part: ContentPart) -> ContentPart:
 def translate_format(given: TextGiven | None) -> dict[str, Any] | None:
     if given is None:
         return None
-    misplaced = {"type": given.type, "schema": given.schema_, "json_schema": given.json_schema}
-    for name, value in misplaced.items():
-        if value is not None:
-            raise Problem(400, "the format of the answer belongs in text.format", parameter=f"text.{name}")
+    refuse_misplaced_format(given, "text")
     format = given.format
     if format is None:
         return None

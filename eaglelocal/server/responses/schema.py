@@ -19,8 +19,9 @@ from eaglelocal.server.openai.schema import (
     Body,
     CallId,
     Effort,
-    Elsewhere,
+    ElsewhereGiven,
     JsonSchema,
+    MisplacedFormat,
     Name,
     Parts,
     SamplingGiven,
@@ -76,18 +77,14 @@ def tool_kind(tool: object, kinds: tuple[str, ...] = ("function", "namespace")) 
     return kind if kind in kinds else "other"
 
 
-def kind_in_namespace(tool: object) -> str:
-    """Return the variant of a tool inside a namespace, which cannot contain a namespace."""
-    return tool_kind(tool, ("function",))
-
-
-def supported_tools(tools: Iterable[Any]) -> list[Any]:
+def select_supported_tools(tools: Iterable[Any]) -> list[Any]:
     return [tool for tool in tools if not isinstance(tool, OtherTool)]
 
 
+# a namespace cannot contain another one
 Function = Annotated[FunctionTool, Tag("function")]
 Other = Annotated[OtherTool, Tag("other")]
-NamespaceTool = Annotated[Function | Other, Discriminator(kind_in_namespace)]
+NamespaceTool = Annotated[Function | Other, Discriminator(lambda tool: tool_kind(tool, ("function",)))]
 
 
 class Namespace(Body):
@@ -99,11 +96,11 @@ class Namespace(Body):
     tools: Annotated[list[NamespaceTool], Field(max_length=MAX_NAMESPACE_TOOLS)]
 
     @field_serializer("tools")
-    def known_tools(self, tools: list[NamespaceTool]) -> list[Any]:
-        return supported_tools(tools)
+    def serialize_tools(self, tools: list[NamespaceTool]) -> list[Any]:
+        return select_supported_tools(tools)
 
 
-def described_tools(namespace: Namespace) -> Iterator[FunctionTool | OtherTool]:
+def describe_tools(namespace: Namespace) -> Iterator[FunctionTool | OtherTool]:
     """Yield a namespace's tools. Templates have no namespaces, so the first function also gets its description."""
     description = f"{namespace.name}: {namespace.description}" if namespace.description else ""
     for tool in namespace.tools:
@@ -146,18 +143,15 @@ class TextFormat(Body):
     json_schema: JsonSchema | None = None  # as in chats
 
 
-class TextGiven(Body):
+class TextGiven(MisplacedFormat):
     format: TextFormat | None = None
-    type: Any = None  # these fields belong in `format`: refused
-    schema_: Annotated[Any, Field(alias="schema")] = None
-    json_schema: Any = None
 
 
 class Reasoning(Body):
     effort: Effort | None = None
 
 
-class ResponsesBody(SamplingGiven, Elsewhere):
+class ResponsesBody(SamplingGiven, ElsewhereGiven):
     """POST /v1/responses"""
 
     model: Name = ""
@@ -165,11 +159,7 @@ class ResponsesBody(SamplingGiven, Elsewhere):
     instructions: Text | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None  # echoed unchanged
     max_tokens: Any = None  # other APIs' names for fields of this one: refused, with the name in this one
-    max_completion_tokens: Any = None
-    n_predict: Any = None
-    n: Any = None
     reasoning_effort: Any = None
-    chat_template: Any = None
     logprobs: Any = None
     top_logprobs: Any = None
     stream: bool | None = None
@@ -206,7 +196,7 @@ class ResponsesBody(SamplingGiven, Elsewhere):
             if isinstance(tool, FunctionTool):
                 yield f"tools.{i}", "", tool
             elif isinstance(tool, Namespace):
-                for j, one in enumerate(described_tools(tool)):
+                for j, one in enumerate(describe_tools(tool)):
                     if isinstance(one, FunctionTool):
                         yield f"tools.{i}.tools.{j}", tool.name, one
 

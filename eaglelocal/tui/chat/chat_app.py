@@ -22,8 +22,7 @@ from textual.widgets import Footer
 
 from eaglelocal.conversation.pictures import find_dropped_pictures
 from eaglelocal.conversation.question_history import QuestionHistory
-from eaglelocal.conversation.slash_actions import format_copy_message
-from eaglelocal.conversation.slash_commands import is_command
+from eaglelocal.conversation.slash_commands import format_copy_message, is_command
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.base_app import EagleApp
 from eaglelocal.tui.chat.chat_controller import ChatController
@@ -40,7 +39,6 @@ from eaglelocal.tui.prompt.prompt_input import PromptInput
 from eaglelocal.tui.redraw_timer import RedrawTimer
 from eaglelocal.tui.terminal import clipboard
 from eaglelocal.tui.terminal.external_editor import edit_text
-from eaglelocal.tui.transcript.entries import RenderOptions
 from eaglelocal.tui.transcript.text_rows import Appearance
 from eaglelocal.tui.transcript.transcript import Transcript
 
@@ -149,7 +147,7 @@ class ChatApp(EagleApp[int]):
     # ---- layout
     def _restyle(self) -> None:
         appearance = Appearance(is_dark=self.current_theme.dark, is_ascii=self.display_options.glyphs is ASCII)
-        self.transcript.view = RenderOptions(appearance, self._marks_drafted, self.transcript.view.shows_thoughts)
+        self.transcript.restyle(appearance, marks_drafted=self._marks_drafted)
 
     def on_resize(self, event: events.Resize) -> None:
         """Rearrange for the new size, also under a dialog."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from eaglelocal.conversation.session import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.tui.chat.chat_events import Emit, TaskFailed
+from eaglelocal.tui.chat.chat_events import Activity, Emit, TaskFailed
 from eaglelocal.tui.chat.chat_tasks import ChatTasks, LastQuestion, OpenSession
 from eaglelocal.tui.chat.current_answer import CurrentAnswer
 from eaglelocal.tui.chat.engine_poller import EnginePoller
@@ -56,9 +56,6 @@ class ChatController:
     def rename(self, old: str, new: str) -> None:
         self._queue.send(lambda: self._tasks.rename(old, new))
 
-    def delete(self, name: str) -> None:
-        self.run_command(f"/delete {name}")
-
     def export_markdown(self, name: str) -> None:
         """Write a saved conversation as Markdown into the current folder."""
         self._queue.send(lambda: self._tasks.export_markdown(name))
@@ -73,17 +70,14 @@ class ChatController:
 
     # ---- state
     @property
-    def is_answering(self) -> bool:
-        return self._answer.is_running
-
-    @property
-    def is_stopping(self) -> bool:
-        return self._answer.is_stopping
-
-    @property
-    def image_reading_s(self) -> float | None:
-        """The seconds since images were sent, until the first token; None if no images are being read."""
-        return self._answer.image_reading_s
+    def activity(self) -> Activity:
+        return Activity(
+            is_answering=self._answer.is_running,
+            is_stopping=self._answer.is_stopping,
+            image_reading_s=self._answer.image_reading_s,
+            is_busy=self.is_busy,
+            waiting=self.waiting,
+        )
 
     @property
     def is_busy(self) -> bool:

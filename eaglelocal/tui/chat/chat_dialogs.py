@@ -62,6 +62,26 @@ class Dialog(ModalScreen[None]):
     def compose_box(self) -> ComposeResult:
         raise NotImplementedError
 
+    def compose_row(self, label: str, value: str, hint: str, name: str) -> ComposeResult:
+        with Horizontal(classes="row"):
+            yield Label(label)
+            yield Input(value, placeholder=hint, id=name, select_on_focus=False)
+
+    def apply(self) -> None:
+        """Pass what was entered to the controller. Raises EagleLocalError for an invalid input."""
+        raise NotImplementedError
+
+    def on_input_submitted(self) -> None:
+        self.action_save()
+
+    def action_save(self) -> None:
+        try:
+            self.apply()
+        except EagleLocalError as error:
+            self.show_error(error)
+        else:
+            self.dismiss(None)
+
     def show_error(self, error: EagleLocalError) -> None:
         hint = f" ({error.hint})" if error.hint else ""
         self.query_one("#error", Label).update(sanitize_text(f"{error.message}{hint}").replace("[", "\\["))
@@ -113,21 +133,17 @@ class ConversationsDialog(Dialog):
             name.display, name.value = True, self._selected
             name.focus()
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        try:
-            target = conversation_file.find_path(self._folder, event.value)
-            if target.exists() and target.stem != self._selected:
-                raise UsageError(f"there is already a conversation named {target.stem!r}")
-        except EagleLocalError as error:
-            self.show_error(error)
-            return
-        self._controller.rename(self._selected, event.value)
-        self.dismiss(None)
+    def apply(self) -> None:
+        name = self.query_one("#name", Input).value
+        target = conversation_file.find_path(self._folder, name)
+        if target.exists() and target.stem != self._selected:
+            raise UsageError(f"there is already a conversation named {target.stem!r}")
+        self._controller.rename(self._selected, name)
 
     def action_delete(self) -> None:
         name = self._selected
         if name and name == self._to_delete:
-            self._controller.delete(name)
+            self._controller.run_command(f"/delete {name}")
             self.dismiss(None)
         elif name:
             self._to_delete = name
@@ -148,9 +164,7 @@ class SettingsDialog(Dialog):
     """A form for the system message and the sampling; unset values are those that the model recommends."""
 
     TITLE_TEXT = "System message and sampling"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+s", "save", "Save", id="save", priority=True),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+s", "save", "Save", id="save", priority=True)]
 
     def __init__(self, model: ModelChanged, controller: ChatController) -> None:
         super().__init__()
@@ -162,33 +176,19 @@ class SettingsDialog(Dialog):
         system.border_title = "system message"
         yield system
         for field in FIELDS:
-            with Horizontal(classes="row"):
-                yield Label(field.label)
-                yield Input(
-                    format_field(self._shown, field), placeholder=field.unset, id=field.name, select_on_focus=False
-                )
+            yield from self.compose_row(field.label, format_field(self._shown, field), field.unset, field.name)
 
-    def on_input_submitted(self) -> None:
-        self.action_save()
-
-    def action_save(self) -> None:
+    def apply(self) -> None:
         values = {field.name: self.query_one(f"#{field.name}", Input).value for field in FIELDS}
-        try:
-            params = parse_fields(self._params, values, self._shown)
-        except EagleLocalError as error:
-            self.show_error(error)
-            return
+        params = parse_fields(self._params, values, self._shown)
         self._controller.change_settings(params, self.query_one("#system", TextArea).text.strip())
-        self.dismiss(None)
 
 
 class ModelDialog(Dialog):
     """A form to change the model, its draft and the draft length."""
 
     TITLE_TEXT = "Model and draft"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+s", "save", "Change", id="save", priority=True),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+s", "save", "Change", id="save", priority=True)]
 
     def __init__(self, changed: ModelChanged, controller: ChatController) -> None:
         super().__init__()
@@ -202,25 +202,15 @@ class ModelDialog(Dialog):
             ("draft", "draft", choice.draft or "", "auto, ngram, none, ./head.gguf; empty: no change"),
             ("spec", "draft length", "", "auto, off, pid or a number; empty: no change"),
         ):
-            with Horizontal(classes="row"):
-                yield Label(label)
-                yield Input(value, placeholder=hint, id=name, select_on_focus=False)
+            yield from self.compose_row(label, value, hint, name)
 
-    def on_input_submitted(self) -> None:
-        self.action_save()
-
-    def action_save(self) -> None:
+    def apply(self) -> None:
         choice = self._changed.choice
         values = {name: self.query_one(f"#{name}", Input).value.strip() for name in ("target", "draft", "spec")}
-        try:
-            if values["spec"]:
-                parse_spec(values["spec"])
-        except EagleLocalError as error:
-            self.show_error(error)
-            return
+        if values["spec"]:
+            parse_spec(values["spec"])
         current = {"target": choice.target or "", "draft": choice.draft or "", "spec": ""}
         commands = {"target": "/model", "draft": "/draft", "spec": "/spec"}
         for name, value in values.items():
             if value and value != current[name]:
                 self._controller.run_command(f"{commands[name]} {value}")
-        self.dismiss(None)

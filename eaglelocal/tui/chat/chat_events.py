@@ -1,4 +1,4 @@
-"""The events that `ChatController` sends to the chat screen, in the order in which they happen."""
+"""The events that `ChatController` sends to the chat screen, in the order in which they happen, and its activity."""
 
 from __future__ import annotations
 
@@ -12,6 +12,17 @@ from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.transcript.live_answer import LiveAnswer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """The activity of the chat at one moment."""
+
+    is_answering: bool = False
+    is_stopping: bool = False
+    image_reading_s: float | None = None  # since images were sent, until the first token; None: none are being read
+    is_busy: bool = False
+    waiting: tuple[str, ...] = ()  # the questions and commands that have not started
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from rich.cells import cell_len, set_cell_size
 
 from eaglelocal.client.server_reading import DISCONNECTED
 from eaglelocal.core.events import LoadProgress
-from eaglelocal.tui.chat.chat_events import ModelChanged
+from eaglelocal.tui.chat.chat_events import Activity, ModelChanged
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.panel.feed import PanelFrame
 from eaglelocal.tui.panel.panel_text import format_percent, format_state
@@ -23,25 +21,6 @@ STATE_TEXTS = {  # by state of the engine
     "failed": "the engine has failed; /model REF loads another",
     "closed": "the engine has ended",
 }
-
-
-class Activity(Protocol):
-    """The properties of `ChatController` that the status line shows."""
-
-    @property
-    def is_answering(self) -> bool: ...
-
-    @property
-    def is_stopping(self) -> bool: ...
-
-    @property
-    def image_reading_s(self) -> float | None: ...
-
-    @property
-    def is_busy(self) -> bool: ...
-
-    @property
-    def waiting(self) -> tuple[str, ...]: ...
 
 
 def format_title(changed: ModelChanged | None, name: str, width: int) -> Line:

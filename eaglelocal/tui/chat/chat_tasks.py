@@ -15,8 +15,8 @@ from eaglelocal.conversation.conversation import Conversation
 from eaglelocal.conversation.markdown_export import export_markdown
 from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.session import ActiveModel, ModelChoice, Session
-from eaglelocal.conversation.slash_actions import ActionContext, LeaveChat, run_command
-from eaglelocal.conversation.slash_commands import Command, parse_command
+from eaglelocal.conversation.slash_commands import ActionContext, Command, LeaveChat, parse_command, run_command
+from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.tui.chat.chat_events import (
@@ -25,6 +25,7 @@ from eaglelocal.tui.chat.chat_events import (
     ConversationReplaced,
     Emit,
     ExitRequested,
+    LoadProgressed,
     ModelChanged,
     NoteWritten,
     QuestionRemoved,
@@ -33,7 +34,6 @@ from eaglelocal.tui.chat.chat_events import (
 )
 from eaglelocal.tui.chat.current_answer import CurrentAnswer
 from eaglelocal.tui.chat.engine_poller import is_joined_server
-from eaglelocal.tui.chat.event_output import EventOutput
 from eaglelocal.tui.key_bindings import CHAT_KEYS
 from eaglelocal.tui.panel.feed import Feed
 
@@ -58,7 +58,7 @@ class SessionState:
     settings: tuple[ActiveModel, str, SamplingParams]  # model, system message, sampling
 
     @classmethod
-    def of(cls, session: Session) -> SessionState:
+    def capture(cls, session: Session) -> SessionState:
         conversation = session.conversation
         settings = (session.model, conversation.system, session.params)
         return cls(conversation, len(conversation.turns), settings)
@@ -74,32 +74,27 @@ class ChatTasks:
         self._open_session, self._emit, self._answer, self._feed = open_session, emit, answer, feed
         self._folder, self._saves = folder, saves
         self._output = EventOutput(emit)
-        self._session: Session | None = None
+        self.session: Session | None = None  # None until a model is loaded
 
     # ---- for any thread
     @property
-    def session(self) -> Session | None:
-        """The session; None until a model is loaded."""
-        return self._session
-
-    @property
     def model(self) -> ActiveModel | None:
-        return None if self._session is None else self._session.model
+        return None if self.session is None else self.session.model
 
     @property
     def last_question(self) -> LastQuestion | None:
-        if self._session is None:
+        if self.session is None:
             return None
-        conversation = self._session.conversation
+        conversation = self.session.conversation
         text = conversation.unanswered or (conversation.turns[-1].question if conversation.turns else "")
         return LastQuestion(text, conversation, len(conversation.turns)) if text else None
 
     # ---- tasks
     def open(self, choice: ModelChoice) -> None:
-        self._session = self._open_session(self._output, choice)
-        self._emit_model(self._session)
-        self._emit_attachments(self._session)
-        self._session.check_attached()
+        self.session = self._open_session(self._output, choice)
+        self._emit_model(self.session)
+        self._emit_attachments(self.session)
+        self.session.check_attached()
 
     def ask(self, question: str) -> None:
         session = self._require_session()
@@ -120,15 +115,15 @@ class ChatTasks:
             )
         session.attach_again()
         session.conversation.take_last_question()
-        session.conversation.unanswered = ""
+        session.conversation.drop_unanswered()
         self._emit(QuestionRemoved())
         self.ask(question)
 
     def run_command(self, line: str) -> None:
         command = parse_command(line)
-        if self._session is None and command.name == "/exit":
+        if self.session is None and command.name == "/exit":
             self._emit(ExitRequested())
-        elif self._session is None and command.name == "/model" and command.argument:
+        elif self.session is None and command.name == "/model" and command.argument:
             self.open(ModelChoice(target=command.argument))  # the first model could not be loaded
         else:
             self._run_command(self._require_session(), command)
@@ -142,7 +137,7 @@ class ChatTasks:
         name = conversation_file.rename(self._folder, old, new)
         conversation = self._require_session().conversation
         if conversation.name == old:
-            conversation.name = name
+            conversation.rename(name)
         self._emit(NoteWritten(f"renamed {old} to {name}"))
 
     def export_markdown(self, name: str) -> None:
@@ -154,12 +149,12 @@ class ChatTasks:
     # ---- inside
     def _require_session(self) -> Session:
         """Return the session. Raises UsageError while no model is loaded."""
-        if self._session is None:
+        if self.session is None:
             raise UsageError("no model is loaded", hint="/model REF loads one, such as /model demo")
-        return self._session
+        return self.session
 
     def _run_command(self, session: Session, command: Command) -> None:
-        before = SessionState.of(session)
+        before = SessionState.capture(session)
         context = ActionContext(
             session, self._output, self._folder, lambda text: self._emit(TextCopied(text)), CHAT_KEYS
         )
@@ -175,7 +170,7 @@ class ChatTasks:
             self.ask(question)
 
     def _emit_changes(self, session: Session, before: SessionState) -> None:
-        now = SessionState.of(session)
+        now = SessionState.capture(session)
         if now.conversation is not before.conversation or now.num_turns == 0 < before.num_turns:
             self._emit(ConversationReplaced(tuple(now.conversation.turns), now.conversation.name))
         if now.settings != before.settings:
@@ -199,8 +194,39 @@ class ChatTasks:
         try:
             path = conversation_file.find_path(self._folder, name)
             conversation_file.save(conversation, path, target=session.model.info.target)
-            conversation.name = path.stem
+            conversation.rename(path.stem)
         except EagleLocalError as error:
             self._saves = False
             self._emit(TaskFailed(error))
             self._emit(NoteWritten("conversations are no longer saved"))
+
+
+class EventProgressBar:
+    """A progress bar that ignores updates once it is finished."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit, self._is_finished = emit, False
+
+    def __call__(self, progress: LoadProgress) -> None:
+        if not self._is_finished:
+            self._emit(LoadProgressed(progress))
+
+    def finish(self) -> None:
+        self._is_finished = True
+        self._emit(LoadProgressed(None))
+
+
+class EventOutput:
+    """A `MessageOutput` whose messages become notes in the transcript."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+
+    def message(self, text: str = "") -> None:
+        self._emit(NoteWritten(text))
+
+    def note(self, text: str) -> None:
+        self._emit(NoteWritten(text))
+
+    def progress(self) -> EventProgressBar:
+        return EventProgressBar(self._emit)

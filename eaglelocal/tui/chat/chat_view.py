@@ -52,35 +52,29 @@ class ChatView:
         self.feed = feed
         self._widgets, self._controller, self._glyphs = widgets, controller, glyphs
         self._writer = TranscriptWriter(widgets.transcript)
-        self._model: ModelChanged | None = None
+        self.model: ModelChanged | None = None  # with its settings; None until one is loaded
         self._progress: LoadProgress | None = None
         self._engine_state = "loading"
         self._conversation_name = ""
         self._frame, self._framed_at = PanelFrame(), float("-inf")
 
-    @property
-    def model(self) -> ModelChanged | None:
-        """The model with its settings; None until one is loaded."""
-        return self._model
-
     # ---- figures
     def draw(self, now: float) -> bool:
         """Draw what has changed since the last call. Return True while an answer or a task is running."""
-        widgets = self._widgets
+        widgets, activity = self._widgets, self._controller.activity
         self._writer.draw_answer()
         if not 0.0 <= now - self._framed_at < FIGURES_S:
             self._frame, self._framed_at = self.feed.make_frame(now, seconds=60), now
             if widgets.panel.display:
                 widgets.panel.show(self._frame)
             width = widgets.title.content_size.width
-            widgets.title.show_lines([format_title(self._model, self._conversation_name, width)])
+            widgets.title.show_lines([format_title(self.model, self._conversation_name, width)])
         frame = None if widgets.panel.display else self._frame  # the panel shows the same
         width = widgets.status.content_size.width
-        widgets.status.show_lines(
-            [format_status(self._progress, self._engine_state, self._controller, frame, width, self._glyphs)]
-        )
-        widgets.prompt.show_waiting(self._controller.waiting)
-        return self._frame.is_moving or self._controller.is_busy
+        status = format_status(self._progress, self._engine_state, activity, frame, width, self._glyphs)
+        widgets.status.show_lines([status])
+        widgets.prompt.show_waiting(activity.waiting)
+        return self._frame.is_moving or activity.is_busy
 
     # ---- events
     def show(self, event: ChatEvent) -> None:
@@ -117,14 +111,14 @@ class ChatView:
         self._writer.show_error(error)
 
     def _change_model(self, model: ModelChanged) -> None:
-        is_first = self._model is None  # the command that loads a later one reports it
-        self._model, self._engine_state = model, "ready"
+        is_first = self.model is None  # the command that loads a later one reports it
+        self.model, self._engine_state = model, "ready"
         if is_first:
             self._note_model()
 
     def _note_model(self) -> None:
-        if self._model is not None:
-            model = self._model.model
+        if self.model is not None:
+            model = self.model.model
             for text in model_lines(model.info, model.plan):
                 self._writer.note(text)
 

@@ -48,12 +48,10 @@ class EnginePoller:
                 reading = make_reading(client.snapshot(), state=client.state, n_ctx=model.info.n_ctx)
                 self._feed.add_reading(reading, time.monotonic())
                 is_due = False
-            self._note_state(client.state, client.restarts)
-
-    def _note_state(self, state: str, restarts: int) -> None:
-        if (state, restarts) != self._state:
-            self._state = (state, restarts)
-            self._emit(EngineStateChanged(state, restarts))
+            state = (client.state, client.restarts)
+            if state != self._state:
+                self._state = state
+                self._emit(EngineStateChanged(*state))
 
 
 def is_joined_server(model: ActiveModel) -> bool:

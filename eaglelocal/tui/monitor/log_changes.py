@@ -17,8 +17,13 @@ def describe_changes(before: ServerReading | None, now: ServerReading) -> list[s
         if before.model == now.model:  # of several loaded models, not always the same is reported
             sentences += _describe_drafting(before, now)
     if now.missing and (before is None or before.missing != now.missing):
-        sentences.append(f"{now.kind} reports more when started with {' '.join(now.missing)}")
+        sentences.append(explain_missing(now))
     return sentences
+
+
+def explain_missing(reading: ServerReading) -> str:
+    """Return which of the server's flags would make it report more."""
+    return f"{reading.kind} reports more when started with {' '.join(reading.missing)}"
 
 
 def _describe_state(before: ServerReading | None, now: ServerReading) -> str:

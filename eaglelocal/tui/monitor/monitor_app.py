@@ -223,9 +223,8 @@ class Monitor(EagleApp[Outcome]):
             if not setting:
                 self.notify("the model was loaded without a draft, so there is no drafting to switch")
                 return
-            self.push_screen(
-                self._make_question(f"Drafting is set to {setting}. From now on:", SPEC_CHOICES), self._switch_to
-            )
+            question = self._make_question(f"Drafting is set to {setting}. From now on:", SPEC_CHOICES)
+            self.push_screen(question, self._switch_to)
 
     def _switch_to(self, answer: str | None) -> None:
         if answer is not None:

@@ -11,6 +11,7 @@ from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
 from eaglelocal.probe.load_gauges import GpuGauge, MachineGauge
 from eaglelocal.tui.duration_text import format_duration
 from eaglelocal.tui.glyphs import Glyphs
+from eaglelocal.tui.monitor.log_changes import explain_missing
 from eaglelocal.tui.monitor.table_text import TableView, arrange_rows, format_row, format_titles
 from eaglelocal.tui.panel.feed import PanelFrame
 from eaglelocal.tui.panel.panel_text import UNKNOWN, format_count, format_panel, format_percent
@@ -64,8 +65,9 @@ def format_load(reading: ServerReading | None, width: int) -> Line:
     """Return the header line of requests, caches and restarts, as many figures as fit."""
     if reading is None or reading.state == DISCONNECTED:
         return EMPTY
+    slots = "" if reading.num_slots is None else f" of {reading.num_slots}"
     pairs = [
-        ("running", _format_of(reading.running, reading.num_slots)),
+        ("running", format_count(reading.running) + slots),
         ("waiting", format_count(reading.waiting)),
         ("answered", format_count(reading.answered)),
         ("prefix cache", format_percent(compute_prefix_share(reading))),
@@ -106,7 +108,7 @@ def format_machine(snapshot: MonitorSnapshot, width: int, glyphs: Glyphs) -> Lin
     heat = "" if machine.temperature_c is None else f", {machine.temperature_c:.0f} {glyphs.degrees}"
     first = [
         ("CPU", f"{format_percent(machine.cpu_load)}{heat}"),
-        ("RAM", _format_bytes_of(machine.used_bytes, machine.total_bytes)),
+        ("RAM", _format_used_bytes(machine.used_bytes, machine.total_bytes)),
     ]
     whole = [*first, *((f"GPU{gpu.index}", format_gpu(gpu, glyphs)) for gpu in machine.gpus)]
     if sum(len(label) + len(value) + 3 for label, value in whole) - 2 <= width:
@@ -117,14 +119,7 @@ def format_machine(snapshot: MonitorSnapshot, width: int, glyphs: Glyphs) -> Lin
 def format_gpu(gpu: GpuGauge, glyphs: Glyphs) -> str:
     power = UNKNOWN if gpu.power_w is None else f"{gpu.power_w:.0f} W"
     heat = UNKNOWN if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} {glyphs.degrees}"
-    return f"{format_percent(gpu.load)}, {_format_bytes_of(gpu.used_bytes, gpu.total_bytes)}, {power}, {heat}"
-
-
-def format_missing_flags(reading: ServerReading) -> Line:
-    """Return a line that names the server's flags that would report more."""
-    if not reading.missing:
-        return EMPTY
-    return make_line((f"{reading.kind} reports more when started with {' '.join(reading.missing)}", "quiet"))
+    return f"{format_percent(gpu.load)}, {_format_used_bytes(gpu.used_bytes, gpu.total_bytes)}, {power}, {heat}"
 
 
 def format_snapshot(snapshot: MonitorSnapshot, width: int, glyphs: Glyphs, *, max_rows: int = 20) -> str:
@@ -133,7 +128,7 @@ def format_snapshot(snapshot: MonitorSnapshot, width: int, glyphs: Glyphs, *, ma
     lines = [*format_header(snapshot, width, glyphs), EMPTY, *format_panel(snapshot.frame, width, 14, glyphs), EMPTY]
     if reading is not None:
         lines += format_table(reading, TableView(), width, max_rows, glyphs)
-        lines.append(format_missing_flags(reading))
+        lines.append(make_line((explain_missing(reading), "quiet")) if reading.missing else EMPTY)
     return "\n".join(map(plain_text, lines)).rstrip()
 
 
@@ -173,17 +168,13 @@ def _join_pairs(pairs: list[tuple[str, str]], width: int) -> Line:
     return tuple(made)
 
 
-def _format_of(value: int | None, total: int | None) -> str:
-    return format_count(value) if total is None else f"{format_count(value)} of {total}"
-
-
 def _format_bytes(value: float | None) -> str:
     if value is None:
         return UNKNOWN
     return f"{value / GIB:.1f} GiB" if value >= GIB else f"{value / MIB:.0f} MiB"
 
 
-def _format_bytes_of(used: float | None, total: float | None) -> str:
+def _format_used_bytes(used: float | None, total: float | None) -> str:
     if used is None or total is None:
         return _format_bytes(used)
     return f"{used / GIB:.1f}/{total / GIB:.1f} GiB"

@@ -51,7 +51,7 @@ class RequestTable(LinesWidget, can_focus=True):
         self._show_rows()
 
     def sort_by_next(self) -> None:
-        self.view = self.view.with_next_sort(visible_columns(self.size.width))
+        self.view = self.view.choose_next_sort(visible_columns(self.size.width))
 
     def reverse(self) -> None:
         self.view = replace(self.view, is_reversed=not self.view.is_reversed)

@@ -33,7 +33,7 @@ class TableView:
     is_reversed: bool = False
     filter: str = ""  # rows with this in owner, state, model or id
 
-    def with_next_sort(self, columns: Sequence[Column]) -> TableView:
+    def choose_next_sort(self, columns: Sequence[Column]) -> TableView:
         titles = ["", *(column.title for column in columns)]
         index = titles.index(self.sort) if self.sort in titles else 0
         return TableView(titles[(index + 1) % len(titles)], self.is_reversed, self.filter)
@@ -97,9 +97,8 @@ def _matches_filter(row: RequestRow, view: TableView) -> bool:
 
 def format_titles(width: int, view: TableView, glyphs: Glyphs) -> Line:
     """Return the titles of the columns, with an arrow at the sorted one."""
-    return fit_line(
-        tuple(span for column in visible_columns(width) for span in _format_title(column, view, glyphs)), width
-    )
+    titles = (_format_title(column, view, glyphs) for column in visible_columns(width))
+    return fit_line(tuple(span for title in titles for span in title), width)
 
 
 def _format_title(column: Column, view: TableView, glyphs: Glyphs) -> Line:
@@ -110,11 +109,10 @@ def _format_title(column: Column, view: TableView, glyphs: Glyphs) -> Line:
 
 
 def format_row(row: RequestRow, width: int, *, is_selected: bool) -> Line:
+    text = " ".join(_format_cell(column.format(row), column) for column in visible_columns(width))
     if is_selected:
-        text = " ".join(_format_cell(column.format(row), column) for column in visible_columns(width))
         return (StyledSpan("".join(span.text for span in fit_line((StyledSpan(text),), width)), "selected"),)
     role = "text" if row.is_active else "bad" if row.state == "failed" else "quiet"
-    text = " ".join(_format_cell(column.format(row), column) for column in visible_columns(width))
     return fit_line((StyledSpan(text, role),), width)  # type: ignore[arg-type]
 
 
@@ -122,8 +120,6 @@ def _format_cell(text: str, column: Column) -> str:
     """Return the text cut to its column, texts aligned left and figures right."""
     (cut,) = fit_line((StyledSpan(sanitize(text)),), column.width)[:1] or (StyledSpan(""),)
     shown = cut.text.rstrip()
-    return (
-        "".join(span.text for span in fit_line((StyledSpan(shown),), column.width))
-        if column.is_text
-        else shown.rjust(column.width)
-    )
+    if not column.is_text:
+        return shown.rjust(column.width)
+    return "".join(span.text for span in fit_line((StyledSpan(shown),), column.width))

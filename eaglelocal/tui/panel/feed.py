@@ -15,11 +15,10 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import zip_longest
 
-from eaglelocal.client.server_reading import DISCONNECTED, DraftingState, ServerReading, ServerTotals
+from eaglelocal.client.server_reading import DISCONNECTED, DraftingState, ServerReading, ServerTotals, count_drafts
 from eaglelocal.core.events import Failed, Finished, RequestEvent, SpeculationChanged, Started, Tokens
-from eaglelocal.core.stats import SpeculationStats
+from eaglelocal.core.stats import SpeculationStats, sum_stats
 from eaglelocal.tui.panel.rate_meter import History, Rate
 from eaglelocal.tui.panel.snapshot_rates import SnapshotRates, compute_rates, has_restarted
 
@@ -146,7 +145,7 @@ class Feed:
         last = self._find_last_answer(self._reading)
         if last is not None and last.timings.decode_tok_s:
             return last.timings.decode_tok_s  # more exact than readings, which are seconds apart
-        return self._rate.per_second(now) or self._rate.last or average or 0.0
+        return self._rate.compute_rate(now) or self._rate.last or average or 0.0
 
     def _start(self, request_id: str, prompt_tokens: int) -> None:
         if not self._running:
@@ -212,33 +211,12 @@ class Feed:
         if finished.completion_tokens:
             self._last_answer = finished
         if self._reading is None or self._reading.totals.drafts is None:
-            self._answer_stats = _add_stats(self._answer_stats, finished.speculation)
+            self._answer_stats = sum_stats([self._answer_stats, finished.speculation])
             self._drafting = DraftingState(state=finished.speculation.state, reason=finished.speculation.reason)
-            self._totals = _make_totals(self._answer_stats)
+            self._totals = count_drafts(self._answer_stats)
             self._samples = deque([ServerTotals()], maxlen=MAX_SAMPLES)
 
 
 def _count_work(totals: ServerTotals) -> float:
     """Return the work done so far: generated tokens, or drafted ones if those are not reported."""
     return totals.generated_tokens or totals.draft_tokens or 0.0
-
-
-def _add_stats(a: SpeculationStats, b: SpeculationStats) -> SpeculationStats:
-    columns = zip_longest(a.accepted_per_position, b.accepted_per_position, fillvalue=0)
-    return SpeculationStats(
-        drafts=a.drafts + b.drafts,
-        draft_tokens=a.draft_tokens + b.draft_tokens,
-        accepted_tokens=a.accepted_tokens + b.accepted_tokens,
-        emitted_tokens=a.emitted_tokens + b.emitted_tokens,
-        accepted_per_position=tuple(map(sum, columns)),
-    )
-
-
-def _make_totals(stats: SpeculationStats) -> ServerTotals:
-    return ServerTotals(
-        drafts=stats.drafts,
-        draft_tokens=stats.draft_tokens,
-        accepted_tokens=stats.accepted_tokens,
-        emitted_tokens=stats.emitted_tokens,
-        per_position=tuple(map(float, stats.accepted_per_position)) or None,
-    )

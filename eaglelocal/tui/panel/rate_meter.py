@@ -41,13 +41,13 @@ class Rate:
         while len(self._marks) > 2 and now - self._marks[1][0] >= WINDOW_S:
             self._marks.popleft()
         if has_moved:
-            self.last = self.per_second(now) or self.last
+            self.last = self.compute_rate(now) or self.last
 
     def is_moving(self, now: float) -> bool:
         gap = self._marks[-1][0] - self._marks[-2][0] if len(self._marks) > 1 else 0.0
         return now - self._moved_at < max(SILENCE_S, SILENCE_GAPS * gap)
 
-    def per_second(self, now: float) -> float:
+    def compute_rate(self, now: float) -> float:
         """Return the rate per second; 0.0 if nothing was counted lately."""
         if len(self._marks) < 2 or not self.is_moving(now):
             return 0.0
@@ -73,7 +73,8 @@ class History:
             share = part / span if span > 0 else float(second == last)
             self._amounts[second] = self._amounts.get(second, 0.0) + amount * share
         self._first_second = first if self._first_second is None else self._first_second
-        self._drop_old(last)
+        if len(self._amounts) > 2 * KEPT_S:
+            self._amounts = {second: value for second, value in self._amounts.items() if second > last - KEPT_S}
 
     def amounts(self, now: float, num_seconds: int) -> tuple[float | None, ...]:
         """Return the amounts of the last `num_seconds` full seconds, the newest last; None before the first `add`."""
@@ -83,7 +84,3 @@ class History:
             self._amounts.get(second, 0.0) if first is not None and second >= first else None
             for second in range(end - num_seconds, end)
         )
-
-    def _drop_old(self, last: int) -> None:
-        if len(self._amounts) > 2 * KEPT_S:
-            self._amounts = {second: value for second, value in self._amounts.items() if second > last - KEPT_S}

@@ -21,7 +21,6 @@ from eaglelocal.tui.prompt.folding_text_area import FoldingTextArea
 from eaglelocal.tui.prompt.history_search import HistorySearch
 from eaglelocal.tui.transcript.text_rows import sanitize_text
 
-QUOTES = '"""'
 SEARCH_HELP = "press again for an older one, enter to take it, esc to cancel"
 # Most terminals send this for alt+enter, and some are set up to send it for shift+enter. Textual reads a mere enter.
 cast(dict[str, object], ANSI_SEQUENCES_KEYS)["\x1b\r"] = (Keys.ControlJ,)
@@ -218,14 +217,12 @@ class PromptInput(FoldingTextArea):
 
     # ---- keys
     def action_submit(self) -> None:
-        """Send the text, or add a line after a backslash or while triple quotes are open."""
+        """Send the text, or add a line after a backslash."""
         row, column = self.cursor_location
         if self.document.get_line(row)[:column].endswith("\\"):
             self.replace("\n", (row, column - 1), (row, column))
-        elif self.text.lstrip().startswith(QUOTES) and self.text.count(QUOTES) == 1:
-            self.insert("\n")
         else:
-            self._send(self._folding.unfold(_strip_quotes(self.text)).strip("\n"))
+            self._send(self.whole_text.strip("\n"))
 
     def _send(self, text: str) -> None:
         if text.strip():
@@ -249,10 +246,3 @@ class PromptInput(FoldingTextArea):
             self.action_delete_right()
         else:
             self.post_message(self.Leaving())
-
-
-def _strip_quotes(text: str) -> str:
-    """Return a text without the triple quotes around it; with more of them they are code, and stay."""
-    inner = text.strip()
-    is_quoted = inner.count(QUOTES) == 2 and inner.startswith(QUOTES) and inner.endswith(QUOTES)
-    return inner[len(QUOTES) : -len(QUOTES)] if is_quoted else text

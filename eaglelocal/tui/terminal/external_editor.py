@@ -34,9 +34,8 @@ def _split_command(editor: str) -> list[str]:
     try:
         return shlex.split(editor) or ["vi"]
     except ValueError as problem:
-        raise UsageError(
-            f"EDITOR is {editor!r}, which is not a command: {problem}", hint="export EDITOR=nano"
-        ) from None
+        what = f"EDITOR is {editor!r}, which is not a command: {problem}"
+        raise UsageError(what, hint="export EDITOR=nano") from None
 
 
 def _run_editor(text: str, command: list[str], suspend: Suspend) -> str | None:

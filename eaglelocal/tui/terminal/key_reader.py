@@ -73,7 +73,7 @@ class KeyReader:
 
 def _replace_surrogates(event: Message) -> Message:
     """Return the event, with half a surrogate pair (which a key code can spell) replaced by U+FFFD."""
-    if isinstance(event, events.Key) and event.character is not None and not has_no_surrogates(event.character):
+    if isinstance(event, events.Key) and any("\ud800" <= char <= "\udfff" for char in event.character or ""):
         return events.Key("replacement_character", REPLACEMENT)
     return event
 
@@ -82,7 +82,3 @@ def is_plausible(event: Message) -> bool:
     if isinstance(event, events.Resize):
         return 0 < event.size.width <= MAX_CELLS and 0 < event.size.height <= MAX_CELLS
     return True
-
-
-def has_no_surrogates(text: str) -> bool:
-    return not any("\ud800" <= char <= "\udfff" for char in text)

@@ -62,7 +62,8 @@ class TerminalDriver(LinuxDriver):
             if select.select([self.fileno], [], [], TICK_S)[0]:
                 data = self._read()
                 if not data:
-                    self._handle_end_of_input()
+                    if self.input_tty:
+                        self._app.post_message(messages.ExitApp())
                     break
                 for event in reader.feed(data):
                     if self._in_band_window_resize or not isinstance(event, events.Resize):
@@ -75,10 +76,6 @@ class TerminalDriver(LinuxDriver):
         with suppress(OSError):  # EIO: the terminal is closed
             return os.read(self.fileno, READ_BYTES)
         return b""
-
-    def _handle_end_of_input(self) -> None:
-        if self.input_tty:
-            self._app.post_message(messages.ExitApp())
 
     def _run_input_thread(self) -> None:
         """Run the input thread, and hand a failure to the app as any other."""

@@ -103,9 +103,8 @@ def _render_question(entry: TranscriptEntry, width: int, view: RenderOptions) ->
 def _render_answer(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
     from eaglelocal.tui.transcript.markdown_rows import render_markdown
 
-    rows = render_markdown(
-        entry.text, width, view.appearance, formulas=not view.marks_drafted
-    )  # the mask is of the source
+    formulas = not view.marks_drafted  # the mask is of the source
+    rows = render_markdown(entry.text, width, view.appearance, formulas=formulas)
     return mark_drafted(rows, entry.text, entry.mask, DRAFTED_STYLE) if view.marks_drafted else rows
 
 

@@ -15,7 +15,6 @@ from typing import ClassVar
 from markdown_it import MarkdownIt
 from markdown_it.rules_core import StateCore
 from markdown_it.rules_inline import StateInline
-from markdown_it.token import Token
 from pygments.lexer import Lexer
 from pygments.lexers import get_all_lexers, get_lexer_by_name
 from pygments.lexers.special import TextLexer
@@ -59,10 +58,8 @@ class _PlainCode(CodeBlock):
 class _DottedItem(ListItem):
     def render_number(self, console: Console, options: ConsoleOptions, number: int, last_number: int) -> RenderResult:
         """Yield `1.` where rich has a bare number, in as many cells, also for an item that is still empty."""
-        number_segment, *rest = [*super().render_number(console, options, number, last_number)] or [
-            Segment(""),
-            Segment.line(),
-        ]
+        rendered = [*super().render_number(console, options, number, last_number)]
+        number_segment, *rest = rendered or [Segment(""), Segment.line()]
         assert isinstance(number_segment, Segment)
         yield Segment(f"{number}.".rjust(len(f"{last_number}.")) + " ", number_segment.style)
         yield from rest
@@ -150,10 +147,6 @@ def measure_blocks(text: str) -> list[int]:
     """
     lines = re.findall(r"[^\n]*\n|[^\n]+", text)
     tokens = _get_parser().parse(text.replace("\r", " "))  # the parser would end a line there too
-    begins = [token.map[0] for token in tokens if _begins_block(token) and token.map]
+    begins = [token.map[0] for token in tokens if token.map and token.level == 0 and token.nesting >= 0]
     edges = [0, *begins[1:], len(lines)]
     return [sum(map(len, lines[low:high])) for low, high in itertools.pairwise(edges)]
-
-
-def _begins_block(token: Token) -> bool:
-    return token.level == 0 and token.nesting >= 0 and token.map is not None

@@ -18,16 +18,14 @@ from rich.segment import Segment
 from rich.text import Text
 from rich.theme import Theme
 
-from eaglelocal.core.surrogates import REPLACED
+from eaglelocal.tui.styled_lines import CONTROL_REPLACEMENTS
 
 Row = list[Segment]
 
 TAB = "    "
 _FIRST_COLUMN = re.compile(r"\S(?:\S|\s(?!\s))*+\s{2,}+(?=\S)")
 # A model's text must not control the terminal.
-_REPLACEMENTS: dict[int, str] = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0))}
-_REPLACEMENTS |= REPLACED
-_REPLACEMENTS |= {ord("\n"): "\n", ord("\t"): TAB, ord("\r"): ""}
+_REPLACEMENTS = CONTROL_REPLACEMENTS | {ord("\n"): "\n", ord("\t"): TAB, ord("\r"): ""}
 _ASCII = str.maketrans({"•": "*", "▌": "|", "─": "-", "━": "-", "│": "|", "┃": "|", "╺": "-", "╸": "-"})
 
 STYLES = Theme(

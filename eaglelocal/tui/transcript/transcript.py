@@ -22,7 +22,7 @@ from textual.selection import Selection
 from textual.strip import Strip
 
 from eaglelocal.tui.transcript.entries import EntryKind, RenderOptions, TranscriptEntry, estimate_height, render_entry
-from eaglelocal.tui.transcript.text_rows import Row, find_index_at_cell
+from eaglelocal.tui.transcript.text_rows import Appearance, Row, find_index_at_cell
 from eaglelocal.tui.transcript.transcript_layout import TranscriptLayout
 
 MAX_SPARE_ROWS = 5
@@ -57,19 +57,18 @@ class Transcript(ScrollView):
     def __len__(self) -> int:
         return len(self._layout)
 
-    @property
-    def view(self) -> RenderOptions:
-        return self._view
-
-    @view.setter
-    def view(self, view: RenderOptions) -> None:
-        if view != self._view:
-            self._view = view
-            self._lay_out_again()
+    def restyle(self, appearance: Appearance, *, marks_drafted: bool) -> None:
+        """Draw everything in another appearance, with drafted text marked or not."""
+        self._change_view(replace(self._view, appearance=appearance, marks_drafted=marks_drafted))
 
     def toggle_thoughts(self) -> None:
         """Unfold or fold all thoughts."""
-        self.view = replace(self._view, shows_thoughts=not self._view.shows_thoughts)
+        self._change_view(replace(self._view, shows_thoughts=not self._view.shows_thoughts))
+
+    def _change_view(self, view: RenderOptions) -> None:
+        if view != self._view:
+            self._view = view
+            self._lay_out_again()
 
     def replace_from(self, index: int, entries: Iterable[TranscriptEntry]) -> None:
         """Replace all entries from an index on; those that stay the same are not laid out again, nor drawn."""

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
 import openai
 import pytest
 from doubles.running_server import Server, directed, served
-from starlette.types import Message
 
 from eaglelocal.server.access import Access, ApiKeys
-from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.response_writer import ResponseWriter
 from eaglelocal.server.responses.encoder import ResponsesEncoder
-from eaglelocal.server.responses.routes import StoredBody
+from eaglelocal.server.responses.routes import store_response
 from eaglelocal.server.responses.schema import ResponsesBody
 from eaglelocal.server.responses.stored_responses import RecentItems, StoredResponses
 
@@ -129,28 +125,9 @@ def test_what_ended_early_may_be_named(actor: Server, ending: str) -> None:
     assert shown(answer)[1] == ("assistant", "", "so far")
 
 
-class Refused:
-    """A ResponseBody that fails before its first byte."""
-
-    async def send(self, writer: ResponseWriter) -> None:
-        raise Problem(429, "the queue is full")
-
-    def encode_refusal(self, problem: Problem) -> dict[str, object]:
-        return problem.openai_body()
-
-    def encode_failure(self, problem: Problem) -> str:
-        return ""
-
-
-async def nowhere(message: Message) -> None:
-    """ASGI's send, to nobody."""
-
-
 def test_what_nobody_was_told_is_not_kept() -> None:
     memory, body = StoredResponses(), ResponsesBody(input="say x")
-    remembered = StoredBody(Refused(), ResponsesEncoder("id", "model", body), memory, None, [])
-    with pytest.raises(Problem):
-        asyncio.run(remembered.send(ResponseWriter(nowhere)))
+    store_response(ResponsesEncoder("id", "model", body), memory, None, [])
     assert (len(memory.items), len(memory.responses)) == (0, 0)
 
 

@@ -9,11 +9,11 @@ import pytest
 from doubles.measured_client import MeasuredClient, Told
 
 from eaglelocal.bench.bench_prompts import BenchPrompt
-from eaglelocal.bench.evaluation import Evaluation, evaluate
 from eaglelocal.bench.json_object import result_object
 from eaglelocal.bench.measure import PLAIN, Measurement, TaskResult
 from eaglelocal.bench.prompt_run import Side
 from eaglelocal.bench.report import SAME_TEXT_HINT, format_report
+from eaglelocal.bench.results import Evaluation, evaluate
 from eaglelocal.bench.run_order import PromptGroup, order_prompts
 from eaglelocal.bench.text_identity import DifferenceVerdict, TextComparer
 from eaglelocal.core.request import AUTO, OFF, ChatRequest, Spec, fixed_spec

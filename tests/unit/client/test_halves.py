@@ -72,7 +72,7 @@ def test_half_a_thought_does_not_wait_for_the_answer() -> None:
 def test_the_reason_of_an_end_and_errors_are_text() -> None:
     streamed = StreamedAnswer()
     streamed.take(chunk("st\ud83e"), 1.0)
-    streamed.finished("x").reason.encode()
+    streamed.make_finished("x").reason.encode()
     assert read_error_message({"error": {"message": "no \ud83e"}}) == f"no {HALF}"
     assert read_speculation({"reason": "\ud83e\udd85"}).reason == EAGLE
 

@@ -221,7 +221,7 @@ def test_what_is_no_chunk_is_an_error(data: str) -> None:
 def test_chunks_without_text_are_passed_over(chunk: dict[str, object]) -> None:
     answer = StreamedAnswer()
     assert answer.take(json.dumps(chunk), 0.0) == ()
-    assert answer.finished("q").completion_tokens == 0
+    assert answer.make_finished("q").completion_tokens == 0
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
@@ -237,7 +237,7 @@ def test_what_came_with_the_first_piece_has_no_part_in_the_speed() -> None:
     for moment in (2.1, 4.2):
         answer.take(json.dumps({"choices": [{"delta": {"content": "many words"}}]}), moment)
     answer.take(json.dumps({"usage": {"completion_tokens": 64}}), 4.2)
-    assert answer.finished("q").timings.decode_tok_s == pytest.approx(32 / 2.1)
+    assert answer.make_finished("q").timings.decode_tok_s == pytest.approx(32 / 2.1)
 
 
 def test_a_refusal_that_is_no_json_is_quoted() -> None:

@@ -221,4 +221,4 @@ def test_replies_that_are_no_json_are_empty() -> None:
 
 def test_a_position_of_thousands_of_digits_is_passed_over() -> None:
     text = f'accepted{{position="{"9" * 5000}"}} 1\naccepted{{position="1"}} 2\n'
-    assert Samples(text).by_position("accepted") == (0.0, 2.0)
+    assert Samples(text).read_positions("accepted") == (0.0, 2.0)

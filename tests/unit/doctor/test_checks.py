@@ -468,6 +468,7 @@ def test_little_memory_fewer_processors_and_swap() -> None:
     assert levels(facts) == {"memory": "warning", "swap": "warning", "threads": "warning"}
     assert found(facts, "swap").text.startswith("7.0 GiB are swapped out")
     assert found(facts, "threads").command == "taskset -c 0-15 eaglelocal chat"
+    assert found(facts, "threads").text == "this shell may use 4 of 16 processors: llama.cpp gets 4 threads"
 
 
 # ---- how it is shown

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import pytest
 from doubles.scripted_client import ScriptedClient, scripted_plan
@@ -12,8 +12,10 @@ from rich.cells import cell_len
 
 from eaglelocal.conversation.session import ActiveModel, ModelChoice
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.tui.chat.chat_events import ModelChanged
+from eaglelocal.tui.chat.chat_events import Activity, ModelChanged
 from eaglelocal.tui.chat.chat_lines import MIN_NAME_CELLS, format_activity, format_title, shorten
+
+ANSWERING = Activity(is_answering=True, is_busy=True)
 
 
 @pytest.mark.parametrize(
@@ -56,27 +58,16 @@ def test_what_is_cut_from_the_title_is_marked(width: int, shown: str) -> None:
     assert "".join(span[0] for span in title).rstrip() == shown
 
 
-@dataclass(frozen=True)
-class Doing:
-    """Implements chat_lines.Activity."""
-
-    is_answering: bool = True
-    is_stopping: bool = False
-    image_reading_s: float | None = None
-    is_busy: bool = True
-    waiting: tuple[str, ...] = ()
-
-
 @pytest.mark.parametrize(
     ("doing", "told"),
     [
-        (Doing(), "answering, esc stops"),
-        (Doing(is_stopping=True), "answering, stopping"),
-        (Doing(image_reading_s=12.7), "reading images, 13 s, esc stops"),
-        (Doing(image_reading_s=3.2, is_stopping=True), "reading images, 3 s, stopping"),
-        (Doing(is_answering=False, image_reading_s=3.2), "busy"),
-        (Doing(is_answering=False, is_busy=False), "ready"),
+        (ANSWERING, "answering, esc stops"),
+        (replace(ANSWERING, is_stopping=True), "answering, stopping"),
+        (replace(ANSWERING, image_reading_s=12.7), "reading images, 13 s, esc stops"),
+        (replace(ANSWERING, image_reading_s=3.2, is_stopping=True), "reading images, 3 s, stopping"),
+        (replace(ANSWERING, is_answering=False, image_reading_s=3.2), "busy"),
+        (replace(ANSWERING, is_answering=False, is_busy=False), "ready"),
     ],
 )
-def test_the_status_tells_what_goes_on(doing: Doing, told: str) -> None:
+def test_the_status_tells_what_goes_on(doing: Activity, told: str) -> None:
     assert "".join(span[0] for span in format_activity("ready", doing)) == told

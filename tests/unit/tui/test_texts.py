@@ -162,7 +162,7 @@ def test_a_filter_looks_at_key_state_model_and_id(wanted: str, found: list[str])
 def test_sorting_goes_through_all_columns_and_back() -> None:
     view, seen = TableView(), []
     for _ in range(len(COLUMNS) + 1):
-        view = view.with_next_sort(COLUMNS)
+        view = view.choose_next_sort(COLUMNS)
         seen.append(view.sort)
     assert seen == [*(column.title for column in COLUMNS), ""]
 
