@@ -99,9 +99,9 @@ def test_an_object_survives_every_encoding(encoding: str, is_readable: bool) -> 
     written, value = io.BytesIO(), {"text": "größer \N{RIGHTWARDS ARROW} 鷲"}
     stdout = io.TextIOWrapper(written, encoding=encoding, errors="replace")
     Output(stdout=stdout, stderr=io.StringIO(), environ={}).object(value)
-    told = written.getvalue().decode(encoding)
-    assert json.loads(told) == value
-    assert ("鷲" in told) is is_readable
+    report = written.getvalue().decode(encoding)
+    assert json.loads(report) == value
+    assert ("鷲" in report) is is_readable
 
 
 def test_messages_and_errors_go_to_stderr() -> None:

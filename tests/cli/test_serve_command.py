@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from doubles.patience import PATIENCE_S, wait_until
+from doubles.timeouts import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).parents[2]
 DEMO_S = 60.0  # the model is measured when it is loaded

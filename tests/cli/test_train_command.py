@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from doubles.patience import wait_until
 from doubles.random_models import TargetShape, write_head, write_target
+from doubles.timeouts import wait_until
 
 pytest.importorskip("torch")
 
@@ -51,8 +51,8 @@ def run(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess
 @contextmanager
 def started(environ: dict[str, str], log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-P", "-m", "eaglelocal", "train", *arguments]
-    with log.open("wb") as told:
-        program = subprocess.Popen(command, stdout=told, stderr=told, stdin=subprocess.DEVNULL, env=environ)
+    with log.open("wb") as output:
+        program = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=environ)
         try:
             yield program
         finally:
@@ -87,16 +87,16 @@ def test_killed_while_asking_and_stopped_while_learning_it_goes_on_to_a_head_tha
     command = ("--target", str(target), *SMALL, "--work", str(work), "--json")
     with started(environ, log, *command) as program:
         code, _ = stopped_by(signal.SIGKILL, program, log, lambda: len(keys(work)) >= 5)
-    heard = keys(work)
+    saved = keys(work)
     assert code == -signal.SIGKILL and not list(work.glob("*.checkpoint"))
 
     with started(environ, log, *command) as program:
         stages = [lambda mark=mark: mark in log.read_text() for mark in ("the target", "held out before", "step 1/")]
-        code, told = stopped_by(signal.SIGTERM, program, log, *stages)
-    assert (code, "Traceback" in told) == (128 + signal.SIGTERM, False)
-    assert told.endswith("stopped: the same command resumes here\n")
+        code, output = stopped_by(signal.SIGTERM, program, log, *stages)
+    assert (code, "Traceback" in output) == (128 + signal.SIGTERM, False)
+    assert output.endswith("stopped: the same command resumes here\n")
     answered = keys(work)
-    assert answered[: len(heard)] == heard and len(set(answered)) == len(answered)
+    assert answered[: len(saved)] == saved and len(set(answered)) == len(answered)
     assert [path.suffix for path in sorted(work.iterdir())].count(".checkpoint") == 1
 
     done = run(environ, "train", *command)
@@ -122,9 +122,9 @@ def test_stopped_while_asking_it_ends_as_other_commands_do(
 ) -> None:
     work, log = tmp_path / "work", tmp_path / "log"
     with started(environ, log, "--target", str(target), *SMALL, "--tokens", "90000", "--work", str(work)) as program:
-        found, told = stopped_by(number, program, log, lambda: len(keys(work)) >= 2)
-    assert (found, "Traceback" in told) == (code, False)
-    assert "stopped: the same command resumes here" in told
+        found, output = stopped_by(number, program, log, lambda: len(keys(work)) >= 2)
+    assert (found, "Traceback" in output) == (code, False)
+    assert "stopped: the same command resumes here" in output
 
 
 def test_one_at_a_time_in_a_folder(environ: dict[str, str], target: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from doubles.drafters import DrafterOnly, NoDrafter
-from doubles.rig import Rig, Told, plain_text
+from doubles.engine_harness import AnswerResult, EngineHarness, plain_text
 from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,73 +37,73 @@ def ask(name: str, prompt: tuple[int, ...], *, owner: str = "", max_tokens: int 
     return ChatRequest(id=name, tokens=prompt, params=params, owner=owner)
 
 
-def step(rig: Rig, told: dict[str, Told]) -> None:
-    for event in rig.engine.step():
-        told.setdefault(event.request_id, Told()).hear(event)
-    assert rig.engine.miscounted_slots() == []
+def step(harness: EngineHarness, result: dict[str, AnswerResult]) -> None:
+    for event in harness.engine.step():
+        result.setdefault(event.request_id, AnswerResult()).add(event)
+    assert harness.engine.miscounted_slots() == []
 
 
-def finish(rig: Rig, told: dict[str, Told]) -> dict[str, Told]:
+def finish(harness: EngineHarness, result: dict[str, AnswerResult]) -> dict[str, AnswerResult]:
     for _ in range(3000):
-        if not rig.engine.has_work:
-            return told
-        step(rig, told)
+        if not harness.engine.has_work:
+            return result
+        step(harness, result)
     raise AssertionError("the engine does not come to an end")
 
 
-def assert_plain(told: dict[str, Told], *asked: ChatRequest) -> None:
+def assert_plain(result: dict[str, AnswerResult], *asked: ChatRequest) -> None:
     for one in asked:
-        assert told[one.id].tokens == plain_text(TABLE, one), one.id
+        assert result[one.id].tokens == plain_text(TABLE, one), one.id
 
 
-def cached(told: Told) -> int:
-    assert told.started is not None
-    return told.started.cached_tokens
+def cached(result: AnswerResult) -> int:
+    assert result.started is not None
+    return result.started.cached_tokens
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("num_slots", "branches"), [(4, 0), (2, 2), (16, 0)])
 def test_a_shared_prompt_is_computed_once(kind: str, num_slots: int, branches: int) -> None:
     drafter = drafter_of(kind, branches=branches)
-    rig = Rig(TABLE, drafter, num_draft_tokens=2, num_slots=num_slots, n_batch=48, branches=branches)
+    harness = EngineHarness(TABLE, drafter, num_draft_tokens=2, num_slots=num_slots, n_batch=48, branches=branches)
     asked = [ask(str(i), (*STEM, 1 + i, 2, 3), max_tokens=2) for i in range(num_slots)]
-    told: dict[str, Told] = {}
+    result: dict[str, AnswerResult] = {}
     for one in asked:
-        rig.engine.submit(one)
-    step(rig, told)
-    assert sum(rig.context.decodes) == 48  # the first takes the whole batch, nobody computes the same beside it
-    finish(rig, told)
-    assert_plain(told, *asked)
+        harness.engine.submit(one)
+    step(harness, result)
+    assert sum(harness.context.decodes) == 48  # the first takes the whole batch, nobody computes the same beside it
+    finish(harness, result)
+    assert_plain(result, *asked)
     margin = drafter.traits.reuse_margin
-    assert [cached(told[one.id]) for one in asked] == [0] + [len(STEM) - margin] * (num_slots - 1)
+    assert [cached(result[one.id]) for one in asked] == [0] + [len(STEM) - margin] * (num_slots - 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_an_idle_or_running_slot_holds_is_taken_over(kind: str) -> None:
     drafter = drafter_of(kind)
-    rig = Rig(TABLE, drafter, num_draft_tokens=2, num_slots=3)
-    told = rig.run([ask("first", STEM, max_tokens=5)])
-    chat = (*STEM, *told["first"].tokens)
+    harness = EngineHarness(TABLE, drafter, num_draft_tokens=2, num_slots=3)
+    result = harness.run([ask("first", STEM, max_tokens=5)])
+    chat = (*STEM, *result["first"].tokens)
     running, other = ask("running", (*chat, 3, 4), max_tokens=40), ask("other", (*STEM[:50], 7), owner="someone else")
-    rig.engine.submit(running)
-    step(rig, told)
-    rig.engine.submit(other)
-    finish(rig, told)
-    assert_plain(told, running, other)
-    assert cached(told["running"]) == len(chat) - 1
-    assert cached(told["other"]) == 50 - drafter.traits.reuse_margin
-    onward = ask("onward", (*STEM[:50], 7, *told["other"].tokens, 9))
-    rig.engine.submit(onward)
-    finish(rig, told)
-    assert_plain(told, onward)
-    assert cached(told["onward"]) == 50 + len(told["other"].tokens)  # the next turn finds what was taken over
+    harness.engine.submit(running)
+    step(harness, result)
+    harness.engine.submit(other)
+    finish(harness, result)
+    assert_plain(result, running, other)
+    assert cached(result["running"]) == len(chat) - 1
+    assert cached(result["other"]) == 50 - drafter.traits.reuse_margin
+    onward = ask("onward", (*STEM[:50], 7, *result["other"].tokens, 9))
+    harness.engine.submit(onward)
+    finish(harness, result)
+    assert_plain(result, onward)
+    assert cached(result["onward"]) == 50 + len(result["other"].tokens)  # the next turn finds what was taken over
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "model"])
 def test_a_right_drafter_stays_right_behind_a_prefix_that_was_taken_over(kind: str) -> None:
-    rig = Rig(TABLE, drafter_of(kind), num_draft_tokens=4, num_slots=3)
-    told = rig.run([ask(str(i), (*STEM[: 50 + i], 9), max_tokens=20) for i in range(6)])
-    for answer in told.values():
+    harness = EngineHarness(TABLE, drafter_of(kind), num_draft_tokens=4, num_slots=3)
+    result = harness.run([ask(str(i), (*STEM[: 50 + i], 9), max_tokens=20) for i in range(6)])
+    for answer in result.values():
         assert answer.finished is not None
         speculation = answer.finished.speculation
         assert speculation.accepted_tokens == speculation.draft_tokens > 0
@@ -113,53 +113,53 @@ def test_a_right_drafter_stays_right_behind_a_prefix_that_was_taken_over(kind: s
 @pytest.mark.parametrize("num_steps", [1, 2, 3, 4, 5])
 def test_nobody_waits_for_a_reader_that_is_cancelled(kind: str, num_steps: int) -> None:
     """The next one reads on from where the first one stopped, and the third waits for that."""
-    rig = Rig(TABLE, drafter_of(kind), num_draft_tokens=2, num_slots=3, n_batch=16)
+    harness = EngineHarness(TABLE, drafter_of(kind), num_draft_tokens=2, num_slots=3, n_batch=16)
     asked = [ask(str(i), (*STEM, 1 + i, 2, 3), max_tokens=3) for i in range(3)]
-    told: dict[str, Told] = {}
+    result: dict[str, AnswerResult] = {}
     for one in asked:
-        rig.engine.submit(one)
+        harness.engine.submit(one)
     for _ in range(num_steps):
-        step(rig, told)
-    rig.engine.cancel("0")
-    finish(rig, told)
-    assert_plain(told, *asked[1:])
-    assert 0 < cached(told["1"]) < cached(told["2"]) or num_steps > 3
-    assert cached(told["2"]) >= len(STEM) - 1
+        step(harness, result)
+    harness.engine.cancel("0")
+    finish(harness, result)
+    assert_plain(result, *asked[1:])
+    assert 0 < cached(result["1"]) < cached(result["2"]) or num_steps > 3
+    assert cached(result["2"]) >= len(STEM) - 1
 
 
 @pytest.mark.parametrize("number", range(4))
 def test_nobody_waits_for_a_reader_that_fails(number: int) -> None:
-    rig = Rig(TABLE, drafter_of("eagle3"), num_draft_tokens=2, num_slots=3, n_batch=16)
-    rig.context.refused = {number}
+    harness = EngineHarness(TABLE, drafter_of("eagle3"), num_draft_tokens=2, num_slots=3, n_batch=16)
+    harness.context.refused = {number}
     asked = [ask(str(i), (*STEM, 1 + i, 2, 3), max_tokens=3) for i in range(3)]
-    told: dict[str, Told] = {}
+    result: dict[str, AnswerResult] = {}
     for one in asked:
-        rig.engine.submit(one)
-    finish(rig, told)
-    assert told["0"].failed is not None
-    assert_plain(told, *asked[1:])
+        harness.engine.submit(one)
+    finish(harness, result)
+    assert result["0"].failed is not None
+    assert_plain(result, *asked[1:])
 
 
 def test_a_waiting_request_can_be_cancelled() -> None:
-    rig = Rig(TABLE, drafter_of("eagle3"), num_draft_tokens=2, num_slots=3, n_batch=16)
-    told: dict[str, Told] = {}
+    harness = EngineHarness(TABLE, drafter_of("eagle3"), num_draft_tokens=2, num_slots=3, n_batch=16)
+    result: dict[str, AnswerResult] = {}
     asked = [ask(str(i), (*STEM, 1 + i, 2, 3), max_tokens=3) for i in range(3)]
     for one in asked:
-        rig.engine.submit(one)
-    step(rig, told)
-    assert "1" not in told  # it is told of as started when it starts
-    rig.engine.cancel("1")
-    finish(rig, told)
-    assert told["1"].started is None
-    assert told["1"].finished is not None and told["1"].finished.reason == "cancelled"
-    assert_plain(told, asked[0], asked[2])
+        harness.engine.submit(one)
+    step(harness, result)
+    assert "1" not in result  # it is told of as started when it starts
+    harness.engine.cancel("1")
+    finish(harness, result)
+    assert result["1"].started is None
+    assert result["1"].finished is not None and result["1"].finished.reason == "cancelled"
+    assert_plain(result, asked[0], asked[2])
 
 
 @pytest.mark.parametrize("min_fork", [None, 61])
 def test_too_little_is_not_copied(min_fork: int | None) -> None:
-    rig = Rig(TABLE, NoDrafter(), num_slots=2, min_fork=min_fork)
-    told = rig.run([ask("0", (*STEM, 1)), ask("1", (*STEM, 2))])
-    assert [cached(answer) for answer in told.values()] == [0, 0]
+    harness = EngineHarness(TABLE, NoDrafter(), num_slots=2, min_fork=min_fork)
+    result = harness.run([ask("0", (*STEM, 1)), ask("1", (*STEM, 2))])
+    assert [cached(answer) for answer in result.values()] == [0, 0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -168,7 +168,7 @@ def test_too_little_is_not_copied(min_fork: int | None) -> None:
 def test_any_mix_of_requests_and_cancels_keeps_texts_and_books(kind: str, data: st.DataObject) -> None:
     num_slots = data.draw(st.integers(1, 4), "slots")
     branches = data.draw(st.integers(0, 2), "branches") if num_slots <= 2 else 0
-    rig = Rig(
+    harness = EngineHarness(
         TABLE,
         drafter_of(kind, branches=branches),
         num_draft_tokens=data.draw(st.integers(0, 4), "draft"),
@@ -177,10 +177,10 @@ def test_any_mix_of_requests_and_cancels_keeps_texts_and_books(kind: str, data: 
         branches=branches,
         min_fork=data.draw(st.sampled_from([1, 3, 10]), "min_fork"),
     )
-    rig.context.refused = {data.draw(st.integers(0, 60), "refused")} if data.draw(st.booleans(), "fails") else set()
+    harness.context.refused = {data.draw(st.integers(0, 60), "refused")} if data.draw(st.booleans(), "fails") else set()
     asked: list[ChatRequest] = []
     cancelled: set[str] = set()
-    told: dict[str, Told] = {}
+    result: dict[str, AnswerResult] = {}
     for _ in range(data.draw(st.integers(1, 40), "moves")):
         move = data.draw(st.sampled_from(["ask", "step", "step", "cancel"]))
         if move == "ask" and len(asked) < 12:
@@ -188,15 +188,15 @@ def test_any_mix_of_requests_and_cancels_keeps_texts_and_books(kind: str, data: 
             prompt = (*STEM[: data.draw(st.integers(0, 60))], *tail)
             owner = data.draw(st.sampled_from("abc"))
             asked.append(ask(str(len(asked)), prompt, owner=owner, max_tokens=data.draw(st.integers(1, 12))))
-            rig.engine.submit(asked[-1])
+            harness.engine.submit(asked[-1])
         elif move == "cancel" and asked:
             cancelled.add(name := data.draw(st.sampled_from(asked)).id)
-            rig.engine.cancel(name)
-            assert rig.engine.miscounted_slots() == []
+            harness.engine.cancel(name)
+            assert harness.engine.miscounted_slots() == []
         else:
-            step(rig, told)
-    finish(rig, told)
+            step(harness, result)
+    finish(harness, result)
     for one in asked:
-        plain, got = plain_text(TABLE, one), told[one.id]
+        plain, got = plain_text(TABLE, one), result[one.id]
         assert got.tokens == plain[: len(got.tokens)]
         assert got.failed or one.id in cancelled or got.tokens == plain

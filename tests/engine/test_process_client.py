@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from doubles.patience import PROMPTLY_S, wait_until
 from doubles.scripted_engine import BUILDER, ask, plan
+from doubles.timeouts import PROMPTLY_S, wait_until
 
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.events import Failed, Finished, LoadProgress, RequestEvent, Started, Tokens

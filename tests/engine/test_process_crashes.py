@@ -14,9 +14,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from doubles.patience import PATIENCE_S, wait_until
 from doubles.programs import ending
 from doubles.scripted_engine import BUILDER, ask, plan
+from doubles.timeouts import PATIENCE_S, wait_until
 
 from eaglelocal import locations
 from eaglelocal.client.answer_stream import RequestStream
@@ -338,7 +338,7 @@ def test_the_process_ends_with_its_killed_parent(script: str) -> None:
     """Idle, generating, and in the middle of a call that does not return, with the interpreter's lock or without.
 
     It must end within a second. Here only a time-out stands, for a starved machine is no defect of ours; the
-    seconds are measured by tests/measures/ending.py.
+    seconds are measured by tests/measures/engine_exit.py.
     """
     command = [sys.executable, "-c", textwrap.dedent(PARENT), script, str(TESTS)]
     with ending(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) as parent:

@@ -9,8 +9,8 @@ from typing import Any
 import openai
 import pytest
 from doubles.directed_server_engine import plan
-from doubles.patience import wait_until
 from doubles.running_server import Server, directed, served
+from doubles.timeouts import wait_until
 
 from eaglelocal.server.server_state import ServerLimits
 

@@ -12,9 +12,9 @@ from functools import partial
 
 import httpx
 import pytest
-from doubles.patience import wait_until
 from doubles.raw_server_client import connected, exchange, read_answer, request
 from doubles.running_server import Server, directed, served
+from doubles.timeouts import wait_until
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from doubles.patience import PATIENCE_S
+from doubles.timeouts import PATIENCE_S
 
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.server.run_server import bind_socket, notify_service_manager

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from doubles.eagle_files import Form, school_beside, small_kind, write_form, write_small_target
-from doubles.living_models import N_VOCAB
+from doubles.eagle_files import Form, head_source, small_kind, write_form, write_small_target
+from doubles.runnable_models import N_VOCAB
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.head_context import LlamaHeadContext
@@ -178,7 +178,7 @@ def test_a_rotation_that_is_not_computed_is_refused(
 
 
 def opened(path: Path, target: Path) -> tuple[DraftHead, DraftVocabulary]:
-    source = school_beside(target, path)
+    source = head_source(target, path)
     words = choose_vocabulary(source, None)
     draft_head = make_draft_head(source, words, max_context=64)
     rows = list(range(words.output.num_rows))

@@ -247,9 +247,9 @@ def test_a_step_keeps_no_more_than_was_reckoned(source: HeadSource, tokens: int,
         return tensor
 
     alive: list[torch.Tensor] = []
-    lesson = made_up(tokens, tokens // 2)
+    made_batch = made_up(tokens, tokens // 2)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), precision.autocast("cpu"):
-        Imitation(draft_head, plan).loss(lesson)
+        Imitation(draft_head, plan).loss(made_batch)
     weights = sum(weight.untyped_storage().nbytes() for weight in draft_head.parameters())
     learned = sum(kept.values()) - weights
     need = estimate_need(source, plan, max_tokens=tokens, device="cpu")
@@ -397,7 +397,9 @@ def test_shares_weigh_losses_in_either_type(
 ) -> None:
     monkeypatch.setattr(precision, "_cpu_has_bfloat16", lambda: has_bfloat16)
     draft_head = make_draft_head(source, choose_vocabulary(source, None), max_context=64).move_to("cpu")
-    lesson = made_up(40, 20)
+    made_batch = made_up(40, 20)
     with precision.autocast("cpu"):
-        whole, quarter = (Imitation(draft_head, Unrolling()).loss(replace(lesson, share=s)).item() for s in (1.0, 0.25))
+        whole, quarter = (
+            Imitation(draft_head, Unrolling()).loss(replace(made_batch, share=s)).item() for s in (1.0, 0.25)
+        )
     assert quarter == pytest.approx(whole / 4)

@@ -190,11 +190,11 @@ def test_what_is_used_stays() -> None:
 
 def test_a_chain_with_a_gap_is_none() -> None:
     memory = StoredResponses(responses=RecentItems(max_entries=2))
-    told = [{"id": "msg", "content": "\ud800"}]  # JSON can spell it
-    memory.store("1", None, [{"content": "a"}], told)
+    reply = [{"id": "msg", "content": "\ud800"}]  # JSON can spell it
+    memory.store("1", None, [{"content": "a"}], reply)
     memory.store("2", "1", [{"content": "b"}], [])
-    assert memory.find_conversation("2") == [{"content": "a"}, *told, {"content": "b"}]
+    assert memory.find_conversation("2") == [{"content": "a"}, *reply, {"content": "b"}]
     assert memory.find_conversation(None) == []
     memory.store("3", "2", [], [])
     assert memory.find_conversation("3") is None
-    assert memory.items.find("msg") == told[0]
+    assert memory.items.find("msg") == reply[0]

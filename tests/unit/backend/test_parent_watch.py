@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from doubles.patience import wait_until
+from doubles.timeouts import wait_until
 
 STARTS = """
 import subprocess, sys, time

@@ -171,8 +171,8 @@ def test_what_a_killed_import_left_is_seen_and_removed(
     assert main.run(["ls"]) == 0
     assert f"unfinished: an imported head, {size_text(partial.stat().st_size)} so far" in capsys.readouterr().err
     assert main.run(["ls", "--json"]) == 0
-    (told,) = json.loads(capsys.readouterr().out.splitlines()[-1])["unfinished"]
-    assert told == {"repo": None, "size_bytes": partial.stat().st_size, "path": str(partial)}
+    (report,) = json.loads(capsys.readouterr().out.splitlines()[-1])["unfinished"]
+    assert report == {"repo": None, "size_bytes": partial.stat().st_size, "path": str(partial)}
     assert main.run(["rm", str(partial), "--yes"]) == 0
     assert not partial.exists()
 

@@ -109,9 +109,9 @@ def test_of_thousands_of_models_a_few_are_told(wanted: str | None) -> None:
     names = [f"part-{number}/X{number}-{kind}.gguf" for number in range(1000) for kind in kinds]
     with pytest.raises(UsageError) as refused:
         choose_build(group_builds(names), wanted, repo="a/b")
-    told = f"{refused.value.message} {refused.value.hint}"
-    assert len(told) < 700 and ("more" in told or wanted == "Q4_K_L")
-    assert "Q8_0" in told if wanted == "Q8_0" else "Q4_K_M" in told
+    report = f"{refused.value.message} {refused.value.hint}"
+    assert len(report) < 700 and ("more" in report or wanted == "Q4_K_L")
+    assert "Q8_0" in report if wanted == "Q8_0" else "Q4_K_M" in report
 
 
 def test_a_list_begins_with_what_resembles_what_was_asked_for() -> None:

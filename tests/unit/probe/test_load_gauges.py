@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field
 
 import pytest
-from doubles.patience import wait_until
+from doubles.timeouts import wait_until
 
 from eaglelocal.probe.load_gauges import GaugeWatch, GpuGauge, LoadSensors, open_gauges
 

@@ -166,8 +166,8 @@ def test_an_apple_laptop(machine_of: MachineOf) -> None:
     ],
 )
 def test_what_the_gpu_of_an_apple_chip_may_use(working_set: str | None, limit: str | None, expected: int) -> None:
-    told = parse_unified(chip="M", memory_bytes=str(32 * GIB), limit_mib=limit, working_set=working_set)
-    assert told.working_set_bytes == pytest.approx(expected, abs=1)
+    recorded = parse_unified(chip="M", memory_bytes=str(32 * GIB), limit_mib=limit, working_set=working_set)
+    assert recorded.working_set_bytes == pytest.approx(expected, abs=1)
 
 
 def test_large_apple_memories_lend_more() -> None:
@@ -196,9 +196,9 @@ def test_shown_in_80_columns_and_as_json(name: str, machine_of: MachineOf) -> No
     lines = machine_lines(machine, now=NOW)
     assert [line for line in lines if len(line) > WIDTH] == []
     assert len(lines) <= 23
-    told = json.loads(json.dumps(to_json(machine)))
-    assert {"gpus", "unified", "cpu", "memory", "disk", "llama_cpp", "system", "unanswered"} == set(told)
-    assert [gpu["name"] for gpu in told["gpus"]] == [gpu.name for gpu in machine.gpus]
+    recorded = json.loads(json.dumps(to_json(machine)))
+    assert {"gpus", "unified", "cpu", "memory", "disk", "llama_cpp", "system", "unanswered"} == set(recorded)
+    assert [gpu["name"] for gpu in recorded["gpus"]] == [gpu.name for gpu in machine.gpus]
 
 
 def test_the_screen_of_two_cards_without_their_backend(machine_of: MachineOf) -> None:

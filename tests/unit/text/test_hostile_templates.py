@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from doubles.hostile_templates import COMPILING, HONEST, HOSTILE, LIMITS, RUNNING, limited_template, switched
-from doubles.rendered_here import template_here
+from doubles.inprocess_templates import render_in_process
 
 from eaglelocal.core.limited_process import ProcessLimits
 from eaglelocal.core.request import Message
@@ -161,11 +161,11 @@ def test_what_it_changes_is_gone_with_the_rendering(change: str) -> None:
         Message("assistant", "", tool_calls=(call,)),
         Message("tool", "t", tool_call_id="a"),
     )
-    changing, plain = (template_here(first + shown + part + refusal) for part in (change, ""))
+    changing, plain = (render_in_process(first + shown + part + refusal) for part in (change, ""))
     for _ in range(2):
-        told = [one.render(messages, tools=(LOOK,), values={"kept": [0]}) for one in (changing, plain)]
-        assert told[0] == told[1]
-        assert told[0].count('"role": "') == 3
+        rendered = [one.render(messages, tools=(LOOK,), values={"kept": [0]}) for one in (changing, plain)]
+        assert rendered[0] == rendered[1]
+        assert rendered[0].count('"role": "') == 3
 
 
 def test_every_failure_inside_is_the_templates() -> None:
@@ -174,7 +174,7 @@ def test_every_failure_inside_is_the_templates() -> None:
         "{% set _ = messages.append(7) %}{{ 1 / 0 }}",
     ):
         with pytest.raises(ModelFileError, match=r"^the chat template fails at line 1: "):
-            template_here(source).render((Message("user", "u"), Message("system", "s")))
+            render_in_process(source).render((Message("user", "u"), Message("system", "s")))
 
 
 # ---- what is done here with what it renders, and with its source

@@ -68,7 +68,7 @@ class Doing:
 
 
 @pytest.mark.parametrize(
-    ("doing", "told"),
+    ("doing", "expected"),
     [
         (Doing(), "answering, esc stops"),
         (Doing(is_stopping=True), "answering, stopping"),
@@ -78,5 +78,5 @@ class Doing:
         (Doing(is_answering=False, is_busy=False), "ready"),
     ],
 )
-def test_the_status_tells_what_goes_on(doing: Doing, told: str) -> None:
-    assert "".join(span[0] for span in format_activity("ready", doing)) == told
+def test_the_status_tells_what_goes_on(doing: Doing, expected: str) -> None:
+    assert "".join(span[0] for span in format_activity("ready", doing)) == expected

@@ -9,8 +9,8 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from doubles.patience import wait_until
 from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
+from doubles.timeouts import wait_until
 
 from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.sampling_form import FIELDS, format_field, parse_fields

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from doubles.scenes import EMPTY, GONE, MACHINE, RESTARTING, ROWS, URL, busy, off
+from doubles.monitor_states import EMPTY, GONE, MACHINE, RESTARTING, ROWS, URL, busy, off
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -215,9 +215,9 @@ def test_seconds(value: float | None, said: str) -> None:
 
 
 def test_cached_prompt_tokens_are_counted_apart_by_llama_server() -> None:
-    told = ServerTotals(prompt_tokens=60.0, cached_prompt_tokens=40.0)
-    assert compute_prefix_share(ServerReading(kind="llama-server", state="ready", totals=told)) == pytest.approx(0.4)
-    assert compute_prefix_share(ServerReading(kind="vLLM", state="ready", totals=told)) == pytest.approx(2 / 3)
+    counted = ServerTotals(prompt_tokens=60.0, cached_prompt_tokens=40.0)
+    assert compute_prefix_share(ServerReading(kind="llama-server", state="ready", totals=counted)) == pytest.approx(0.4)
+    assert compute_prefix_share(ServerReading(kind="vLLM", state="ready", totals=counted)) == pytest.approx(2 / 3)
 
 
 @given(st.floats(-1, 2), st.integers(0, 60), st.sampled_from([UNICODE, ASCII]))
