@@ -1,4 +1,4 @@
-"""How a chat opens: what answers is chosen and planned once, while all memory is free."""
+"""How a chat starts: the model is chosen and planned once, while all memory is still free."""
 
 from __future__ import annotations
 

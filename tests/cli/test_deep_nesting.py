@@ -1,4 +1,4 @@
-"""Files and answers that are nested thousands of levels deep, or hold what Python's readers trip over.
+"""Files and answers nested thousands of levels deep, or with values that Python's parsers cannot read.
 
 Whoever reads them says so as of any other damage, or passes it over. Nothing here raises RecursionError.
 """

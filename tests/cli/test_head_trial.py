@@ -1,4 +1,4 @@
-"""The trial of a head: every reading is loaded, the best one stays in the file, and a stranger is refused."""
+"""The trial of a head: each reading is loaded, the best one is stored in the file, and an unrelated head is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`eaglelocal import` as people use it: the embedded head, written in other dialects, comes back as itself."""
+"""`eaglelocal import` on the embedded head, exported in other dialects: the result equals the original head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Line mode and the screen's commands survive whatever is typed, and say what is wrong in one line."""
+"""Line mode and the screen's commands report invalid input in one line and go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`eaglelocal chat` at a running server: which one is joined, what it is asked, and how it ends."""
+"""`eaglelocal chat` with a running server: which server it joins, what it sends, and how it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Amounts as people read them."""
+"""Numbers and sizes as the reports print them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`eaglelocal plan` as people and programs use it: screens of 80 columns, one object, errors with a way out."""
+"""`eaglelocal plan`: screens of 80 columns, one JSON object, errors with a hint."""
 
 from __future__ import annotations
 

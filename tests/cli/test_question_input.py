@@ -1,4 +1,4 @@
-"""Reading a question: one line, lines that go on, blocks; PROMPT and stdin; the nearest word."""
+"""Reading a question: single lines, continued lines, blocks; PROMPT and stdin; suggestions for misspelled commands."""
 
 from __future__ import annotations
 

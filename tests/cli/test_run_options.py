@@ -1,4 +1,4 @@
-"""What of the settings is wished for which model."""
+"""Which settings become the run options of which model."""
 
 from __future__ import annotations
 

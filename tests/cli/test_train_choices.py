@@ -1,4 +1,4 @@
-"""What `eaglelocal train` makes of what it heard: what fits, what is held out, whether it is enough."""
+"""How `eaglelocal train` uses collected answers: which fit, which are held out, whether there are enough."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`eaglelocal train` as people use it: stopped at any time it goes on, and what comes out drafts."""
+"""`eaglelocal train` as a process: stopped at any time, it resumes, and the new head drafts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `train` refuses before the target is asked anything, what it leaves behind, and which answers it takes."""
+"""What `train` refuses before it asks the target anything, which files it leaves, and which answers it reuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`eaglelocal tune`: every draft length has its steps, and the figures come from a real engine."""
+"""`eaglelocal tune`: every draft length is run, and the figures come from a real engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What measured costs imply, and how it is shown."""
+"""What measured costs imply for the draft length, and how the report shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running answers do not wait while the prompt of another request is being read, however long that takes."""
+"""Running answers do not wait while another request's prompt is tokenized, however long that takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is learned from is what an ordinary decode gives, whatever the target is, and however the text is cut up."""
+"""Captured states equal those of an ordinary decode, for every target and however the text is split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the target said is kept as it said it: in the order of asking, and no question is asked twice."""
+"""The target's answers are stored unchanged and in the order of the questions; no question is asked twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A head that was read from a file drafts in torch what llama.cpp drafts from that file, at every depth of a chain.
+"""A head read from a file drafts in torch what llama.cpp drafts from that file, at every depth of a chain.
 
 Both are given the target's states as llama.cpp has them. llama.cpp is driven by the engine's own drafter, and row by
 row for the logits; torch unrolls what it learns on.

@@ -1,4 +1,4 @@
-"""A head that comes from a file goes into one as it came; a new one is a head that its target's engine takes."""
+"""A head read from a file is written back unchanged; a new head is one that its target's engine accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A head learns from what its target said, and a run that was stopped ends as one that never was."""
+"""A head learns from its target's answers, and a resumed run ends exactly as an uninterrupted one."""
 
 from __future__ import annotations
 

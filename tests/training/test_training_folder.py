@@ -1,4 +1,4 @@
-"""Folders of `train`: one run at a time, one target's answers, seen by `ls` and taken away by `rm`."""
+"""Folders of `train`: one run at a time, answers of one target, listed by `ls` and removed by `rm`."""
 
 from __future__ import annotations
 

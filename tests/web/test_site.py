@@ -1,4 +1,4 @@
-"""The monitor in a browser: who gets in, what they see, what stays. Real sockets and screens."""
+"""The monitor in a browser: who gets access, what they see, and what remains. Real sockets and screens."""
 
 from __future__ import annotations
 

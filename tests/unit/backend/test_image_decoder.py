@@ -1,4 +1,4 @@
-"""Picture files that people send, and files that are none."""
+"""Image files that callers send, and files that are not images."""
 
 from __future__ import annotations
 

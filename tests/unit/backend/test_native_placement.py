@@ -1,4 +1,4 @@
-"""What llama.cpp is told about where a model lies."""
+"""The parameters that tell llama.cpp where a model is placed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking a side: speeds alone and together, what arrived, and that nothing is cached."""
+"""Requests of a bench side: speeds alone and concurrently, what was received, and that no prompt is cached."""
 
 from __future__ import annotations
 

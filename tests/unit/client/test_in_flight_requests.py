@@ -1,4 +1,4 @@
-"""The in_flight and crashes: what is hashed, and how long a suspect waits for another one."""
+"""Requests in flight at a crash: which are hashed, and how long a suspect waits for another one."""
 
 from __future__ import annotations
 

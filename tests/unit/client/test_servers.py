@@ -1,4 +1,4 @@
-"""What other servers tell, read as ours is: every figure in its place, and what is not told absent, never zero."""
+"""Snapshots of other servers are read like our own: every figure in its field, a missing one as None, never zero."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Characters whose halves come in two chunks, and halves that stay alone, in all that another server says."""
+"""Surrogate pairs split over two chunks, and lone halves, in everything that another server sends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures beside questions: paths as people give them, what is refused, what is sent and kept."""
+"""Images attached to questions: how paths are read, what is refused, what is sent and saved."""
 
 from __future__ import annotations
 

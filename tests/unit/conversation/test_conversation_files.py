@@ -1,4 +1,4 @@
-"""What talks leave on disk beside conversations themselves: names, documents, questions asked before."""
+"""Files that chats write besides conversations: names, exported documents, earlier questions."""
 
 from __future__ import annotations
 

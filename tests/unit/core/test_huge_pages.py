@@ -1,4 +1,4 @@
-"""Who gets huge pages, and what the C library is told."""
+"""Which processes get huge pages, and the tunables that glibc is given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A function in a process with limits: what comes back, what is ended, and that the next call is served."""
+"""A function in a process with limits: its result, what is killed, and that the next call is served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompt lookup against a naive search, and owners that must never meet."""
+"""Prompt lookup compared with a naive search; owners never see each other's text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts: raw ones, ones to fill in, ones that go on; what there is room for, and what is only counted."""
+"""Prompts: raw, fill-in-the-middle, and continued ones; the room in the context, and prompts that are only counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is on its way to the scheduler: read once, in order, beside each other, and forgotten when nobody waits."""
+"""Requests on their way to the scheduler: read once, in order, in parallel lanes, dropped if nobody waits."""
 
 from __future__ import annotations
 

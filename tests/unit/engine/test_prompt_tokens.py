@@ -1,4 +1,4 @@
-"""Prompts without a template: texts with tokens among them, and gaps in code with as much around them as has room."""
+"""Prompts without a template: texts with tokens inside, and code gaps with as much context as there is room for."""
 
 from __future__ import annotations
 

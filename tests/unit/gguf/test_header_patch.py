@@ -1,4 +1,4 @@
-"""Values in a header that are changed where they stand; everything else stays as it was."""
+"""Values of a header are changed in place; everything else stays unchanged."""
 
 from __future__ import annotations
 

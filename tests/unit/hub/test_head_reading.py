@@ -1,4 +1,4 @@
-"""Dialects and configurations: what is meant, what stays open, and what is refused by name."""
+"""Dialects and configurations of heads: what they state, what they leave open, and what is refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heads in fewer bits: what gets lighter, that a copy is the head but for rounding, and when a copy is taken."""
+"""Copies of heads in fewer bits: which tensors change, that only rounding differs, and when a copy is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch's own files, read without torch: what torch saved comes back, and nothing that a pickle asks for is done."""
+"""torch's own files, read without torch: the saved tensors are returned, and no code of a pickle runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a plan to parts: who gets which context and place, without a model."""
+"""From a plan to its parts without a model: which context and placement each one gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the sum of a plan lies: one card, two, none, a part of the layers, a head beside, unified memory."""
+"""Where the memory of a plan is: one card, two, none, some of the layers, a head, unified memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries of the catalog that are on disk: exact, not to be fetched, and priced as they were measured."""
+"""Catalog entries that are on disk: exact sizes, nothing to download, and measured costs."""
 
 from __future__ import annotations
 

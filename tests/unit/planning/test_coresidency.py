@@ -1,4 +1,4 @@
-"""Models of one server on machines that are not here: what stays beside what, and what it costs the first one."""
+"""Several models of one server on other machines: which stay loaded together, and what that costs the first one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The best of what is here: by score, by what was measured, never what is elsewhere or does not fit."""
+"""The best model on disk: by score and measured costs, never one that is absent or does not fit."""
 
 from __future__ import annotations
 

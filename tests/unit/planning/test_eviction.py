@@ -1,4 +1,4 @@
-"""Who has to leave so that another fits, and what is left beside what is held."""
+"""Which models are unloaded so that another fits, and the memory left next to the loaded ones."""
 
 from __future__ import annotations
 

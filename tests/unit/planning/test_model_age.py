@@ -1,4 +1,4 @@
-"""What a model's date is worth, and which date a file has that only its names tell."""
+"""The value of a model's release date, and the date of a file that only its names reveal."""
 
 from __future__ import annotations
 

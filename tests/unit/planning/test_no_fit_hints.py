@@ -1,4 +1,4 @@
-"""What is said where nothing fits: the nearest miss in figures, and ways out that fit when they are taken."""
+"""The error if nothing fits: the nearest miss in figures, and suggested changes that do fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans for machines of every size: nothing that does not fit, and nothing better left out."""
+"""Plans for machines of every size: each one fits, and no better candidate was rejected."""
 
 from __future__ import annotations
 

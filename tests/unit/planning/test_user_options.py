@@ -1,4 +1,4 @@
-"""What people settled themselves: the plan is made with it, not changed afterwards."""
+"""Options that the user set are part of the search; the plan is not changed afterwards."""
 
 from __future__ import annotations
 

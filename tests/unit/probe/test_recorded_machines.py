@@ -1,4 +1,4 @@
-"""Machines that are not here, whole: what the probe makes of their files, drivers and programs."""
+"""Complete recorded machines: what the probe reads from their files, drivers and programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicted acceptance against what a simulated drafter of known chances gets."""
+"""Predicted acceptance compared with that of a simulated drafter of known probabilities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps teach their costs several at a time, and what they would teach one by one."""
+"""Steps whose costs are learned several at a time teach the same as steps learned one by one."""
 
 from __future__ import annotations
 

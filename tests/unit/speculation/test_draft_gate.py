@@ -1,4 +1,4 @@
-"""The watch as a table: what it is told, step by step, and where it then stands."""
+"""The draft gate as a table: the steps it sees, and the state it is in afterwards."""
 
 from __future__ import annotations
 

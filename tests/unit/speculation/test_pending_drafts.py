@@ -1,4 +1,4 @@
-"""What was drafted is compared with what came; what nobody can know is not judged."""
+"""Pending drafts are compared with the tokens that follow; drafts without a known outcome are not judged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another spec while requests run: whoever wished nothing follows at once, whoever did does not."""
+"""The spec changes while requests run: requests without a spec of their own follow at once, others do not."""
 
 from __future__ import annotations
 

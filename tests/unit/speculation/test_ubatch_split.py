@@ -1,4 +1,4 @@
-"""Passes over the weights with a cache for each slot, and the rows that spare one."""
+"""Passes over the weights with a cache per slot, and padding rows that save a pass."""
 
 from __future__ import annotations
 

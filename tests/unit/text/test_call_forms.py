@@ -1,4 +1,4 @@
-"""Answers as models of many families write them: well, carelessly, and not at all as calls."""
+"""Answers in the formats of many model families: well formed, careless, and not calls at all."""
 
 # ruff: noqa: E501 - answers stand here as they come
 

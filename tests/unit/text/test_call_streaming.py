@@ -1,4 +1,4 @@
-"""Calls told while they are written: what is told early, what stays held, and that it is the same in the end."""
+"""Calls streamed while they are written: what is sent early, what is held back, and that the result is the same."""
 
 from __future__ import annotations
 

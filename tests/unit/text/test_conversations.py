@@ -1,4 +1,4 @@
-"""Conversations as templates want them: with calls one by one, written out, with short ids, joined."""
+"""Conversations in the form that templates accept: single calls, calls as text, short ids, merged turns."""
 
 from __future__ import annotations
 

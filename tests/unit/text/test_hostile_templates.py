@@ -1,4 +1,4 @@
-"""Templates that would take all time or memory: each ends in its process, plainly, and the next chat is served."""
+"""Templates that would use all time or memory end with an error in their process; the next chat is served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""System texts in front, behind questions and where templates refuse them or leave them out: none is lost."""
+"""System messages at the front, later, and in templates that refuse or drop them: no text is lost."""
 
 from __future__ import annotations
 

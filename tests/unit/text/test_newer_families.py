@@ -1,4 +1,4 @@
-"""Families whose answers are written in ways of their own: what a template shows of an answer is read again.
+"""Families with their own answer formats: an answer that a template renders is parsed back.
 
 Each answer is taken from what its family's template (in essential form) writes of an earlier turn, and from how
 these models answer.

@@ -1,4 +1,4 @@
-"""Answers that go on: where the prompt ends, in which state the answer is read, and what of it is thought."""
+"""Continued answers: where the prompt ends, in which state parsing starts, and which part is a thought."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers taken apart: thought, text and calls of every family, and nothing lost however the text is cut."""
+"""Answers split into thought, text and calls for every family; nothing is lost wherever the text is cut."""
 
 from __future__ import annotations
 

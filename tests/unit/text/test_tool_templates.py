@@ -1,4 +1,4 @@
-"""Tools, calls, results and thoughts in chat templates, and in templates that know none of them."""
+"""Tools, calls, results and thoughts in chat templates, and in templates without support for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of the chat screen that have less room than they want."""
+"""Lines of the chat screen that have less room than they need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The feed: whatever comes in, and however often, a frame says what is true of it."""
+"""The feed: whatever events arrive, and however often, each frame is correct."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What panel, header and table say: true, within their width, readable in ASCII, and nothing that steers a terminal."""
+"""Texts of panel, header and table: correct, within their width, readable in ASCII, without control sequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When silence means that a process hangs: the rule without a clock, and the thread that feeds it."""
+"""When silence means that a process hangs: the rule without a clock, and the thread that applies it."""
 
 from __future__ import annotations
 
