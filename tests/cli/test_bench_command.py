@@ -302,7 +302,7 @@ def test_a_key_is_read_as_serve_writes_it(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "# nothing", "two words", "schl\u00fcssel"])
-def test_a_file_without_a_key_is_told_and_never_quoted(text: str, tmp_path: Path) -> None:
+def test_a_file_without_a_key_is_reported_and_never_quoted(text: str, tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(UsageError, match="there is no key") as raised:

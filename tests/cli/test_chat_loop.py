@@ -466,7 +466,7 @@ def test_a_question_is_asked_again_with_its_pictures(talk: Start, tmp_path: Path
     assert [turn.shown_question for turn in chat.turns] == ["[image: cat.png, 4x3]\nwhat?"]
 
 
-def test_a_model_that_follows_and_sees_nothing_is_told_what_was_shown(talk: Start, tmp_path: Path) -> None:
+def test_a_model_that_follows_and_sees_nothing_is_reported_what_was_shown(talk: Start, tmp_path: Path) -> None:
     cat = write_image(tmp_path / "cat.png")
     chat = talk(f"/image {cat}", "what?", "/model blind", "and?", "/retry", sees_images=True)
     chat.run()

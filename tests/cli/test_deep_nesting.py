@@ -108,14 +108,14 @@ def test_a_deep_text_is_passed_over(reader: str, text: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("text", DEEP.values(), ids=list(DEEP))
-def test_nothing_is_told_of_a_deep_text(text: str) -> None:
+def test_no_call_is_read_from_a_deep_text(text: str) -> None:
     assert apple.parse_displays(text) == (None, None)
     assert not has_required(Tool("t", "", '{"required": ["a"]}'), text)
     assert "answers 500" in refusal("http://127.0.0.1:9", 500, text.encode()).message
 
 
 @pytest.mark.parametrize("name", ["lists", "open lists", "objects", "open objects", "a hundred lists"])
-def test_a_deep_line_of_a_prompts_file_is_told_with_its_number(name: str, tmp_path: Path) -> None:
+def test_a_deep_line_of_a_prompts_file_is_reported_with_its_number(name: str, tmp_path: Path) -> None:
     path = write(tmp_path, f"What is an owl?\n{DEEP[name]}\n", "prompts.jsonl")
     with pytest.raises(UsageError, match=r"prompts\.jsonl, line 2: nested deeper than 64 levels"):
         bench_prompts.read_prompts(path)
@@ -123,7 +123,7 @@ def test_a_deep_line_of_a_prompts_file_is_told_with_its_number(name: str, tmp_pa
 
 @pytest.mark.parametrize("levels", [64, 500, 3000])
 @pytest.mark.parametrize("before", BEFORE)
-def test_a_deep_setting_is_told_with_its_line(before: str, levels: int, tmp_path: Path) -> None:
+def test_a_deep_setting_is_reported_with_its_line(before: str, levels: int, tmp_path: Path) -> None:
     text = f"{before}[table]\nx = {'[' * levels}\n{']' * levels}\n"
     path = write(tmp_path, text, "config.toml")
     line = before.count("\n") + 2
@@ -133,7 +133,7 @@ def test_a_deep_setting_is_told_with_its_line(before: str, levels: int, tmp_path
         TomlTable.of_file(path)
 
 
-def test_a_deep_dotted_setting_is_told_with_its_first_name(tmp_path: Path) -> None:
+def test_a_deep_dotted_setting_is_reported_with_its_first_name(tmp_path: Path) -> None:
     path = write(tmp_path, f"b = 1\na{'.a' * 70} = 1\n", "config.toml")
     with pytest.raises(UsageError, match=r"config\.toml: a is nested deeper than 64 levels$"):
         Settings.load({}, {}, path)
@@ -151,7 +151,7 @@ def test_a_deep_dotted_setting_is_told_with_its_first_name(tmp_path: Path) -> No
     ],
 )
 @pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8])
-def test_a_latin_1_letter_is_told_with_its_line(mark: bytes, read: Callable[[Path], object], tmp_path: Path) -> None:
+def test_a_latin_1_letter_is_named_with_its_line(mark: bytes, read: Callable[[Path], object], tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(mark + b"# one\r\n# two\r\na = 'caf\xe9'\n")
     with pytest.raises(UsageError, match=r"x\.json.*\bline 3: byte 0xe9 is not UTF-8$"):

@@ -187,7 +187,7 @@ def test_an_engine_that_fails_ends_the_trial(target: Path, tmp_path: Path) -> No
     assert engines.num_open == 0
 
 
-def test_the_trial_is_told_in_80_columns(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trial_is_reported_in_80_columns(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = tried(Engines(Truth(norm_output=False)), target, tmp_path)
     monkeypatch.chdir(tmp_path)
     lines = trial_lines(outcome, Path("head.gguf"))

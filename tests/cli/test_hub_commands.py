@@ -315,7 +315,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("where", "fault", "code", "words"), FAULTS, ids=lambda value: str(value))
-def test_faults_of_the_hub_are_told_in_one_line_and_a_hint(
+def test_faults_of_the_hub_are_reported_in_one_line_and_a_hint(
     person: Person, where: str, fault: tuple[int, int], code: int, words: str
 ) -> None:
     setattr(person.hub.faults, where, fault)
@@ -401,7 +401,7 @@ def test_who_asks_no_hub_names_what_its_client_cannot_be_loaded_with(person: Per
     assert person.runs("ls", HF_HUB_DOWNLOAD_TIMEOUT="30s").returncode == 0  # which needs no client at all
 
 
-def test_a_gguf_that_is_none_is_told_after_the_fetch(person: Person) -> None:
+def test_a_gguf_that_is_none_is_reported_after_the_fetch(person: Person) -> None:
     person.hub.repos["someone/bad-GGUF"] = HubRepo({"bad-Q8_0.gguf": HubFile(b"GGUX" + bytes(4000))})
     done = person.runs("pull", "someone/bad-GGUF", "--yes")
     assert done.returncode == 1 and "not a GGUF file" in done.stderr
@@ -484,7 +484,7 @@ def test_target_and_draft_belong_together(person: Person) -> None:
     assert "lookup" in report["draft"]
 
 
-def test_a_draft_that_does_not_fit_is_told(person: Person) -> None:
+def test_a_draft_that_does_not_fit_is_reported(person: Person) -> None:
     person.hub.repos["someone/tiny-GGUF"] = HubRepo({"tiny-Q8_0.gguf": HubFile(model_bytes())})
     done = person.runs("pull", "someone/tiny-GGUF", "--draft", HEAD, "--yes")
     assert done.returncode == 1 and "does not fit" in done.stderr
@@ -578,7 +578,7 @@ def test_a_model_that_drafts_for_itself(person: Person, tmp_path: Path) -> None:
     assert done.returncode == 1 and "holds an MTP layer" in done.stderr
 
 
-def test_a_model_whose_mtp_layers_lie_beside_it(person: Person, tmp_path: Path) -> None:
+def test_a_model_whose_mtp_layers_lie_next_to_it(person: Person, tmp_path: Path) -> None:
     target = write_gemma(tmp_path / "gemma.gguf", gain=0.0)
     assistant = write_assistant(tmp_path / "assistant.gguf", target)
     files = {"gemma-4-12b-it-Q8_0.gguf": target, "mtp-gemma-4-12b-it.gguf": assistant}

@@ -116,7 +116,7 @@ def test_without_a_trial_its_configuration_is_believed(environ: dict[str, str], 
         (("{head}", "--target", "demo@native", "--no-trial", "--out", "{head}/config.json"), 2, "is not a head"),
     ],
 )
-def test_wrong_words_are_told(
+def test_wrong_words_are_reported(
     arguments: tuple[str, ...], code: int, says: str, environ: dict[str, str], tmp_path: Path
 ) -> None:
     folder = write_checkpoint(tmp_path / "head", embedded(), "SafeAILab")

@@ -67,7 +67,7 @@ def test_every_command_takes_any_argument(
         (tmp_path / "conversations" / "after all.json").unlink(missing_ok=True)
 
 
-def test_what_nobody_foresaw_is_told_and_the_talk_goes_on(talk: Start, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_what_nobody_foresaw_is_reported_and_the_talk_goes_on(talk: Start, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     def fails(*_: object) -> None:
         raise ZeroDivisionError("unforeseen")
 
@@ -86,7 +86,7 @@ def test_a_name_that_no_file_may_have_is_refused(talk: Start) -> None:  # noqa: 
     assert conversation_file.list_names(chat.folder) == ("\u00e9" * 80,)
 
 
-def test_an_export_under_a_name_that_cannot_be_is_told_as_that(talk: Start) -> None:  # noqa: F811
+def test_an_export_under_a_name_that_cannot_be_is_reported_as_that(talk: Start) -> None:  # noqa: F811
     chat = talk("hi", "/export ~nosuchuser/x.md", "/export " + "\u00e9" * 300, "/export " + "a/" * 3000)
     chat.run()
     said = chat.stderr.getvalue()

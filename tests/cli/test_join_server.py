@@ -299,7 +299,7 @@ def test_a_model_of_ones_own_leaves_the_server_and_a_failure_stays(
     assert (context.session.model.client, server.num_closed, own.num_closed) == (own, 1, 0)
 
 
-def test_who_answers_is_told_of_a_server(tmp_path: Path, lines: Lines, output: Output) -> None:
+def test_the_model_of_a_server_is_reported(tmp_path: Path, lines: Lines, output: Output) -> None:
     context, server, _ = joined_session(tmp_path, output, takes_spec=True)
     run_command(context, parse_command("/model"))
     assert lines.text.splitlines() == ["target   scripted model", "draft    scripted head", "server   no llama.cpp"]

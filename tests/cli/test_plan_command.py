@@ -225,7 +225,7 @@ def test_a_machine_of_ones_own(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert plan_report(capsys, "--machine", "shed")["machine"] == "The one in the shed"
 
 
-def test_main_memory_beside_a_card_can_be_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_main_memory_next_to_a_card_can_be_said(capsys: pytest.CaptureFixture[str]) -> None:
     content = plan_report(capsys, "gpt-oss-120b", "--machine", "rtx-3090", "--ram", "64")
     assert content["devices"][-1]["total_bytes"] == 64 * 2**30
     assert content["chosen"]["gpu_layers"] is None and 0 < content["chosen"]["n_cpu_moe"] < 36

@@ -52,7 +52,7 @@ def test_of_few_more_are_held_out(num: int, num_held: int) -> None:
     ("num", "num_asked", "hint"),
     [(20, 500, "--tokens 4000"), (0, 500, "--tokens 80000"), (20, 27, "more questions, or a larger --ctx")],
 )
-def test_too_few_answers_are_told_with_what_helps(num: int, num_asked: int, hint: str) -> None:
+def test_too_few_answers_are_reported_with_what_helps(num: int, num_asked: int, hint: str) -> None:
     with pytest.raises(
         UsageError, match=rf"{num} answers are too few .*\(5 questions did not fit, 2 answers"
     ) as raised:
@@ -65,7 +65,7 @@ def test_too_few_answers_are_told_with_what_helps(num: int, num_asked: int, hint
     ("done", "rest", "spent_s", "raised"),
     [(100, 200, 60.0, ", 2 min 0 s left"), (0, 200, 60.0, ""), (100, 200, 1.0, ""), (100, 0, 60.0, "")],
 )
-def test_the_time_left_is_told_from_the_pace_so_far(done: int, rest: int, spent_s: float, raised: str) -> None:
+def test_the_time_left_is_reported_from_the_pace_so_far(done: int, rest: int, spent_s: float, raised: str) -> None:
     assert format_time_left(done, rest, spent_s) == raised
 
 

@@ -134,7 +134,7 @@ def test_one_at_a_time_in_a_folder(environ: dict[str, str], target: Path, tmp_pa
     assert max(len(line) for line in done.stdout.splitlines() if str(tmp_path) not in line) <= 80
 
 
-def test_without_torch_the_way_to_it_is_told(environ: dict[str, str], tmp_path: Path) -> None:
+def test_without_torch_the_way_to_it_is_reported(environ: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('none here')")
     without = {**environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     done = run(without, "train", "--target", "demo@native")
@@ -170,7 +170,7 @@ TAKEN = "{folder}/questions.txt"
         (("--target", "demo@native", "--work", f"{TAKEN}/x"), 1, "cannot write"),
     ],
 )
-def test_wrong_words_are_told_before_anything_is_loaded(
+def test_wrong_words_are_reported_before_anything_is_loaded(
     arguments: tuple[str, ...], code: int, says: str, environ: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "questions.txt").write_text(FEW)
@@ -189,7 +189,7 @@ def test_few_tokens_are_too_few_answers_and_the_hint_is_enough(environ: dict[str
     assert "hint: --tokens 2" in done.stderr
 
 
-def test_where_no_question_fits_it_is_told(environ: dict[str, str], target: Path, tmp_path: Path) -> None:
+def test_where_no_question_fits_it_is_reported(environ: dict[str, str], target: Path, tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_text("\n".join(f"{'word ' * 300}{number}" for number in range(40)))
     done = run(environ, "train", "--target", str(target), *SMALL, "--prompts", str(tmp_path / "long.txt"))
     assert done.returncode == 2

@@ -95,7 +95,7 @@ def test_a_fast_machine_has_rounds_until_the_time_is_over() -> None:
     assert len(machine.steps) == 17
 
 
-def test_an_engine_that_fails_is_told() -> None:
+def test_an_engine_that_fails_is_reported() -> None:
     machine = Machine(fails=True)
     with pytest.raises(EngineError, match="the engine ended"):
         run_rounds(machine, range(2), clock=lambda: machine.now, on_progress=lambda *_: None)

@@ -42,7 +42,7 @@ def test_the_published_formula(draft: float, row: float, acceptance: float, leng
     assert (best.num_draft_tokens, round(best.speedup, 2)) == (length, speedup)
 
 
-def test_behind_a_cliff_lies_the_best_length() -> None:
+def test_after_a_cliff_lies_the_best_length() -> None:
     implications = Implications.of(costs_of(Q8_0, draft_s=0.0))
     assert implications.best(0.9).num_draft_tokens > 7
     climbed = max(range(4), key=lambda k: implications.speedup(k, 0.9))

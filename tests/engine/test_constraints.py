@@ -85,7 +85,7 @@ def test_an_answer_without_a_token_that_fits_fails_alone(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["none", "right"])
-def test_what_would_not_fit_behind_a_stop_fails_nothing(kind: str) -> None:
+def test_what_would_not_fit_after_a_stop_fails_nothing(kind: str) -> None:
     stuck = Constraint(Syntax.REGEX, "[abcdefghijklmnopqrs]" * 3 + "[z]")
     last = say(harness_of("none"), bound(constraint=stuck)).text[2]
     result = say(harness_of(kind), bound(constraint=stuck, params=replace(GREEDY, stop=(last,))))

@@ -74,7 +74,7 @@ def test_where_amx_was_found_all_the_same_nothing_is_laid_out(
     ("found", "type_name", "result"),
     [(("AMX",), "Q4_0", True), (("AMX",), "Q8_0", False), (("CPU_REPACK",), "Q4_0", False), ((), "Q4_0", False)],
 )
-def test_weights_that_decode_more_slowly_than_they_need_to_are_told_of(
+def test_weights_that_decode_more_slowly_than_they_need_to_are_reported(
     tmp_path: Path, found: tuple[str, ...], type_name: str, result: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = load_library()

@@ -80,7 +80,7 @@ def test_without_a_log_a_crash_is_said_once(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == ""
 
 
-def test_each_process_that_is_killed_is_told_once_also_one_that_was_just_starting(
+def test_each_process_that_is_killed_is_reported_once_also_one_that_was_just_starting(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     killed: list[int] = []

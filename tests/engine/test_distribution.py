@@ -112,7 +112,7 @@ def test_draws_follow_the_exact_distribution(name: str, kind: str, length: int) 
 
 @pytest.mark.parametrize("name", PARAMS)
 @pytest.mark.parametrize("table", [TABLE, Table(n_vocab=12, seed=6, sharpness=1.5)], ids=["right head", "other head"])
-def test_draws_beside_second_choices_follow_it_too(name: str, table: Table) -> None:
+def test_draws_next_to_second_choices_follow_it_too(name: str, table: Table) -> None:
     """Every second choice is sent, and often drawn: the head knows the logits, and the draws are hot."""
     asked = requests(1000, PROMPT, PARAMS[name] | {"max_tokens": NUM_TOKENS + 3})  # room for trees
     head = Eagle3(ScriptedHead(table), (0,), branches=2)

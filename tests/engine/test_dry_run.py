@@ -156,7 +156,7 @@ def test_only_what_is_planned_lies_nowhere(tmp_path: Path) -> None:
     model.close()
 
 
-def test_nothing_stays_behind_and_the_log_is_as_before(tmp_path: Path) -> None:
+def test_nothing_stays_after_and_the_log_is_as_before(tmp_path: Path) -> None:
     library = load_library()
     log, lines = library.log, list(library.log.buffer_lines)
     repacked = part(write_target(tmp_path / "target.gguf", replace(SHAPE, type="Q4_0")))

@@ -100,7 +100,7 @@ def test_what_an_idle_or_running_slot_holds_is_taken_over(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "model"])
-def test_a_right_drafter_stays_right_behind_a_prefix_that_was_taken_over(kind: str) -> None:
+def test_a_right_drafter_stays_right_after_a_prefix_that_was_taken_over(kind: str) -> None:
     harness = EngineHarness(TABLE, drafter_of(kind), num_draft_tokens=4, num_slots=3)
     result = harness.run([ask(str(i), (*STEM[: 50 + i], 9), max_tokens=20) for i in range(6)])
     for answer in result.values():

@@ -98,7 +98,7 @@ def test_what_people_write_is_no_turn(vocabulary: LlamaVocabulary) -> None:
     assert QUESTION in b"".join(map(vocabulary.piece, tokens)).decode()
 
 
-def test_nor_is_what_stands_beside_an_image(tmp_path: Path) -> None:
+def test_nor_is_what_stands_next_to_an_image(tmp_path: Path) -> None:
     """libmtmd reads such a prompt."""
     target, projector = write_pair(tmp_path, "seeing", replace(PAIRS["phi4"], marks=("<|start|>", "<|call|>")))
     engine = real_engine(target, projector=projector, n_ctx=1024)
@@ -127,7 +127,7 @@ def test_an_answer_on_its_channel_is_text(engine: Engine, vocabulary: LlamaVocab
     assert len(result.tokens) > len("<final>") + len("Who?")  # its header, which is not shown
 
 
-def test_calls_are_told(engine: Engine, vocabulary: LlamaVocabulary) -> None:
+def test_calls_are_reported(engine: Engine, vocabulary: LlamaVocabulary) -> None:
     look = Tool("look_up", "finds a thing", json.dumps(ENUM))
     result = run_request(
         engine, vocabulary, tools=(look,), tool_choice=ToolChoice(use=ToolUse.REQUIRED, parallel=False)

@@ -94,7 +94,7 @@ def test_a_row_proposes_what_it_would_alone(head: LlamaHeadContext, slots: list[
 
 
 @pytest.mark.parametrize("norms", [HeadNorms(), HeadNorms(tap_eps=1e-3)])
-def test_rows_are_encoded_the_same_along_with_the_decode_behind_it_and_from_copies(
+def test_rows_are_encoded_the_same_along_with_the_decode_after_it_and_from_copies(
     models: tuple[LlamaModel, LlamaModel], norms: HeadNorms
 ) -> None:
     context = LlamaContext(models[0], PARAMS, taps=(1, 2, 3))
@@ -184,7 +184,7 @@ def test_levels_go_on_as_long_as_all_rows_are_sure(head: LlamaHeadContext, slots
         np.testing.assert_array_equal([floats(one) for one in said.states], [floats(one) for one in state])
 
 
-def test_no_level_is_added_behind_the_end_of_an_answer(
+def test_no_level_is_added_after_the_end_of_an_answer(
     models: tuple[LlamaModel, LlamaModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def drafted() -> list[int]:

@@ -160,7 +160,7 @@ def test_drafted_texts_are_the_plain_ones(living: Path, num_slots: int, spec: Sp
     engine.close()
 
 
-def test_a_conversation_goes_on_behind_a_draft_that_was_taken_back(living: Path) -> None:
+def test_a_conversation_goes_on_after_a_draft_that_was_taken_back(living: Path) -> None:
     request = ask("first", PROMPT, max_tokens=30)
     first = fresh_text(living, request)
     engine = drafting(living, [request], {"first": first}, spec=fixed_spec(8))

@@ -146,7 +146,7 @@ def test_what_an_image_is_worth_to_copy_are_its_rows() -> None:
     assert result["1"].tokens == plain(requests[1]).tokens
 
 
-def test_rows_that_were_used_again_are_counted_as_they_are_told() -> None:
+def test_rows_that_were_used_again_are_counted_as_they_are_reported() -> None:
     harness = harness_of()
     first, second = (asked(name, message("see", (1, WIDE))) for name in "ab")
     result = [harness.run([request])[request.id].started for request in (first, second)]

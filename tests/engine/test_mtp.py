@@ -253,7 +253,7 @@ def test_a_layer_in_a_file_of_its_own_drafts(tmp_path: Path) -> None:
         real_engine(alone)
 
 
-def test_what_the_layer_takes_is_told_apart_from_the_target(tmp_path: Path) -> None:
+def test_what_the_layer_takes_is_distinguished_from_the_target(tmp_path: Path) -> None:
     whole = read_header(write_mtp(tmp_path / "whole.gguf"))
     trunk = read_header(write_mtp(tmp_path / "t.gguf", part="trunk"))
     alone = read_header(write_mtp(tmp_path / "alone.gguf", part="layer"))

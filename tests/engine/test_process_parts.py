@@ -66,7 +66,7 @@ def test_messages_pass_unchanged(message: object) -> None:
     assert through_a_pipe(message) == message
 
 
-def test_no_field_of_a_piece_is_left_behind() -> None:
+def test_no_field_of_a_piece_is_left_after() -> None:
     """They are packed by hand."""
     piece = TextPiece(1, "ä", True, SAMPLED, "hm", (CallPart(0, '{"a"', "id", "f"), CallPart(0, ": 1}")))
     assert all(value != TextPiece._field_defaults.get(name) for name, value in piece._asdict().items())
@@ -127,7 +127,7 @@ def test_sending_to_a_closed_channel_is_a_broken_pipe() -> None:
         ),
     ],
 )
-def test_an_ending_is_told_with_the_lines_that_matter(ending: ExitReason, message: str) -> None:
+def test_an_ending_is_reported_with_the_lines_that_matter(ending: ExitReason, message: str) -> None:
     assert ending.error().message == message
     assert ending.error().hint
 
@@ -262,7 +262,7 @@ def test_the_child_runs_this_copy_of_ours_even_from_its_own_folder(monkeypatch: 
         assert _environment()["PYTHONPATH"].split(os.pathsep) == ["/stray", root, "/other copy"]
 
 
-def test_the_child_asks_for_huge_pages_beside_what_people_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_child_asks_for_huge_pages_next_to_what_people_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     monkeypatch.setenv("GOMP_SPINCOUNT", "7")
     assert _environment()["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
@@ -271,7 +271,7 @@ def test_the_child_asks_for_huge_pages_beside_what_people_said(monkeypatch: pyte
     assert _environment()["GLIBC_TUNABLES"] == "glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1"
 
 
-def test_progress_is_told_where_it_moves_or_something_else_goes_on() -> None:
+def test_progress_is_reported_where_it_moves_or_something_else_goes_on() -> None:
     written = BytesIO()
     progress = _ProgressFilter(Channel(BytesIO(), written))
     steps = [(0.0, "f", ""), (0.001, "f", ""), (0.5, "f", ""), (1.0, "f", ""), (1.0, "f", ""), (1.0, "f", "the GPU")]

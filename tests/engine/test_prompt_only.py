@@ -47,14 +47,14 @@ def test_a_prompt_is_read_for_who_asks_next(draft: bool) -> None:
     assert harness.engine.miscounted_slots() == []
 
 
-def test_nothing_is_said_beside_an_answer_either() -> None:
+def test_nothing_is_said_next_to_an_answer_either() -> None:
     harness = EngineHarness(TABLE, NoDrafter(), num_slots=2)
     result = harness.run([ask("long"), ask("none", max_tokens=0)])
     assert (len(result["long"].tokens), result["none"].tokens) == (20, [])
 
 
 @pytest.mark.parametrize("counted", [True, False])
-def test_what_the_model_is_given_is_told_first(counted: bool) -> None:
+def test_what_the_model_is_given_is_reported_first(counted: bool) -> None:
     params = SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True)
     asked = ChatRequest(id="a", mixed=Mixed(("ab", 0, 3)), params=params, is_counted=counted, tells_prompt=True)
     first, second, *_, last = events(EngineHarness(TABLE, NoDrafter()), asked)

@@ -54,7 +54,7 @@ def model(files: Path) -> Iterator[LlamaModel]:
 
 @pytest.mark.parametrize(("kv_type", "flash"), [*((kv_type, "auto") for kv_type in TOLERANCES), ("f16", "off")])
 @pytest.mark.parametrize("unified", [False, True])
-def test_logits_behind_a_copied_prefix_are_those_behind_a_computed_one(
+def test_logits_after_a_copied_prefix_are_those_after_a_computed_one(
     model: LlamaModel, kv_type: str, unified: bool, flash: str
 ) -> None:
     params = ContextParams(n_ctx=256, num_sequences=4, unified=unified, n_batch=256, kv_type=kv_type, flash_attn=flash)
@@ -112,7 +112,7 @@ def run(engine: Engine, asked: list[ChatRequest], cancel_at: dict[str, int]) -> 
 
 @pytest.mark.parametrize("kind", DRAFTS)
 @pytest.mark.parametrize(("slots", "unified"), [(2, True), (2, False), (4, None), (7, None)])
-def test_texts_behind_copied_prefixes_are_the_plain_texts(
+def test_texts_after_copied_prefixes_are_the_plain_texts(
     files: Path, kind: str, slots: int, unified: bool | None
 ) -> None:
     rng = random.Random(slots)

@@ -146,7 +146,7 @@ def test_images_that_a_cache_holds_are_used_again(folder: Path, kind: str) -> No
 
 @pytest.mark.parametrize("behind", [3, 0, -2])
 @pytest.mark.parametrize("draft", ["plain", "head"])
-def test_a_changed_conversation_goes_on_behind_an_image(folder: Path, draft: str, behind: int) -> None:
+def test_a_changed_conversation_goes_on_after_an_image(folder: Path, draft: str, behind: int) -> None:
     """Of recurrent state there is what was saved. With M-RoPE an image of 192 rows takes 16 positions; and one may
     stand where the state would be saved."""
     engine = engine_of(folder, "qwen35", draft)
@@ -207,7 +207,7 @@ def test_a_projector_of_another_model_is_refused(folder: Path, target: str, proj
         real_engine(folder / f"{target}.gguf", projector=folder / f"{projector}.gguf", is_projector_required=True)
 
 
-def test_what_merely_lies_beside_a_model_does_not_keep_it_from_loading(folder: Path) -> None:
+def test_what_merely_lies_next_to_a_model_does_not_keep_it_from_loading(folder: Path) -> None:
     engine = real_engine(folder / "phi4.gguf", projector=folder / "mmproj-idefics3.gguf")
     assert not engine.info.sees_images
     (note,) = [note for note in engine.info.notes if note.startswith("no images: ")]

@@ -79,7 +79,7 @@ def test_tokens_to_fill_in_are_found_where_the_vocabulary_has_them(tmp_path: Pat
     assert drive(engine, [alike])["alike"].tokens == result["spelled"].tokens
 
 
-def test_gaps_in_code_are_told_with_the_tokens_of_the_vocabulary(tmp_path: Path) -> None:
+def test_gaps_in_code_are_reported_with_the_tokens_of_the_vocabulary(tmp_path: Path) -> None:
     shape = TargetShape(n_vocab=320, controls=(*FIM, "<|repo_name|>", "<|file_sep|>"))
     engine = build(plan_of(write_target(tmp_path / "fim.gguf", shape)), lambda _: None)
     gap = Infill(("def f(",), (")\n",), (("a.py", "import b\n"),), "x")

@@ -239,7 +239,7 @@ def test_the_text_just_before_is_there_again(uncut: tuple[str, Path]) -> None:
     plain.close()
 
 
-def test_states_beside_windows_are_those_that_were_saved(tmp_path: Path) -> None:
+def test_states_next_to_windows_are_those_that_were_saved(tmp_path: Path) -> None:
     target = write_runnable(tmp_path / "model.gguf", "qwen35")
     engine, plain = uncut_engine(("qwen35", target)), real_engine(target, n_ctx=512)
     engine._scheduler._prefix_cache.swap = HostSwap(2**26, min_rows=30, has_windows=True)

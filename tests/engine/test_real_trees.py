@@ -106,7 +106,7 @@ def test_every_path_of_a_tree_says_what_the_chain_says(context: LlamaContext, dr
 
 
 @pytest.mark.parametrize("draft", [COMB, BUSHY], ids=["comb", "bushy"])
-def test_behind_any_accepted_path_the_text_goes_on_as_if_there_had_been_no_tree(
+def test_after_any_accepted_path_the_text_goes_on_as_if_there_had_been_no_tree(
     context: LlamaContext, kv_type: str, draft: Draft
 ) -> None:
     """Tree after tree in one slot, their paths as chains in the other; branches hold nothing else."""

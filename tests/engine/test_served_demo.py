@@ -53,7 +53,7 @@ def test_an_answer_bound_to_a_schema_fits_it(demo: Server) -> None:
         assert answer.choices[0].finish_reason == "stop"
 
 
-def test_the_family_of_the_model_is_told(demo: Server) -> None:
+def test_the_family_of_the_model_is_reported(demo: Server) -> None:
     result = demo.http.post("/api/show", json={"model": "demo"}).json()
     assert result["details"]["family"] == result["model_info"]["general.architecture"] == "llama"
 
@@ -88,7 +88,7 @@ def test_the_next_turn_of_a_chat_reads_only_what_is_new(demo: Server) -> None:
     assert (again.usage.prompt_tokens_details.cached_tokens or 0) >= (first.usage.prompt_tokens if first.usage else 99)
 
 
-def test_a_stop_sequence_is_told_to_anthropics_client(demo: Server) -> None:
+def test_a_stop_sequence_is_reported_to_anthropics_client(demo: Server) -> None:
     answer = demo.anthropic().messages.create(
         model="demo", max_tokens=60, messages=QUESTION, stop_sequences=["average"]
     )

@@ -110,7 +110,7 @@ def states(harness: EngineHarness, request_id: str, switches: dict[int, Spec]) -
     return seen
 
 
-def test_a_switch_is_told_to_every_answer_that_it_changes() -> None:
+def test_a_switch_is_reported_to_every_answer_that_it_changes() -> None:
     harness = harness_of(2, fixed_spec(4))
     harness.engine.submit(asked("wishless", (1, 2, 3)))
     harness.engine.submit(asked("wishes", (4, 5, 6), fixed_spec(3)))
@@ -120,7 +120,7 @@ def test_a_switch_is_told_to_every_answer_that_it_changes() -> None:
     assert states(harness, "again", {3: OFF}) == [("on", "begun"), ("on", "finished")]
 
 
-def test_who_waits_for_anothers_prefix_is_told_when_it_starts() -> None:
+def test_who_waits_for_anothers_prefix_is_reported_when_it_starts() -> None:
     harness = harness_of(2)
     prompt = tuple(range(1, 24)) * 4  # more than one step reads
     harness.engine.submit(asked("reads", prompt))

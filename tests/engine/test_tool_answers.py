@@ -135,7 +135,7 @@ def test_a_call_cut_short_is_no_call_and_no_text() -> None:
 
 
 @pytest.mark.parametrize(("max_tokens", "arguments"), [(3, '{"a"'), (4, '{"a": 1')])
-def test_what_was_told_of_a_call_stays_told_when_it_is_cut_short(max_tokens: int, arguments: str) -> None:
+def test_what_was_sent_of_a_call_stays_valid_when_it_is_cut_short(max_tokens: int, arguments: str) -> None:
     result = run_request(says("ghklm", params=replace(GREEDY, max_tokens=max_tokens)))
     assert (result.text, ending(result)) == ("", "length")
     assert [(call.name, call.arguments) for call in result.calls] == [("f", arguments)]
@@ -148,7 +148,7 @@ def test_a_call_whose_end_the_model_forgot_is_whole() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 4])
-def test_a_call_is_told_while_it_is_written(length: int) -> None:
+def test_a_call_is_reported_while_it_is_written(length: int) -> None:
     engine = engine_of(length)
     engine.submit(says("ghklmj"))
     result = []
@@ -164,7 +164,7 @@ def test_stop_strings_do_not_count_in_thoughts_and_calls() -> None:
     assert (result.reasoning, len(result.calls), result.text, ending(result)) == ("hm", 1, "Ye", "tool_calls")
 
 
-def test_a_stop_string_does_not_go_on_behind_a_call() -> None:
+def test_a_stop_string_does_not_go_on_after_a_call() -> None:
     result = run_request(says("eghijf", params=replace(GREEDY, stop=("s.",))))
     assert (result.text, len(result.calls), ending(result)) == ("Yes.", 1, "tool_calls")
 
@@ -177,7 +177,7 @@ def test_a_call_at_the_end_of_a_thought_counts_where_the_model_itself_has_ended(
     assert (cut.calls, ending(cut)) == ([], "length")
 
 
-def test_a_limit_behind_a_call_is_still_a_limit() -> None:
+def test_a_limit_after_a_call_is_still_a_limit() -> None:
     result = run_request(says(CALL + "efef", params=replace(GREEDY, max_tokens=5)))
     assert (len(result.calls), result.text, ending(result)) == (1, "Yes", "length")
 

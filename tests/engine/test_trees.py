@@ -108,7 +108,7 @@ def test_cancels_and_reuse_change_nothing(data: st.DataObject) -> None:
     check_cells(harness)
 
 
-def test_a_decode_without_room_leaves_nothing_behind() -> None:
+def test_a_decode_without_room_leaves_nothing_after() -> None:
     harness = harness_of("second", num_slots=2)
     harness.context.refused = {6}
     asked = [request(str(i), (5, 6, 7 + i), ignore_eos=True) for i in range(4)]

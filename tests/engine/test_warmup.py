@@ -69,7 +69,7 @@ def test_nothing_of_it_is_left(engines: tuple[Engine, Engine]) -> None:
     assert {name: one.tokens for name, one in answers[0].items()} == {n: one.tokens for n, one in answers[1].items()}
 
 
-def test_a_head_and_a_draft_model_run_every_size_and_one_row_behind_it(
+def test_a_head_and_a_draft_model_run_every_size_and_one_row_after_it(
     files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[int] = []  # rows

@@ -85,7 +85,7 @@ def test_all_that_ran_together_break_together(mortal: Server) -> None:
     mortal.wait_until_idle()
 
 
-def test_while_it_restarts_the_state_is_told_and_questions_wait() -> None:
+def test_while_it_restarts_the_state_is_reported_and_questions_wait() -> None:
     slow = RestartPolicy(first_delay_s=0.6, max_delay_s=0.6)
     with served(directed(restart=slow)) as server:
         server.ask("kill")
@@ -118,7 +118,7 @@ def test_a_request_that_crashed_the_engine_twice_is_refused_by_name(mortal: Serv
     assert mortal.snapshot()["restarts"] == 2
 
 
-def test_an_engine_that_is_away_is_told_by_every_route() -> None:
+def test_an_engine_that_is_away_is_reported_by_every_route() -> None:
     """Not loaded, restarting, and why; no path of a report."""
     away = RestartPolicy(max_crashes=1, num_retries=9, retry_s=600, max_retry_s=600)
     with served(directed(restart=away)) as server:
@@ -247,7 +247,7 @@ def test_while_it_drains_nothing_new_is_taken(mortal: Server) -> None:
     assert mortal.http.get("/v1/events").text == ""
 
 
-def test_a_load_that_fails_at_the_start_is_told() -> None:
+def test_a_load_that_fails_at_the_start_is_reported() -> None:
     setup = directed(plans={"bad": plan("broken")}, waits=False)
     with served(setup) as server:
         wait_until(lambda: server.serving.state == "failed", "the load has failed")

@@ -96,7 +96,7 @@ def test_an_output_of_any_shape_is_read(actor: Server, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", TEXTS)
-def test_what_others_did_by_themselves_is_told_as_a_text(actor: Server, kind: str) -> None:
+def test_what_others_did_by_themselves_is_reported_as_a_text(actor: Server, kind: str) -> None:
     item, read = TEXTS[kind]
     (message,) = seen(actor, {"type": kind, "id": "x", "status": "completed", **item})
     assert message["role"] == "assistant" and message["content"].startswith(f"[{kind}: ")
@@ -130,7 +130,7 @@ def test_a_custom_tool_s_call_in_a_chat_is_one_of_a_function(actor: Server) -> N
     assert (reply["name"], json.loads(reply["arguments"])) == ("apply_patch", {"input": "*** Begin"})
 
 
-def test_what_anthropic_s_own_tools_did_is_told_as_a_text(actor: Server) -> None:
+def test_what_anthropic_s_own_tools_did_is_reported_as_a_text(actor: Server) -> None:
     result = {"type": "web_search_result", "title": "Owls", "url": "https://example.com", "encrypted_content": "gAAAA"}
     said = [
         {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "owls"}},
@@ -150,7 +150,7 @@ def test_what_anthropic_s_own_tools_did_is_told_as_a_text(actor: Server) -> None
     assert '"query": "owls"' in content and "Owls are birds." in content and "gAAAA" not in content
 
 
-def test_blocks_of_searches_and_compactions_are_told_as_texts(actor: Server) -> None:
+def test_blocks_of_searches_and_compactions_are_reported_as_texts(actor: Server) -> None:
     found = {"type": "search_result", "source": "https://example.com", "title": "Owls", "content": [{"type": "text"}]}
     kept = {"type": "compaction", "content": "We spoke of birds."}
     for role, block, read in (("assistant", kept, "We spoke of birds."), ("user", found, "https://example.com")):

@@ -141,7 +141,7 @@ def test_a_result_s_failure_is_said_before_its_images(seer: Server) -> None:
     assert read(messages[1]) == ("Error: ", [(FIRST, 7)])
 
 
-def test_results_with_images_stand_before_what_is_said_beside_them(seer: Server) -> None:
+def test_results_with_images_stand_before_what_is_said_next_to_them(seer: Server) -> None:
     turn = answered([block(FIRST), text("a")])
     turn["content"] += [text("b"), block(SECOND)]
     messages = seen(seer, MESSAGES, [used("a"), turn])
@@ -186,7 +186,7 @@ def test_a_response_is_remembered_with_its_images(seer: Server) -> None:
     assert read(json.loads(second.output_text)["messages"][0]) == ("see ", [(FIRST, 4)])
 
 
-def test_a_response_with_more_than_is_remembered_is_told_and_forgotten(seer: Server) -> None:
+def test_a_response_with_more_than_is_remembered_is_reported_and_forgotten(seer: Server) -> None:
     responses = seer.openai().responses
     asked: Any = [user([input_part(bytes(8 * 2**20))]), user("say well")]
     first = responses.create(model="", input=asked)
@@ -341,7 +341,7 @@ def test_a_blind_model_is_shown_nothing(actor: Server, path: str, said: list[Any
     actor.wait_until_idle()
 
 
-def test_clients_of_anthropic_and_ollama_are_told_so_too(actor: Server) -> None:
+def test_clients_of_anthropic_and_ollama_are_notified_too(actor: Server) -> None:
     turns: Any = [user([text("see "), block(FIRST)])]
     ask_messages = actor.anthropic().messages
     for asking in (ask_messages.count_tokens, lambda **asked: ask_messages.create(max_tokens=9, **asked)):

@@ -128,7 +128,7 @@ def test_who_has_no_key_and_sends_on_sees_that() -> None:
         assert read_answer(sock).status == 401
 
 
-def test_chunks_that_are_too_many_are_told_so(actor: Server) -> None:
+def test_chunks_that_are_too_many_are_reported(actor: Server) -> None:
     with connected(actor.port) as sock:
         sock.sendall(request("/v1/chat/completions", b"", "Transfer-Encoding: chunked"))
         for _ in range(200):
@@ -141,7 +141,7 @@ def test_a_client_of_httpx_sees_413(actor: Server) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
 
 
-def test_what_is_dropped_behind_an_answer_is_bounded(actor: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_dropped_after_an_answer_is_bounded(actor: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lingering_close, "MAX_DROPPED_BYTES", 2**20)
     with connected(actor.port) as sock:
         sock.sendall(request("/v1/completions", b"", "Content-Length: 99999999"))
@@ -151,7 +151,7 @@ def test_what_is_dropped_behind_an_answer_is_bounded(actor: Server, monkeypatch:
     assert is_well(actor)
 
 
-def test_who_never_ends_behind_an_answer_is_hung_up_on(actor: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_never_ends_after_an_answer_is_hung_up_on(actor: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lingering_close, "LINGER_S", 0.3)
     with connected(actor.port) as sock:
         sock.sendall(request("/v1/completions", b"", "Content-Length: 99999999"))
@@ -236,7 +236,7 @@ def test_a_body_that_is_shorter_than_said(actor: Server) -> None:
     assert is_well(actor)
 
 
-def test_what_is_behind_a_body_is_another_request(actor: Server) -> None:
+def test_what_is_after_a_body_is_another_request(actor: Server) -> None:
     with connected(actor.port) as sock:
         sock.sendall(CHAT + b"garbage\r\n\r\n")
         assert read_answer(sock).status == 200
@@ -279,7 +279,7 @@ FOREVER = json.dumps({"messages": [{"role": "user", "content": "forever"}]}).enc
     ],
     ids=["plain", "h2c", "an end of line", "h2c and an end of line", "more requests", "websocket and another"],
 )
-def test_who_hangs_up_is_noticed_whatever_was_sent_behind_the_request(
+def test_who_hangs_up_is_noticed_whatever_was_sent_after_the_request(
     actor: Server, headers: tuple[str, ...], then: bytes
 ) -> None:
     with connected(actor.port) as sock:

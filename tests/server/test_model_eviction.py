@@ -28,7 +28,7 @@ def keep_at_most(count: int) -> ChooseVictims:
     return lambda name, others: others[: max(len(others) + 1 - count, 0)]
 
 
-def test_models_stay_beside_each_other_where_there_is_room() -> None:
+def test_models_stay_next_to_each_other_where_there_is_room() -> None:
     async def test(loader: ScriptedLoader, models: ModelManager) -> None:
         for name in ("a", "b", "a", "c", "b"):
             assert await use(models, name) == name
@@ -372,7 +372,7 @@ def pair() -> Any:
         yield server
 
 
-def test_both_are_told_as_loaded(pair: Server) -> None:
+def test_both_are_reported_as_loaded(pair: Server) -> None:
     assert [model.model_extra["loaded"] for model in pair.openai().models.list() if model.model_extra] == [True, True]
     assert [card["name"] for card in pair.http.get("/api/ps").json()["models"]] == ["one:latest", "two:latest"]
     assert [row["name"] for row in pair.snapshot()["loaded"]] == ["one", "two"]

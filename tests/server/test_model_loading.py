@@ -254,7 +254,7 @@ def asked(server: Server, model: str, script: str = "say x") -> Future[Any]:
     return ThreadPoolExecutor(1).submit(server.ask, script, model=model)
 
 
-def test_models_are_listed_and_told(pool: tuple[Server, Path]) -> None:
+def test_models_are_listed_and_reported(pool: tuple[Server, Path]) -> None:
     server, _ = pool
     listed = {model.id: model.model_extra for model in server.openai().models.list()}
     assert list(listed) == ["one", "two", "bad", "slow"]
@@ -264,7 +264,7 @@ def test_models_are_listed_and_told(pool: tuple[Server, Path]) -> None:
     assert (reply.id, reply.model_extra and reply.model_extra["max_model_len"]) == ("two", 4096)
 
 
-def test_aliases_are_listed_told_and_answered() -> None:
+def test_aliases_are_listed_reported_and_answered() -> None:
     with served(directed("./one.gguf", "two", aliases=("gpt-4o", "*"))) as server:
         listed = {model.id: (model.model_extra or {})["loaded"] for model in server.openai().models.list()}
         assert listed == {"one.gguf": True, "two": False, "gpt-4o": True}
@@ -318,7 +318,7 @@ def test_who_hangs_up_during_a_load_leaks_nothing(pool: tuple[Server, Path]) -> 
     assert [client.state for client in server.clients] == ["closed", "closed", "ready"]
 
 
-def test_an_idle_model_is_unloaded_behind_the_server() -> None:
+def test_an_idle_model_is_unloaded_while_the_server_runs() -> None:
     with served(directed(idle_s=0.01)) as server:
         time.sleep(0.02)
         assert server.loop is not None

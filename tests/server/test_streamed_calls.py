@@ -85,7 +85,7 @@ def test_responses_fill_an_item_piece_by_piece(actor: Server) -> None:
     assert list(deltas.values()) == [event.arguments for event in done] == ['{"city": "Rome"}', '{"of": "day"}']
 
 
-def test_a_call_that_was_cut_short_is_told_as_far_as_it_came(actor: Server) -> None:
+def test_a_call_that_was_cut_short_is_reported_as_far_as_it_came(actor: Server) -> None:
     ask = actor.openai()
     with pytest.raises(openai.LengthFinishReasonError) as streamed:  # the helper's way to say so
         _streamed(actor, CUT)

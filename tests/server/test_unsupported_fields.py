@@ -88,7 +88,7 @@ def is_blamed(reply: Any, parameter: str) -> bool:
         ("system", "beside raw no system", "beside raw no system"),
     ],
 )
-def test_a_text_without_a_field_beside_it_names_the_field(parameter: str, message: str, placed: str) -> None:
+def test_a_text_without_a_field_next_to_it_names_the_field(parameter: str, message: str, placed: str) -> None:
     problem = Problem(400, message, parameter=parameter)
     assert problem.ollama_body() == {"error": placed}
     assert problem.anthropic_body() == {"type": "error", "error": {"type": problem.type, "message": placed}}

@@ -209,7 +209,7 @@ def num_accepted(room: Room, one: TrainingConversation, root: int) -> int:
     return verdict.num_accepted
 
 
-def test_what_a_lesson_holds(room: Room) -> None:
+def test_what_a_batch_holds(room: Room) -> None:
     batch_of = room.batch_of(CONVERSATIONS)
     assert batch_of.lengths.tolist() == [29, 1, 6, 15]
     assert batch_of.starts.tolist() == [4, 8, 0, 29]

@@ -119,7 +119,7 @@ def test_every_form_drafts_the_same(form: str, targets: dict[str, Path], tmp_pat
 
 @pytest.mark.parametrize("name", ["llama tied", "qwen3"])
 @pytest.mark.parametrize("form", ["EAGLE-3.1", "a lent output"])
-def test_beside_every_target(form: str, name: str, targets: dict[str, Path], tmp_path: Path) -> None:
+def test_next_to_every_target(form: str, name: str, targets: dict[str, Path], tmp_path: Path) -> None:
     check_same(FORMS[form], targets[name], tmp_path)
 
 

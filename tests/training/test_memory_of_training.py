@@ -117,7 +117,7 @@ def test_a_step_whose_loss_is_no_number_changes_nothing(bad: float, tmp_path: Pa
     assert torch.isfinite(run.objective.matrix).all() and not torch.equal(run.objective.matrix, torch.ones(2, 2))
 
 
-def test_one_bad_step_is_told_and_many_on_end_are_the_end(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_one_bad_step_is_reported_and_many_end_the_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     bad_steps = {3}
     run = run_of(lambda stage, step: [torch.full((2, 2), math.nan if step in bad_steps else 1.0)], tmp_path)
     with TrainingProgress("test") as progress:
@@ -303,7 +303,7 @@ def test_memory_that_a_gpu_shares_is_counted_once_for_both() -> None:
     check_memory(NEED, HELD, (FreeMemory(RAM, 15 * GIB), FreeMemory("CUDA0", 15 * GIB, in_ram=True)), "cuda")
 
 
-def test_the_disk_holds_a_state_beside_the_one_before(tmp_path: Path) -> None:
+def test_the_disk_holds_a_state_next_to_the_one_before(tmp_path: Path) -> None:
     check_disk(NEED, tmp_path, 8 * GIB)
     with pytest.raises(ResourceError, match=r"need 8.0 GiB, but only 7.0 GiB are free"):
         check_disk(NEED, tmp_path, 7 * GIB)
@@ -351,7 +351,7 @@ def learned(source: HeadSource, folder: Path) -> TrainedHead:
     )
 
 
-def test_a_study_beside_a_wide_target_reads_one_conversation_at_a_time_and_can_be_repeated(
+def test_a_training_run_with_a_wide_target_reads_one_conversation_at_a_time_and_can_be_repeated(
     source: HeadSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trainer, "MAX_PART_VALUES", 1)

@@ -176,7 +176,7 @@ def cut(whole: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [cut, lambda whole: b"", lambda whole: b"PK" + whole[:99]])
-def test_a_damaged_checkpoint_is_told(damage: Callable[[bytes], bytes], shards: Shards, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_reported(damage: Callable[[bytes], bytes], shards: Shards, tmp_path: Path) -> None:
     run = run_of(small_target(), shards, tmp_path / "state")
     save_checkpoint(run.checkpoint, run.objective.trained, make_optimizers(run.objective.trained, run.recipe), done=4)
     run.checkpoint.write_bytes(damage(run.checkpoint.read_bytes()))
@@ -185,7 +185,7 @@ def test_a_damaged_checkpoint_is_told(damage: Callable[[bytes], bytes], shards: 
     assert f"rm {run.checkpoint}" in raised.value.hint
 
 
-def test_the_checkpoint_of_another_head_is_told(shards: Shards, tmp_path: Path) -> None:
+def test_the_checkpoint_of_another_head_is_reported(shards: Shards, tmp_path: Path) -> None:
     other = LlamaTarget(
         TargetShape(vocab=300, width=32, num_layers=4, num_heads=1, num_kv_heads=1, head_size=32, ffn=96)
     )

@@ -72,7 +72,7 @@ def folder_for_a_file(folder: Path) -> None:
         (folder_for_a_file, ResourceError, "cannot write"),
     ],
 )
-def test_a_folder_that_cannot_be_used_is_told(
+def test_a_folder_that_cannot_be_used_is_reported(
     made: Callable[[Path], None], kind: type[EagleLocalError], says: str, folder: Path
 ) -> None:
     made(folder)
@@ -101,7 +101,7 @@ def test_rm_leaves_what_people_put_there(folder: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["mine.txt"]
 
 
-def test_an_answer_that_the_disk_does_not_hold_is_told_and_those_before_are_whole(folder: Path) -> None:
+def test_an_answer_that_the_disk_does_not_hold_is_reported_and_those_before_are_whole(folder: Path) -> None:
     """The limit on a file's size stands for the disk."""
     requests = [ChatRequest(id="", text=f"question {number}") for number in range(40)]
     client = CannedClient(lambda request: ((1, 2, 3), tuple(range(20))), block_size=1, num_questions=40)

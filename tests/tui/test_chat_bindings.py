@@ -254,7 +254,7 @@ def test_tab_completes_a_command(tmp_path: Path) -> None:
     play(ChatHarness(tmp_path), scenario)
 
 
-def test_commands_are_told_while_they_are_typed(tmp_path: Path) -> None:
+def test_commands_are_reported_while_they_are_typed(tmp_path: Path) -> None:
     async def scenario(person: ChatObserver) -> None:
         await person.type("/")
         await person.sees("/help /stats /spec")
@@ -376,7 +376,7 @@ def test_what_the_mouse_marks_is_copied(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("times", "copied"), [(2, "größer,"), (3, "🎉🎉 日本 größer, weiß")])
-def test_clicks_mark_a_word_or_a_line_also_behind_wide_characters(tmp_path: Path, times: int, copied: str) -> None:
+def test_clicks_mark_a_word_or_a_line_also_after_wide_characters(tmp_path: Path, times: int, copied: str) -> None:
     stage = ChatHarness(tmp_path, scripts=(says("🎉🎉 日本 größer, weiß\n\nmore"),))
 
     async def scenario(person: ChatObserver) -> None:
@@ -610,7 +610,7 @@ def test_the_palette_has_everything_by_name(tmp_path: Path) -> None:
     play(ChatHarness(tmp_path), scenario)
 
 
-def test_every_key_is_told_by_help() -> None:
+def test_every_key_is_listed_by_help() -> None:
     bindings = [binding for binding in (*ChatApp.BINDINGS, *PromptInput.BINDINGS) if isinstance(binding, Binding)]
     mentioned = {key.strip().replace("page ", "page") for keys in CHAT_KEYS for key in keys.split(",")}
     mentioned |= {

@@ -69,7 +69,7 @@ def test_ctrl_z_gives_the_shell_back_and_fg_the_whole_screen(
     terminal.press("C-q")
 
 
-def test_to_be_told_to_go_on_changes_nothing(terminal: tmux.TmuxScreen, environ: dict[str, str]) -> None:
+def test_to_be_asked_to_continue_changes_nothing(terminal: tmux.TmuxScreen, environ: dict[str, str]) -> None:
     """Each SIGCONT began to read the keys in one thread more."""
     terminal.start(CHAT, environ)
     terminal.sees("context", "ready")

@@ -125,7 +125,7 @@ def test_the_engine_is_looked_at_after_every_answer_however_short(tmp_path: Path
     play(stage, scenario)
 
 
-def test_a_joined_server_that_goes_and_comes_back_is_told_of(tmp_path: Path) -> None:
+def test_a_joined_server_that_goes_and_comes_back_is_reported(tmp_path: Path) -> None:
     stage = ChatHarness(tmp_path)
 
     async def scenario(person: ChatObserver) -> None:
@@ -341,7 +341,7 @@ def test_what_is_in_view_stays_however_much_was_looked_at(tmp_path: Path) -> Non
     play(stage, scenario)
 
 
-def test_what_is_said_beside_an_answer_stands_above_what_grows(tmp_path: Path) -> None:
+def test_what_is_said_next_to_an_answer_stands_above_what_grows(tmp_path: Path) -> None:
     stage = ChatHarness(tmp_path, scripts=(Script(("half", " an answer"), hangs=True), says("whole")))
 
     async def scenario(person: ChatObserver) -> None:
@@ -380,7 +380,7 @@ def test_resizing_during_a_stream_shows_the_same_words(tmp_path: Path) -> None:
     play(stage, scenario)
 
 
-def test_the_panel_stands_beside_or_below_and_can_be_sent_away(tmp_path: Path) -> None:
+def test_the_panel_stands_next_to_or_below_and_can_be_sent_away(tmp_path: Path) -> None:
     stage = ChatHarness(tmp_path, size=(120, 40))
 
     async def scenario(person: ChatObserver) -> None:

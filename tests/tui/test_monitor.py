@@ -199,7 +199,7 @@ def test_drafting_is_switched(key: str, spec: object) -> None:
 
 
 @pytest.mark.parametrize("key", ["c", "d"])
-def test_a_server_that_cannot_be_told_anything_is_not(key: str) -> None:
+def test_a_server_that_cannot_be_configured_is_not(key: str) -> None:
     async def run() -> None:
         app, watch = monitor()
         row = busy().requests

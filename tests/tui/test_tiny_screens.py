@@ -73,7 +73,7 @@ def test_panels_and_tables_fit_any_size(glyphs: object) -> None:
         format_snapshot(scene, max(width, 1), glyphs)  # type: ignore[arg-type]
 
 
-def test_what_a_tiny_terminal_is_told_fits_it() -> None:
+def test_what_a_tiny_terminal_is_sent_fits_it() -> None:
     for width, height in TINY:
         shown = format_too_small(Size(width, height)).split("\x1b[H")[1].split("\r\n")
         assert len(shown) <= height and all(0 < len(row) <= width for row in shown)

@@ -123,7 +123,7 @@ def test_what_is_asked_reaches_the_engine(actor: Server) -> None:
 
 
 @pytest.mark.parametrize("thinking", [None, {"type": "disabled"}])
-def test_thoughts_that_were_not_asked_for_are_neither_wanted_nor_told(actor: Server, thinking: Any) -> None:
+def test_thoughts_that_were_not_asked_for_are_neither_wanted_nor_reported(actor: Server, thinking: Any) -> None:
     asked: dict[str, Any] = {"thinking": thinking} if thinking else {}
     assert dict(seen(actor, **asked)["template_values"]) == {"enable_thinking": "false"}
     asked |= {"model": "", "max_tokens": 50, "messages": run_script("think It is far.\nsay Yes.")}
@@ -141,7 +141,7 @@ def test_thoughts_that_are_asked_for_are_wanted(actor: Server, kind: str) -> Non
     assert dict(seen(actor, thinking=given)["template_values"]) == {"enable_thinking": "true"}
 
 
-def test_thoughts_may_be_thought_and_not_told(actor: Server) -> None:
+def test_thoughts_may_be_thought_and_not_reported(actor: Server) -> None:
     thinking: Any = {"type": "adaptive", "display": "omitted"}
     assert dict(seen(actor, thinking=thinking)["template_values"]) == {"enable_thinking": "true"}
     asked: dict[str, Any] = {"model": "", "max_tokens": 50, "messages": run_script("think Hm.\nsay Yes.")}
@@ -171,7 +171,7 @@ def test_an_output_format_binds_the_answer(actor: Server) -> None:
 
 
 @pytest.mark.parametrize("is_error", [True, False])
-def test_a_tool_s_failure_is_told_as_one(actor: Server, is_error: bool) -> None:
+def test_a_tool_s_failure_is_reported_as_one(actor: Server, is_error: bool) -> None:
     used: Any = [{"type": "tool_use", "id": "a", "name": "weather", "input": {}}]
     result: Any = {"type": "tool_result", "tool_use_id": "a", "content": "no such city", "is_error": is_error}
     messages: list[Any] = [

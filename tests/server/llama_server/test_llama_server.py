@@ -74,7 +74,7 @@ def test_a_stream_ends_with_the_whole_and_no_word_of_openais(actor: Server) -> N
     assert last["generation_settings"]["stream"] is True and last["timings"]["predicted_n"] == 3
 
 
-def test_tokens_are_told_to_who_wants_them(actor: Server) -> None:
+def test_tokens_are_sent_on_request(actor: Server) -> None:
     assert complete(actor, "say a b", return_tokens=True).json()["tokens"] == [1, 2]
 
 
@@ -97,7 +97,7 @@ def test_log_probabilities_are_llama_cpps(actor: Server) -> None:
         (["generation_settings/n_ctx", "truncated"], {"generation_settings/n_ctx": 4096, "truncated": False}),
     ],
 )  # fmt: skip
-def test_only_what_was_asked_for_is_told(actor: Server, fields: list[str], reply: object) -> None:
+def test_only_what_was_asked_for_is_reported(actor: Server, fields: list[str], reply: object) -> None:
     assert complete(actor, "say a", response_fields=fields).json() == reply
     assert events_of(complete(actor, "say a", response_fields=fields, stream=True))[-1] == (
         reply if "content" not in fields else {"content": "", "timings/cache_n": 3}
@@ -364,7 +364,7 @@ def test_a_model_that_sleeps_is_known_and_one_that_was_never_loaded_is_not() -> 
         assert (reply["is_sleeping"], reply["total_slots"]) == (True, 4)
 
 
-def test_a_path_is_told_to_nobody() -> None:
+def test_a_path_is_reported_to_nobody() -> None:
     setup = directed("actor")
     with served(replace(setup, plans={"/home/anna/x.gguf": plan("actor")})) as server:
         assert server.http.get("/props").json()["model_path"] == "x.gguf"

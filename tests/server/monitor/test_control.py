@@ -51,7 +51,7 @@ def running_id(server: Server, headers: dict[str, str] | None = None) -> str:
     return str(rows()[0]["id"])
 
 
-def test_a_request_is_cancelled_and_its_caller_told(actor: Server) -> None:
+def test_a_request_is_cancelled_and_its_caller_notified(actor: Server) -> None:
     answers: list[httpx.Response] = []
     thread = asked_aside(actor, answers)
     wanted = running_id(actor)

@@ -98,7 +98,7 @@ def test_an_answer_without_tokens_still_takes_its_time(actor: Server) -> None:
     assert read(actor)[name] >= before + 0.1
 
 
-def test_what_runs_and_waits_is_told(actor: Server) -> None:
+def test_what_runs_and_waits_is_reported(actor: Server) -> None:
     stream = actor.openai().completions.create(model="", prompt="forever", stream=True)
     wait_until(lambda: read(actor)["eaglelocal:num_requests_running"] == 1, "it runs")
     reply = actor.snapshot()
@@ -193,7 +193,7 @@ def gauges_of(pid: int, count: int, restarts: int) -> MetricGauges:
     return MetricGauges((snapshot,) if pid else (), {"one": restarts}, 0, 0, None)
 
 
-def test_reading_beside_answers_is_safe(actor: Server) -> None:
+def test_prefill_next_to_answers_is_safe(actor: Server) -> None:
     """Metrics are read on other threads than answers are told."""
     with ThreadPoolExecutor(4) as pool:
         reads = [pool.submit(actor.http.get, "/metrics") for _ in range(100)]

@@ -89,7 +89,7 @@ def test_an_answer_that_was_cut_short_says_so(actor: Server) -> None:
     assert chat(actor, "say a\nlength", stream=False).json()["done_reason"] == "length"
 
 
-def test_calls_are_told_whole_with_an_object_each(actor: Server) -> None:
+def test_calls_are_reported_whole_with_an_object_each(actor: Server) -> None:
     script = 'say Wait.\nbegin weather\nargue {"city":\nargue  "Rome"}\ncall weather {"city": "Oslo"}'
     *parts, last = lines_of(chat(actor, script, tools=TOOLS))
     whole = chat(actor, script, tools=TOOLS, stream=False).json()
@@ -110,7 +110,7 @@ def test_calls_are_told_whole_with_an_object_each(actor: Server) -> None:
         ("begin weather", []),
     ],
 )
-def test_a_call_within_which_the_answer_was_cut_is_not_told(actor: Server, script: str, reply: list[str]) -> None:
+def test_a_call_within_which_the_answer_was_cut_is_not_reported(actor: Server, script: str, reply: list[str]) -> None:
     """Nothing says that it is a part of one: it would be run."""
     *parts, last = lines_of(chat(actor, f"{script}\nlength", tools=TOOLS))
     whole = chat(actor, f"{script}\nlength", tools=TOOLS, stream=False).json()
@@ -120,7 +120,7 @@ def test_a_call_within_which_the_answer_was_cut_is_not_told(actor: Server, scrip
     assert last["done_reason"] == whole["done_reason"] == "length"
 
 
-def test_log_probabilities_are_told_beside_the_text(actor: Server) -> None:
+def test_log_probabilities_are_reported_next_to_the_text(actor: Server) -> None:
     asked: dict[str, Any] = {"logprobs": True, "top_logprobs": 2}
     streamed = [one for part in lines_of(chat(actor, "weigh a b", **asked)) for one in part.get("logprobs", [])]
     whole = chat(actor, "weigh a b", stream=False, **asked).json()["logprobs"]
@@ -186,7 +186,7 @@ def test_thinking_is_wanted_or_not(actor: Server, path: str, think: object, valu
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_thoughts_that_were_not_wanted_are_not_told(actor: Server, stream: bool) -> None:
+def test_thoughts_that_were_not_wanted_are_not_reported(actor: Server, stream: bool) -> None:
     assert "Far" not in chat(actor, "think Far.\nsay x", think=False, stream=stream).text
 
 
@@ -347,7 +347,7 @@ def test_what_is_not_loaded_has_no_figures_and_older_clients_are_understood(seve
     assert not [name for name in reply["model_info"] if name.endswith("context_length")]
 
 
-def test_the_loaded_model_is_told(several: Server) -> None:
+def test_the_loaded_model_is_reported(several: Server) -> None:
     (running,) = several.http.get("/api/ps").json()["models"]
     assert (running["name"], running["model"], running["context_length"]) == ("one:latest", "one:latest", 4096)
 

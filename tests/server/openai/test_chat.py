@@ -113,7 +113,7 @@ def test_a_seed_of_minus_one_is_none(typist: Server) -> None:
     assert len({choice.message.content for answer in answers for choice in answer.choices}) == 4
 
 
-def test_several_streamed_choices_are_told_apart(typist: Server) -> None:
+def test_several_streamed_choices_are_distinguished(typist: Server) -> None:
     texts: dict[int, str] = {}
     stream = typist.openai().chat.completions.create(
         model="typist", messages=HELLO, n=2, seed=7, max_tokens=24, temperature=1, stream=True
@@ -179,7 +179,7 @@ def test_top_k_of_one_is_greedy(typist: Server) -> None:
     assert len(texts) == 1
 
 
-def test_what_was_accepted_of_drafts_is_told(typist: Server) -> None:
+def test_what_was_accepted_of_drafts_is_reported(typist: Server) -> None:
     answer = typist.openai().chat.completions.create(model="typist", messages=HELLO, max_tokens=30, temperature=0)
     assert answer.usage is not None
     details = answer.usage.completion_tokens_details
@@ -537,7 +537,7 @@ def test_the_clients_own_stream_helper_gathers_everything(actor: Server) -> None
     assert (final.choices[0].message.tool_calls or [])[0].function.arguments == '{"city": "Rome"}'
 
 
-def test_reasoning_is_told_apart(actor: Server) -> None:
+def test_reasoning_is_distinguished(actor: Server) -> None:
     answer = actor.openai().chat.completions.create(model="", messages=run_script("think Hm, well.\nsay Yes."))
     message = answer.choices[0].message
     assert (message.content, message.model_extra["reasoning_content"]) == ("Yes.", "Hm, well. ")  # type: ignore[index]
@@ -564,7 +564,7 @@ def test_log_probabilities_have_text_and_bytes(actor: Server) -> None:
     assert entries[0].top_logprobs[1].token == "other"
 
 
-def test_streamed_log_probabilities_are_told_once(actor: Server) -> None:
+def test_streamed_log_probabilities_are_reported_once(actor: Server) -> None:
     stream = actor.openai().chat.completions.create(
         model="", messages=run_script("weigh gut ähm"), logprobs=True, stream=True
     )

@@ -383,7 +383,7 @@ def test_a_response_that_fails_in_the_stream_says_so_at_last(script: str) -> Non
     assert (response.output[0].status, response.output_text) == ("incomplete", "so far")
 
 
-def test_a_limit_beyond_any_context_is_told_again_as_it_came(actor: Server) -> None:
+def test_a_limit_beyond_any_context_is_reported_again_as_it_came(actor: Server) -> None:
     asked = {"input": "say x", "max_output_tokens": 2**31 - 1}
     answer = actor.http.post("/v1/responses", json=asked).json()
     assert (answer["status"], answer["max_output_tokens"]) == ("completed", 2**31 - 1)

@@ -46,7 +46,7 @@ def refused(server: Server, *, key: str = "none", **asked: Any) -> tuple[int, An
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_second_turn_names_what_the_first_told(actor: Server, streams: bool) -> None:
+def test_a_second_turn_names_what_the_first_returned(actor: Server, streams: bool) -> None:
     ask = actor.openai().responses
     if streams:
         with ask.stream(model="", input=SCRIPT, tools=TOOLS) as stream:
@@ -91,7 +91,7 @@ def test_nothing_is_kept_that_must_not_be(actor: Server) -> None:
     assert "send the whole conversation" in message
 
 
-def test_nobody_finds_what_another_was_told() -> None:
+def test_nobody_finds_the_response_of_another() -> None:
     keys = ApiKeys((("anna", "key-of-anna-000000"), ("ben", "key-of-ben-0000000")))
     with served(directed(access=Access(keys=keys))) as server:
         first = server.openai("key-of-anna-000000").responses.create(model="", input="say secret")
@@ -146,7 +146,7 @@ async def nowhere(message: Message) -> None:
     """ASGI's send, to nobody."""
 
 
-def test_what_nobody_was_told_is_not_kept() -> None:
+def test_an_unsent_response_is_not_kept() -> None:
     memory, body = StoredResponses(), ResponsesBody(input="say x")
     remembered = StoredBody(Refused(), ResponsesEncoder("id", "model", body), memory, None, [])
     with pytest.raises(Problem):
@@ -154,7 +154,7 @@ def test_what_nobody_was_told_is_not_kept() -> None:
     assert (len(memory.items), len(memory.responses)) == (0, 0)
 
 
-def test_what_a_model_told_and_nobody_could_send_is_the_caller_s_to_leave_out(actor: Server) -> None:
+def test_what_a_model_sent_and_nobody_could_return_is_the_caller_s_to_leave_out(actor: Server) -> None:
     first = actor.openai().responses.create(model="", input=f"call {'x' * 300}", tools=TOOLS)
     assert refused(actor, input=[*references(first), SHOW])[:2] == (400, "input.0")
     assert refused(actor, previous_response_id=first.id)[:2] == (400, "previous_response_id")

@@ -132,7 +132,7 @@ def test_repeats_of_one_prompt_a_category_make_nobody_surer_of_others() -> None:
     assert nine.speedup.high - nine.speedup.low == pytest.approx(one.speedup.high - one.speedup.low, rel=0.2)
 
 
-def test_answers_too_short_are_counted_and_told() -> None:
+def test_answers_too_short_are_counted_and_reported() -> None:
     def bench_report(request: ChatRequest) -> TimedAnswer:
         kind, number = request.tokens
         return TimedAnswer(range(3 if number == 0 or kind == 1 else 20))

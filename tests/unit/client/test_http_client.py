@@ -246,7 +246,7 @@ def test_a_refusal_that_is_no_json_is_quoted() -> None:
 
 # ---- what is said beyond the plain
 @pytest.mark.parametrize(("spec", "said"), [("auto", "auto"), ("off", "off"), ("pid", "pid"), ("3", 3)])
-def test_only_servers_of_ours_are_told_how_to_draft(spec: str, said: object) -> None:
+def test_only_servers_of_ours_are_reported_how_to_draft(spec: str, said: object) -> None:
     request = question(spec=parse_spec(spec))
     assert build_request(request, "m", Dialect(is_ours=True))[1]["spec"] == said
     assert "spec" not in build_request(request, "m", Dialect())[1]
@@ -347,7 +347,7 @@ def test_a_snapshot_of_another_shape_is_unknown(expected: object) -> None:
         assert client.snapshot().steps == 0
 
 
-def test_what_is_told_of_another_model_is_not_taken_for_the_wanted_one() -> None:
+def test_what_is_known_of_another_model_is_not_taken_for_the_wanted_one() -> None:
     models = {"data": [{"id": name, "owned_by": "eaglelocal", "max_model_len": None} for name in ("a", "b")]}
     expected = {"model": {"name": "a", "target": "the first", "draft": "its own head", "n_ctx": 2048}}
     with serving(Script(models=models, snapshot=expected)) as url:

@@ -53,7 +53,7 @@ def test_halves_of_two_chunks_are_one_character(parts: tuple[str, ...], text: st
 
 
 @pytest.mark.parametrize("is_ended", [True, False])
-def test_half_a_character_at_the_end_of_a_stream_is_told(is_ended: bool) -> None:
+def test_half_a_character_at_the_end_of_a_stream_is_reported(is_ended: bool) -> None:
     words = [{"choices": [{"delta": {"content": "a\ud83e"}}]}, *([json.loads(chunk("stop"))] if is_ended else [])]
     texts: list[str] = []
     with serving_words(Script(words)) as url, HttpClient(url) as client:

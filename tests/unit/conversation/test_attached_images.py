@@ -41,7 +41,7 @@ CAT = check_picture("cat.png", image_bytes())
         ("TIFF", ""),
     ],
 )
-def test_kinds_are_told_by_their_first_bytes(kind: str, media: str) -> None:
+def test_kinds_are_recognized_by_their_first_bytes(kind: str, media: str) -> None:
     data = image_bytes(kind, (30, 20))
     assert media_type(data) == media
     if media:
@@ -127,7 +127,7 @@ def test_what_is_whole_is_taken(kind: str, tmp_path: Path) -> None:
     assert read_picture(write_image(tmp_path / "x", kind, (90, 60))).label == "[image: x, 90x60]"
 
 
-def test_who_gives_an_address_is_told_that_nothing_is_fetched() -> None:
+def test_who_gives_an_address_is_reported_that_nothing_is_fetched() -> None:
     with pytest.raises(UsageError, match="cannot read") as raised:
         read_picture(*parse_paths("https://example.org/cat.png"))
     assert raised.value.hint == "download the picture, and give its path"
@@ -152,7 +152,7 @@ def test_a_question_has_at_most_so_many() -> None:
         join_pictures((CAT,), [CAT] * MAX_PICTURES)
 
 
-def test_a_model_without_eyes_is_told_the_names() -> None:
+def test_a_model_without_eyes_is_reported_the_names() -> None:
     assert make_message("what?", (CAT,)) == Message("user", "what?", images=(Image(CAT.data),))
     assert make_message("what?", (CAT,), sees=False) == Message("user", "[image: cat.png, 4x3]\nwhat?")
     gone = check_picture("gone.png", image_bytes())

@@ -51,7 +51,7 @@ def test_width_comes_from_the_tensor_that_llama_cpp_looks_at(
     )
 
 
-def test_width_is_the_told_one_where_the_kind_is_not_known(tmp_path: Path) -> None:
+def test_width_is_the_reported_one_where_the_kind_is_not_known(tmp_path: Path) -> None:
     data = projector_bytes(kind="of tomorrow", tensor="a", more={"projection_dim": 96})
     assert Projector.from_header(header(tmp_path, data)).width == 96
 

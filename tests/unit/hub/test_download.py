@@ -204,7 +204,7 @@ def test_troubles_of_the_hub_that_pass_are_waited_for(
     ("status", "message", "waited"),
     [(500, "(500)", 3), (429, "(429)", 3), (403, "(403)", 0), (404, "(404)", 0), (401, "", 0)],
 )
-def test_troubles_that_stay_are_told_in_one_line(
+def test_troubles_that_stay_are_reported_in_one_line(
     hub: LoopbackHub, tmp_path: Path, waits: Waits, where: str, status: int, message: str, waited: int
 ) -> None:
     setattr(hub.faults, where, (status, -1))
@@ -293,7 +293,7 @@ def test_names_that_cannot_be_shown_are_refused_in_letters_that_can(
 @pytest.mark.parametrize(
     "name", ["x" * 300 + "-Q8_0.gguf", "\u00e4" * 150 + ".gguf", "/".join(["d" * 200] * 25) + "/x.gguf"]
 )
-def test_a_name_that_no_disk_takes_is_told(hub: LoopbackHub, tmp_path: Path, waits: Waits, name: str) -> None:
+def test_a_name_that_no_disk_takes_is_reported(hub: LoopbackHub, tmp_path: Path, waits: Waits, name: str) -> None:
     hub.repos[REPO].files = {name: HubFile(CONTENT)}
     refused = refusal(tmp_path / "cache", waits)
     assert isinstance(refused, DownloadError) and "whose name is too long" in refused.message
@@ -301,12 +301,12 @@ def test_a_name_that_no_disk_takes_is_told(hub: LoopbackHub, tmp_path: Path, wai
     assert hub.asked_of_storage() == []
 
 
-def test_a_long_name_beside_what_is_wanted_hinders_nobody(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
+def test_a_long_name_next_to_what_is_wanted_hinders_nobody(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
     hub.repos[REPO].files["x" * 300 + ".png"] = HubFile(b"picture")
     assert fetched(tmp_path, waits).is_file()
 
 
-def test_a_cache_that_nobody_may_write_into_is_told(
+def test_a_cache_that_nobody_may_write_into_is_reported(
     hub: LoopbackHub, tmp_path: Path, waits: Waits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever folder it is: here the one of the snapshot."""

@@ -30,7 +30,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_the_dialect_is_told(dialect: str, target: Path, tmp_path: Path) -> None:
+def test_the_dialect_is_reported(dialect: str, target: Path, tmp_path: Path) -> None:
     head = understood(write_checkpoint(tmp_path, HEAD, dialect), target)
     assert head.config.dialect == dialect
     assert head.stated.taps == HEAD.taps

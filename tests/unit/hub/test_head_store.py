@@ -77,7 +77,7 @@ def test_one_for_this_name_comes_before_a_newer_one_of_a_sibling(tmp_path: Path)
     assert names(theirs) == ["sibling", "own"]
 
 
-def test_a_damaged_head_is_told_and_does_not_draft(target: Path, tmp_path: Path) -> None:
+def test_a_damaged_head_is_reported_and_does_not_draft(target: Path, tmp_path: Path) -> None:
     path = keep("one", target, tmp_path)
     path.write_bytes(path.read_bytes()[:-100])
     found = find_draft("auto", read_target(target))

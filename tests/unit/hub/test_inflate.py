@@ -181,7 +181,7 @@ def test_it_is_cleared_too_where_nothing_is_to_be_written(tmp_path: Path) -> Non
     assert grow() == paths and not half.exists()
 
 
-def test_a_full_disk_is_told_before_writing(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_before_writing(tmp_path: Path) -> None:
     target, head = DemoSources().write(tmp_path)
     folder = tmp_path / "grown"
     with pytest.raises(ResourceError) as caught:

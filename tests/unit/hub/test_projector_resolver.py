@@ -91,7 +91,7 @@ def resolved(target: Path, mmproj: str = "auto") -> tuple[str | None, str]:
         ({"mmproj-F16.gguf": GOOD, "tiny-00001-of-00002.gguf": b""}, "mmproj-F16.gguf", ""),
     ],
 )
-def test_auto_takes_what_lies_beside(beside: dict[str, bytes], taken: str | None, note: str, tmp_path: Path) -> None:
+def test_auto_takes_what_lies_next_to(beside: dict[str, bytes], taken: str | None, note: str, tmp_path: Path) -> None:
     target = tmp_path / "tiny-Q8_0.gguf"
     target.write_bytes(model_bytes())
     for name, data in beside.items():

@@ -183,7 +183,7 @@ def test_a_copy_is_written_once(head: Path) -> None:
     assert find_copies(head) == [first]
 
 
-def test_copies_are_listed_beside_the_models(head: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_copies_are_listed_next_to_the_models(head: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["ls"]) == 0
     assert "quantized head" not in capsys.readouterr().err
     size_bytes = sum(copied(head, kind).stat().st_size for kind in ("q4_0", "q8_0"))
@@ -293,7 +293,7 @@ def test_embeddings_alone_are_no_reason_for_a_copy(head: Path) -> None:
     assert not requantized_types(dataclasses.replace(header, tensors=tensors), "q4_0")
 
 
-def test_a_head_that_is_cut_short_is_told_as_such_and_leaves_nothing(head: Path) -> None:
+def test_a_head_that_is_cut_short_is_reported_as_such_and_leaves_nothing(head: Path) -> None:
     def cut_while_it_is_read(share: float) -> None:
         os.truncate(head, head.stat().st_size // 2)
 

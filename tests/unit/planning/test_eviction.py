@@ -68,7 +68,7 @@ def test_nobody_leaves_in_vain(
 
 
 @pytest.mark.parametrize("name", ["rtx-3090", "2x-rtx-3090", "m2-max-32gb", "strix-halo-64gb", "cpu-ddr5-6000-32gb"])
-def test_a_rig_beside_a_model_has_what_that_leaves(name: str) -> None:
+def test_a_rig_next_to_a_model_has_what_that_leaves(name: str) -> None:
     spec = known_machine_spec(load_catalog().machines[name])
     first = spec.gpus[0].name if spec.gpus else RAM
     held = (Buffer(RAM, MemoryKind.WEIGHTS, 10**9), Buffer(first, MemoryKind.CACHE, 2 * 10**9))
@@ -82,6 +82,6 @@ def test_a_rig_beside_a_model_has_what_that_leaves(name: str) -> None:
     assert {device.free_bytes for device in too_much.devices} == {0}
 
 
-def test_what_is_beside_nothing_is_as_it_was() -> None:
+def test_what_is_next_to_nothing_is_as_it_was() -> None:
     for spec in itertools.islice(map(known_machine_spec, load_catalog().machines.values()), 60):
         assert subtract_other_models(spec, ()) == spec

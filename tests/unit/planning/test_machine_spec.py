@@ -162,7 +162,7 @@ def test_graphics_that_no_table_knows_read_as_the_processor_does() -> None:
     assert any("the bandwidth of AMD Radeon 780M Graphics is unknown" in note for note in found.notes)
 
 
-def test_graphics_beside_a_card_are_left_alone() -> None:
+def test_graphics_next_to_a_card_are_left_alone() -> None:
     beside = spec_of(replace(PLAIN, gpus=(RTX, replace(STRIX_HALO, index=1))))
     assert [device.name for device in beside.gpus] == ["CUDA0"]
     assert any("only where there is no card" in note for note in beside.notes)

@@ -86,7 +86,7 @@ def test_the_miss_is_that_of_the_best_division() -> None:
     assert "(16 GiB at 51 GB/s, as assumed)" in message and hint == "--ram 96, if you have it"
 
 
-def test_more_memory_than_was_assumed_beside_a_card_is_a_way_out() -> None:
+def test_more_memory_than_was_assumed_next_to_a_card_is_a_way_out() -> None:
     machine = machine_named("rtx-3090")
     alone = tuple(each for each in every_option() if each.target == "gpt-oss-120b")
     message, hint = explain_no_fit(missed(alone, machine, BALANCED))

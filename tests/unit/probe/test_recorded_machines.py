@@ -86,7 +86,7 @@ def test_an_amd_card_by_its_drivers_files(machine_of: MachineOf) -> None:
     assert (card.backends, card.shares_memory, graphics.shares_memory) == (("hip", "vulkan"), False, True)
 
 
-def test_graphics_of_an_amd_processor_beside_a_card_work_in_main_memory(machine_of: MachineOf) -> None:
+def test_graphics_of_an_amd_processor_next_to_a_card_work_in_main_memory(machine_of: MachineOf) -> None:
     _, graphics = machine_of("rx-7900-xtx").gpus
     assert (graphics.total_bytes, graphics.used_bytes, graphics.bandwidth_bytes_s) == (31744 * MIB, 16 * MIB, None)
 
@@ -122,7 +122,7 @@ def test_strix_halo_by_its_drivers_files(
     assert in_mib == [total_mib, free_mib]
 
 
-def test_an_intel_card_is_told_from_the_processors_own_graphics(machine_of: MachineOf) -> None:
+def test_an_intel_card_is_reported_from_the_processors_own_graphics(machine_of: MachineOf) -> None:
     graphics, card = machine_of("arc-a770").gpus
     assert (graphics.shares_memory, card.shares_memory) == (True, False)
     assert card.pcie == PcieLink(generation=4, width=16, max_generation=4, max_width=16)

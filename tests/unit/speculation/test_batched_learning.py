@@ -24,7 +24,7 @@ def true_seconds(num_cells: int) -> float:
 
 
 @pytest.mark.parametrize("num_steps", [10, 60, 64, 300])
-def test_a_short_text_behind_a_long_one_teaches_of_its_own_context(num_steps: int) -> None:
+def test_a_short_text_after_a_long_one_teaches_of_its_own_context(num_steps: int) -> None:
     chance = random.Random(num_steps)
     costs = StepCosts()
     costs.calibrate({1: [ONE_S] * 3, ROWS: [1.4 * ONE_S] * 3})

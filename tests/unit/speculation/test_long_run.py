@@ -140,7 +140,7 @@ def test_short_answers_on_a_curve_with_a_cliff(name: str, num_tokens: tuple[int,
     assert statistics.mean(rates) > 0.95
 
 
-def test_what_is_kept_spares_a_new_engine_its_lessons() -> None:
+def test_what_is_kept_spares_a_new_engine_its_learning() -> None:
     """A head that is sure and wrong: who knows it loses little from the first token on."""
     text, costs = plain_text(Profile((0.3,), reported=(1.0, 2.5))), DraftCosts(step_s=0.0035, drafted_overhead_s=0.002)
 
@@ -188,7 +188,7 @@ def test_at_the_break_even_point_it_does_not_flap() -> None:
         assert speed(steps) > 0.97
 
 
-def test_changes_are_told_with_reasons() -> None:
+def test_changes_are_reported_with_reasons() -> None:
     run = Simulation(machine("q8_0"), {0: TEXTS["long stretches"]}, answer_tokens=10**6)
     changes = [change for step in run.run(1800) for change in step.changes]
     assert changes
@@ -240,7 +240,7 @@ def test_a_lookup_that_was_wrong_for_long_is_trusted_again() -> None:
     assert speed(run.run(300)) > 2.0
 
 
-def test_fixed_pid_and_off_are_told_and_not_priced() -> None:
+def test_fixed_pid_and_off_are_reported_and_not_priced() -> None:
     for spec, lengths in [(OFF, {0}), (fixed_spec(5), {5})]:
         run = simulation("q8_0", plain_text(HOPELESS), spec=spec)
         assert {step.drafted[0] for step in run.run(200)} == lengths

@@ -294,7 +294,7 @@ def test_the_rest_of_a_step() -> None:
     assert costs.overhead(drafted=False) == pytest.approx(0.01)
 
 
-def test_what_was_measured_is_told() -> None:
+def test_what_was_measured_is_reported() -> None:
     costs = measured()
     costs.learn_draft("head", 1, 0.02)
     reported = costs.measured()

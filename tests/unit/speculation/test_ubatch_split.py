@@ -37,7 +37,7 @@ def test_passes(rows: dict[int, int], expected: list[int]) -> None:
         ({0: 5, 1: 10}, [5, 10]),
     ],
 )
-def test_rows_behind_which_states_are_kept_stay_together(rows: dict[int, int], expected: list[int]) -> None:
+def test_rows_after_which_states_are_kept_stay_together(rows: dict[int, int], expected: list[int]) -> None:
     """As llama.cpp's split_equal with n_keep_tail 9 makes them."""
     assert split_rows(rows, 9) == expected
 

@@ -95,7 +95,7 @@ def by_label(form: CallForm) -> str:
 
 # ---- early
 @pytest.mark.parametrize("form", JSON_FORMS, ids=by_label)
-def test_arguments_in_json_are_told_as_they_are_written(form: CallForm) -> None:
+def test_arguments_in_json_are_reported_as_they_are_written(form: CallForm) -> None:
     whole = json.dumps(ARGUMENTS)
     text = write_calls(form, [("write_file", ARGUMENTS)])
     begins = text.index(whole)
@@ -105,7 +105,7 @@ def test_arguments_in_json_are_told_as_they_are_written(form: CallForm) -> None:
 
 
 @pytest.mark.parametrize("form", TAG_FORMS, ids=by_label)
-def test_texts_between_tags_are_told_as_they_are_written(form: CallForm) -> None:
+def test_texts_between_tags_are_reported_as_they_are_written(form: CallForm) -> None:
     text = write_calls(form, [("write_file", ARGUMENTS)])
     told_at = {}
     for written, events in steps(form, text):
@@ -118,7 +118,7 @@ def test_texts_between_tags_are_told_as_they_are_written(form: CallForm) -> None
     assert events == [("write_file", json.dumps(ARGUMENTS))]
 
 
-def test_harmony_s_arguments_are_told_as_they_are_written() -> None:
+def test_harmony_s_arguments_are_reported_as_they_are_written() -> None:
     header, whole = "<|channel|>commentary to=functions.write_file <|constrain|>json<|message|>", json.dumps(ARGUMENTS)
     for index, name in enumerate(forms.HARMONY.inside):
         header = header.replace(name, chr(0xDC00 + index))
@@ -127,7 +127,7 @@ def test_harmony_s_arguments_are_told_as_they_are_written() -> None:
 
 
 @pytest.mark.parametrize("form", WHOLE_FORMS, ids=by_label)
-def test_elsewhere_a_call_is_told_when_it_is_whole(form: CallForm) -> None:
+def test_elsewhere_a_call_is_reported_when_it_is_whole(form: CallForm) -> None:
     events = [events for _, events in steps(form, write_calls(form, [("write_file", ARGUMENTS)]))]
     found = read(form, write_calls(form, [("write_file", ARGUMENTS)])).events
     assert all(one in ([], found) for one in events)
@@ -145,7 +145,7 @@ def test_several_calls_come_in_their_order(form: CallForm) -> None:
     assert found.text == ""
 
 
-def test_nothing_is_told_before_it_is_sure() -> None:
+def test_nothing_is_reported_before_it_is_sure() -> None:
     for form, text in (
         (forms.HERMES, '<tool_call>\n{"name": "write_file", "arguments": '),
         (forms.HERMES, '<tool_call>\n{"name": "write_file", "arguments": {'),
@@ -164,7 +164,7 @@ def test_nothing_is_told_before_it_is_sure() -> None:
         assert (reader.finish(is_cut=True).text, reader.events) == (shown, [])
 
 
-def test_whatever_the_order_of_its_members_a_call_is_told() -> None:
+def test_whatever_the_order_of_its_members_a_call_is_reported() -> None:
     for text in (
         '{"arguments": {"path": "a", "text": "b"}, "name": "write_file"}',
         '{"name": "write_file", "arguments": "{\\"path\\": \\"a\\", \\"text\\": \\"b\\"}"}',
@@ -184,7 +184,7 @@ def test_the_rest_of_an_array_that_was_begun_is_said_where_it_is_no_call() -> No
 
 # ---- cut off
 @pytest.mark.parametrize("form", [form for form in forms.FORMS if form is not forms.HARMONY], ids=by_label)
-def test_what_is_cut_off_is_never_told_as_a_whole_call(form: CallForm) -> None:
+def test_what_is_cut_off_is_never_reported_as_a_whole_call(form: CallForm) -> None:
     text = write_calls(form, [("write_file", ARGUMENTS)])
     for length in range(len(text)):
         found = read(form, text[:length], is_cut=True)
@@ -404,7 +404,7 @@ def test_cuts_change_nothing_in_json(form: CallForm, parts: list[str], cuts: lis
 
 @settings(max_examples=300)
 @given(st.sampled_from([forms.CODER, forms.GLM]), st.lists(pieces, max_size=12))
-def test_a_block_is_told_as_it_is_read(form: CallForm, parts: list[str]) -> None:
+def test_a_block_is_reported_as_it_is_read(form: CallForm, parts: list[str]) -> None:
     """However early parts of it are told, the call is the one that the whole block holds."""
     begin = {"coder": "<function=write_file><parameter=path>", "glm": "write_file<arg_key>path</arg_key><arg_value>"}
     end = {"coder": "</parameter></function>", "glm": "</arg_value>"}

@@ -188,13 +188,13 @@ def test_lists_grow_in_a_template_and_generators_are_lists() -> None:
         ("<|header_start|>f(param1=value1)", forms.LLAMA_4_PYTHON),
     ],
 )
-def test_forms_are_told_by_their_signs(signs: str, form: CallForm) -> None:
+def test_forms_are_reported_by_their_signs(signs: str, form: CallForm) -> None:
     family = detect_family("{% for t in tools %}{% endfor %}" + signs)
     assert (family.form, family.takes_tools) == (form, True)
     assert (detect_family(signs).form, detect_family(signs).takes_tools) == (forms.HERMES, False)
 
 
-def test_a_template_that_only_lists_tools_is_told_by_its_words() -> None:
+def test_a_template_that_only_lists_tools_is_reported_by_its_words() -> None:
     assert detect_family("List of tools: [{{ tools }}]").form == forms.LFM
 
 
@@ -216,7 +216,7 @@ def test_a_form_of_its_own_has_the_stand_in() -> None:
         ("hello", None),
     ],
 )
-def test_thoughts_are_told_by_their_markers(source: str, thoughts: ReasoningMarkers | None) -> None:
+def test_thoughts_are_reported_by_their_markers(source: str, thoughts: ReasoningMarkers | None) -> None:
     assert detect_family(source).reasoning == thoughts
 
 
@@ -313,7 +313,7 @@ ANSWERS_RESULTS = EACH + (
 )
 
 
-def test_what_is_said_behind_a_result_is_said_with_it_where_it_must_be() -> None:
+def test_what_is_said_after_a_result_is_said_with_it_where_it_must_be() -> None:
     events = "\n".join(lines(ANSWERS_RESULTS, TALK[1:]))
     assert events.endswith("[tool] a bird\n\nSure?")
     assert "[tool] a deer\n" in events

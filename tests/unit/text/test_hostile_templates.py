@@ -49,7 +49,7 @@ def assert_is_plain(end: EagleLocalError | str) -> None:
 
 
 @pytest.mark.parametrize("source", RUNNING, ids=range(len(RUNNING)))
-def test_a_hostile_template_ends_and_an_honest_conversation_is_rendered_behind_it(source: str) -> None:
+def test_a_hostile_template_ends_and_an_honest_conversation_is_rendered_after_it(source: str) -> None:
     template = limited_template(switched(source))
     assert_is_plain(end_of(template))
     assert template.render(HONEST) == "hello"
@@ -96,7 +96,7 @@ def test_the_error_says_how_long_it_ran_and_after_some_it_comes_at_once(endless:
         endless.render(HONEST)
 
 
-def test_an_endless_loop_is_told_with_its_line() -> None:
+def test_an_endless_loop_is_reported_with_its_line() -> None:
     source = "a\n{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     template = limited_template(source, ProcessLimits(cpu_s=30, memory_bytes=2**27))
     with pytest.raises(
@@ -106,7 +106,7 @@ def test_an_endless_loop_is_told_with_its_line() -> None:
     template.close()
 
 
-def test_too_much_memory_is_told_with_its_line() -> None:
+def test_too_much_memory_is_reported_with_its_line() -> None:
     template = limited_template("a\nb{{ messages[0].content * 1000000000 }}")
     with pytest.raises(ModelFileError, match=r"^the chat template fails at line 2: it takes more than 96 MiB$"):
         template.render(HONEST)
@@ -119,7 +119,7 @@ def test_no_process_is_an_error_and_nothing_is_rendered_here(monkeypatch: pytest
         ChatTemplate(CHATML).render(HONEST)
 
 
-def test_a_broken_template_is_told_when_it_is_checked() -> None:
+def test_a_broken_template_is_reported_when_it_is_checked() -> None:
     template = ChatTemplate("a\n{% if %}")
     for _ in range(2):
         with pytest.raises(ModelFileError, match="cannot be read at line 2"):

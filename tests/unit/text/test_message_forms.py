@@ -149,12 +149,12 @@ def test_the_objection_is_the_one_to_the_usual_way() -> None:
         rendered("{{ raise_exception('no: ' ~ messages | map(attribute='role') | join(' ')) }}", "sus")
 
 
-def test_a_template_that_does_not_end_is_told_as_one() -> None:
+def test_a_template_that_does_not_end_is_reported_as_one() -> None:
     endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     with pytest.raises(ModelFileError, match="does not end"):
         rendered(endless, "sus")
 
 
-def test_an_answer_goes_on_behind_such_texts() -> None:
+def test_an_answer_goes_on_after_such_texts() -> None:
     text = render_in_process(IN_FRONT).render((*talk("sus"), Message("assistant", "So ")), continues=True)
     assert text.endswith("[user] s2\n[assistant] So ")

@@ -218,7 +218,7 @@ def test_no_answer_depends_on_how_it_is_cut(name: str, data: st.DataObject) -> N
     assert _read(split, [answer], loads=str) == _read(split, list(answer), loads=str)
 
 
-def test_what_a_person_is_told_of_markers_is_text() -> None:
+def test_what_a_person_is_reported_of_markers_is_text() -> None:
     """Control tokens mark; what is spelled beside them does not."""
     split = split_of("muse")
     message, spelled = make_control_char(list_markers(split).index("<|message|>")), "Write <|eom|> and <|start|>."
@@ -233,7 +233,7 @@ def test_it_is_text_before_any_control_token_has_come(name: str, spelled: str) -
     assert read(replace(tokens, in_text=True), spelled, is_coded=False) == ("", spelled, [])
 
 
-def test_texts_are_told_as_they_come() -> None:
+def test_texts_are_reported_as_they_come() -> None:
     """Also where they could stand in quotes, from the first letter on that says that they do not."""
     parser = SplitText(split_of("minicpm"), lambda: "id")
     answer = '<function name="write"><param name="path">/a b'

@@ -49,7 +49,7 @@ def render(source: str | None, messages: tuple[Message, ...] = TALK, **fields: o
         ("{% if tools %}<tool_call>{{ tool }}<arg_key>{% endif %}", Family(forms.GLM, True, None)),
     ],
 )
-def test_a_family_is_told_by_its_template(source: str, family: Family) -> None:
+def test_a_family_is_reported_by_its_template(source: str, family: Family) -> None:
     assert detect_family(source) == family
     assert bool(render_in_process(source).tools_note) is not family.takes_tools
 
@@ -92,7 +92,7 @@ def test_harmony() -> None:
     assert "<|start|>functions.look_up to=assistant" in text  # the tool's name is that of its call
 
 
-def test_harmony_takes_a_preamble_or_a_thought_beside_a_call() -> None:
+def test_harmony_takes_a_preamble_or_a_thought_next_to_a_call() -> None:
     both = (TALK[0], Message("assistant", "I look.", reasoning="hm", tool_calls=(CALL,)))
     assert "to=functions.look_up" in render(HARMONY, both)
 

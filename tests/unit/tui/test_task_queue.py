@@ -26,7 +26,7 @@ from eaglelocal.tui.panel.feed import Feed
 PATIENCE_S = 20.0
 
 
-def test_tasks_run_in_order_and_failures_are_told() -> None:
+def test_tasks_run_in_order_and_failures_are_reported() -> None:
     done: list[str] = []
     events: queue.Queue[EagleLocalError] = queue.Queue()
     tasks = TaskQueue(events.put)
