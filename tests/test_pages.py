@@ -241,9 +241,9 @@ def flagless(call: str) -> str:
 def test_flags_are_looked_for() -> None:
     found = {call.split()[0] for page in ALL for call in calls(page) if call}
     assert all_commands() - found == set(), "commands that no page tells"
-    told = {flag for page in ALL for line in lines_of_code(page) for flag in FLAG.findall(line)}
-    assert {"--models", "--max-loaded", "--cache-ram", "--n-cpu-moe"} <= told
-    assert told >= OF_OTHERS
+    mentioned = {flag for page in ALL for line in lines_of_code(page) for flag in FLAG.findall(line)}
+    assert {"--models", "--max-loaded", "--cache-ram", "--n-cpu-moe"} <= mentioned
+    assert mentioned >= OF_OTHERS
 
 
 # ---- the chat, settings, routes
@@ -251,18 +251,20 @@ def test_slash_commands_are_those_of_the_chat() -> None:
     named = {
         span.split()[0] for page in ALL for span in SPAN.findall(page.read_text(encoding="utf-8")) if span[0] == "/"
     }
-    told = {name for name in named if re.fullmatch(r"/[a-z]+", name)}
+    mentioned = {name for name in named if re.fullmatch(r"/[a-z]+", name)}
     routes = {path for path in PATHS if path.count("/") == 1}
-    assert told - routes - set(COMMANDS) - set(OTHER_NAMES) == set()
-    assert set(COMMANDS) - told == set()
+    assert mentioned - routes - set(COMMANDS) - set(OTHER_NAMES) == set()
+    assert set(COMMANDS) - mentioned == set()
 
 
 def test_keys_are_those_of_the_chat() -> None:
     table = COMMANDS_PAGE.read_text(encoding="utf-8").partition("| key | |")[2].partition("\n\n")[0]
-    told = {key.lower() for row in table.splitlines() for key in row.split("|")[1:2] for key in key.strip().split(", ")}
+    mentioned = {
+        key.lower() for row in table.splitlines() for key in row.split("|")[1:2] for key in key.strip().split(", ")
+    }
     known = {key for keys in CHAT_KEYS for key in keys.split(", ")}
-    assert told - known == {"---", "ctrl+end", "f1"}, "of which F1 is shown at the foot of the screen"
-    assert known - told == {"ctrl+d"}, "which leaves, as ctrl+q does"
+    assert mentioned - known == {"---", "ctrl+end", "f1"}, "of which F1 is shown at the foot of the screen"
+    assert known - mentioned == {"ctrl+d"}, "which leaves, as ctrl+q does"
 
 
 def test_settings_are_read(tmp_path: Path) -> None:
@@ -282,9 +284,9 @@ def test_variables_exist() -> None:
 def test_routes_exist() -> None:
     text = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
     table = text.partition("## What it answers")[2].partition("\n## ")[0]
-    told = {span for span in SPAN.findall(table) if span.startswith("/")}
-    assert len(told) > 20
-    assert told - PATHS - {"/openapi.json"} == set()
+    mentioned = {span for span in SPAN.findall(table) if span.startswith("/")}
+    assert len(mentioned) > 20
+    assert mentioned - PATHS - {"/openapi.json"} == set()
 
 
 # ---- plans

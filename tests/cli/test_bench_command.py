@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 from doubles.loopback_server import Script, serving, words
-from doubles.measured_client import MeasuredClient, Told
 from doubles.programs import Programs, output_of
 from doubles.random_models import TargetShape, write_agreeing_head, write_target
 from doubles.scripted_client import ScriptedClient
+from doubles.timed_client import TimedAnswer, TimedClient
 
 from eaglelocal.bench.bench_prompts import BenchPrompt
 from eaglelocal.bench.prompt_run import Side
@@ -86,22 +86,22 @@ def test_a_table_a_chart_and_the_object_last(bench: Start, tmp_path: Path) -> No
     assert (code, "Traceback" in stderr) == (0, False)
     *table, last = stdout.splitlines()
     assert max(map(len, table)) <= COLUMNS
-    told = json.loads(last)
-    places = [(run["category"], run["concurrency"], run["spec"]) for run in told["runs"]]
+    report = json.loads(last)
+    places = [(run["category"], run["concurrency"], run["spec"]) for run in report["runs"]]
     assert places == [(*place, spec) for place in (("odd", 1), ("even", 1), ("mixed", 2)) for spec in ("auto", "2")]
-    assert [run["different"] for run in told["runs"]] == [0] * 6
-    assert (told["complete"], told["spec"], told["threads"], told["slots"]) == (True, "auto", 1, 2)
-    assert [run["reused_prompts"] for run in told["runs"]] == [0] * 6
-    assert {(one["category"], one["concurrency"]) for one in told["comparisons"]} >= {("all", 1), ("mixed", 2)}
+    assert [run["different"] for run in report["runs"]] == [0] * 6
+    assert (report["complete"], report["spec"], report["threads"], report["slots"]) == (True, "auto", 1, 2)
+    assert [run["reused_prompts"] for run in report["runs"]] == [0] * 6
+    assert {(one["category"], one["concurrency"]) for one in report["comparisons"]} >= {("all", 1), ("mixed", 2)}
     assert ElementTree.fromstring(chart.read_text()).tag.endswith("svg")
 
 
 def test_drawn_texts_are_the_same_under_one_seed(bench: Start) -> None:
     code, stdout, _ = ended(bench("--spec", "3", "--temperature", "0.8", "--category", "odd", "--json"))
-    told = json.loads(stdout.splitlines()[-1])
+    report = json.loads(stdout.splitlines()[-1])
     assert code == 0
-    assert [run["identical"] for run in told["runs"]] == [True]
-    assert told["temperature"] == 0.8
+    assert [run["identical"] for run in report["runs"]] == [True]
+    assert report["temperature"] == 0.8
 
 
 def test_the_beginning_of_answers_need_not_count(bench: Start) -> None:
@@ -111,10 +111,10 @@ def test_the_beginning_of_answers_need_not_count(bench: Start) -> None:
     assert code == 0
     assert max(map(len, table)) <= COLUMNS
     assert "first 20 not counted" in stdout
-    told = json.loads(last)
-    assert (told["skipped_tokens"], told["ignore_eos"]) == (20, True)
+    report = json.loads(last)
+    assert (report["skipped_tokens"], report["ignore_eos"]) == (20, True)
     assert "to 40 tokens, first 20 not counted" in stdout
-    assert [run["speedup"] > 0 for run in told["runs"]] == [True]
+    assert [run["speedup"] > 0 for run in report["runs"]] == [True]
 
 
 def test_prompts_that_do_not_fit_the_context_are_left_out(bench: Start, tmp_path: Path) -> None:
@@ -123,8 +123,8 @@ def test_prompts_that_do_not_fit_the_context_are_left_out(bench: Start, tmp_path
     (tmp_path / "long.jsonl").write_text("\n".join(map(json.dumps, lines[1::2])))
     flags = ("--spec", "2", "--warm-up", "0", "--json", "--prompts")
     code, stdout, stderr = ended(bench(*flags, str(tmp_path / "mine.jsonl")))
-    told = json.loads(stdout.splitlines()[-1])
-    assert (code, told["too_long"], told["complete"]) == (0, 1, False)
+    report = json.loads(stdout.splitlines()[-1])
+    assert (code, report["too_long"], report["complete"]) == (0, 1, False)
     assert (
         "left out: 1 comparison, for this model's maximum context length is 128 tokens" in stderr
         and "enough" not in stderr
@@ -138,12 +138,12 @@ def test_a_server_is_asked_the_same_prompts(bench: Start) -> None:
     with serving(script) as url:
         code, stdout, _ = ended(bench("--spec", "2", "--against", url, "--warm-up", "1", "--pairs", "1", "--json"))
     assert code == 0
-    told = json.loads(stdout.splitlines()[-1])
-    assert [run["spec"] for run in told["server_runs"]] == ["server", "server"]
-    assert [one["against"] for one in told["comparisons"] if one["against"] == "server"]
+    report = json.loads(stdout.splitlines()[-1])
+    assert [run["spec"] for run in report["server_runs"]] == ["server", "server"]
+    assert [one["against"] for one in report["comparisons"] if one["against"] == "server"]
     assert [body["prompt"] for body in script.bodies] == [[5, 9, 7, 11]] * 3
     assert script.paths.count("/v1/completions") == 3
-    assert (told["server"], told["server_model"]) == (url, "loopback-model")
+    assert (report["server"], report["server_model"]) == (url, "loopback-model")
     assert f"server   {url}: loopback-model" in stdout
 
 
@@ -211,13 +211,13 @@ def stopped_after(
     """A run that ends in the middle: what it says, and the error that it leaves."""
     asked: list[str] = []
 
-    def told(request: ChatRequest) -> Told:
+    def report(request: ChatRequest) -> TimedAnswer:
         if len(asked) == num_asks:
             raise how
         asked.append(request.id)
-        return Told(range(21), decode_s=1.0 if request.spec == OFF else 0.5)
+        return TimedAnswer(range(21), decode_s=1.0 if request.spec == OFF else 0.5)
 
-    client = MeasuredClient(told)
+    client = TimedClient(report)
     sides = [Side("plain", client, OFF), Side("auto", client, AUTO)]
     prompts = {"x": [BenchPrompt("x", tokens=(n,)) for n in range(4)]}
     written, options = Written(), BenchOptions((AUTO,), (1,), GREEDY, limit_s)
@@ -233,9 +233,9 @@ def test_an_interrupt_reports_what_there_is() -> None:
     written, error = stopped_after(5, KeyboardInterrupt())
     assert getattr(error, "exit_code", None) == 130
     assert "stopped after 2 of 4 comparisons" in written.stderr.getvalue()
-    told = json.loads(written.stdout.getvalue().splitlines()[-1])
-    assert (told["complete"], told["runs"][0]["pairs"]) == (False, 2)
-    assert told["geomean_speedup"] == pytest.approx(2.0)
+    report = json.loads(written.stdout.getvalue().splitlines()[-1])
+    assert (report["complete"], report["runs"][0]["pairs"]) == (False, 2)
+    assert report["geomean_speedup"] == pytest.approx(2.0)
 
 
 def test_a_failure_reports_what_there_is() -> None:
@@ -255,8 +255,8 @@ def test_when_the_time_is_over_two_prompts_of_each_kind_are_measured_all_the_sam
     written, error = stopped_after(99, KeyboardInterrupt(), limit_s=0.0)
     assert error is None
     assert "time limit after 2 of 4 comparisons" in written.stderr.getvalue()
-    told = json.loads(written.stdout.getvalue().splitlines()[-1])
-    assert (told["complete"], told["runs"][0]["pairs"]) == (False, 2)
+    report = json.loads(written.stdout.getvalue().splitlines()[-1])
+    assert (report["complete"], report["runs"][0]["pairs"]) == (False, 2)
 
 
 def test_what_no_time_limit_leaves_out() -> None:
@@ -302,7 +302,7 @@ def test_a_key_is_read_as_serve_writes_it(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "# nothing", "two words", "schl\u00fcssel"])
-def test_a_file_without_a_key_is_told_and_never_quoted(text: str, tmp_path: Path) -> None:
+def test_a_file_without_a_key_is_reported_and_never_quoted(text: str, tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(UsageError, match="there is no key") as raised:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from doubles.patience import wait_until
-from doubles.pictures import write_picture
+from doubles.image_files import write_image
 from doubles.programs import Programs, output_of
 from doubles.random_models import TargetShape, write_agreeing_head, write_target
+from doubles.timeouts import wait_until
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 120.0
@@ -131,7 +131,7 @@ def test_a_reader_that_leaves_ends_it_quietly_and_leaves_no_engine(chat: Start) 
 
 
 def test_a_picture_needs_a_model_that_sees_and_is_one(chat: Start, tmp_path: Path) -> None:
-    cat = write_picture(tmp_path / "cat.png")
+    cat = write_image(tmp_path / "cat.png")
     code, stdout, stderr = ended(chat("what is it?", "--image", str(cat)))
     assert (code, stdout) == (2, b"")
     assert "reads no images" in stderr and "--mmproj FILE" in stderr

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from doubles.pictures import write_picture
+from doubles.image_files import write_image
 from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
 
 from eaglelocal.cli.answer_printer import Asker
@@ -29,7 +29,7 @@ Line = str | type[BaseException]
 
 
 @dataclass
-class Talk:
+class ChatLoopHarness:
     """A loop with lines typed ahead; ctrl-d follows the last."""
 
     client: ScriptedClient
@@ -49,8 +49,8 @@ class Talk:
         self.session = Session(
             ModelLoader(self._plan, self._load), ActiveModel(self.client, plan, self.client.info), self.params
         )
-        desk = ActionContext(self.session, output, self.folder, self.copied.append)
-        self._loop = ChatLoop(Asker(self.session, output), desk, self._read)
+        context = ActionContext(self.session, output, self.folder, self.copied.append)
+        self._loop = ChatLoop(Asker(self.session, output), context, self._read)
 
     def run(self) -> int:
         return self._loop.run()
@@ -81,7 +81,7 @@ class Talk:
         return ActiveModel(client, plan, client.info)
 
 
-Start = Callable[..., Talk]
+Start = Callable[..., ChatLoopHarness]
 
 
 @pytest.fixture
@@ -92,9 +92,9 @@ def talk(tmp_path: Path) -> Start:
         n_ctx: int = 2048,
         spec: Spec = AUTO,
         sees_images: bool = False,
-    ) -> Talk:
+    ) -> ChatLoopHarness:
         client = ScriptedClient(scripts, n_ctx=n_ctx, sees_images=sees_images)
-        return Talk(client, tmp_path / "conversations", list(lines), spec)
+        return ChatLoopHarness(client, tmp_path / "conversations", list(lines), spec)
 
     return start
 
@@ -421,13 +421,13 @@ def test_a_question_too_long_by_itself_is_an_error_and_forgets_nothing(talk: Sta
     assert [turn.question for turn in chat.turns] == ["a", "c"]
 
 
-def sent_pictures(chat: Talk) -> list[list[int]]:
+def sent_pictures(chat: ChatLoopHarness) -> list[list[int]]:
     """Of each request, how many each of its messages has."""
     return [[len(message.images) for message in request.messages] for request in chat.client.requests]
 
 
 def test_a_picture_goes_with_the_next_question_only(talk: Start, tmp_path: Path) -> None:
-    cat = write_picture(tmp_path / "my cat.png", size=(40, 30))
+    cat = write_image(tmp_path / "my cat.png", size=(40, 30))
     lines = (f"/image {tmp_path}/my\\ cat.png", "what is it?", "/image", str(cat), "and now?", "thanks")
     chat = talk(*lines, sees_images=True)
     chat.run()
@@ -440,7 +440,7 @@ def test_a_picture_goes_with_the_next_question_only(talk: Start, tmp_path: Path)
 
 
 def test_pictures_are_let_go_and_wrong_files_named(talk: Start, tmp_path: Path) -> None:
-    cat = write_picture(tmp_path / "cat.png")
+    cat = write_image(tmp_path / "cat.png")
     (tmp_path / "notes.txt").write_text("text")
     chat = talk(f"/image {cat}", f"/image {tmp_path}/notes.txt", "/image none", "hi", sees_images=True)
     chat.run()
@@ -449,7 +449,7 @@ def test_pictures_are_let_go_and_wrong_files_named(talk: Start, tmp_path: Path) 
 
 
 def test_a_model_without_eyes_says_so_at_once(talk: Start, tmp_path: Path) -> None:
-    cat = write_picture(tmp_path / "cat.png")
+    cat = write_image(tmp_path / "cat.png")
     chat = talk(f"/image {cat}", str(cat), "hi")
     chat.run()
     assert sent_pictures(chat) == [[0]]
@@ -458,7 +458,7 @@ def test_a_model_without_eyes_says_so_at_once(talk: Start, tmp_path: Path) -> No
 
 
 def test_a_question_is_asked_again_with_its_pictures(talk: Start, tmp_path: Path) -> None:
-    cat = write_picture(tmp_path / "cat.png")
+    cat = write_image(tmp_path / "cat.png")
     failing = Script(fails=EngineError("gone"))
     chat = talk(f"/image {cat}", "what?", "/retry", "/retry", scripts=(failing, says("a cat")), sees_images=True)
     chat.run()
@@ -466,8 +466,8 @@ def test_a_question_is_asked_again_with_its_pictures(talk: Start, tmp_path: Path
     assert [turn.shown_question for turn in chat.turns] == ["[image: cat.png, 4x3]\nwhat?"]
 
 
-def test_a_model_that_follows_and_sees_nothing_is_told_what_was_shown(talk: Start, tmp_path: Path) -> None:
-    cat = write_picture(tmp_path / "cat.png")
+def test_a_model_that_follows_and_sees_nothing_is_reported_what_was_shown(talk: Start, tmp_path: Path) -> None:
+    cat = write_image(tmp_path / "cat.png")
     chat = talk(f"/image {cat}", "what?", "/model blind", "and?", "/retry", sees_images=True)
     chat.run()
     [request, _] = chat.session.model.client.requests  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What `pull` takes of a catalog entry: as planned for this machine, with the settings that `chat` will have."""
+"""Which quantization and draft `pull` takes for a catalog entry: those planned for this machine and its settings."""
 
 from __future__ import annotations
 

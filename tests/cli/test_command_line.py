@@ -11,9 +11,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from doubles.patience import PATIENCE_S, wait_until
-from doubles.pictures import picture_bytes
+from doubles.image_files import image_bytes
 from doubles.programs import ending
+from doubles.timeouts import PATIENCE_S, wait_until
 from typer.main import get_command
 
 from eaglelocal.cli.flag_variables import list_flag_variables
@@ -119,7 +119,7 @@ def test_input_that_is_no_text(environ: dict[str, str]) -> None:
     assert done.returncode == 2
     assert "error: stdin is not UTF-8 text: byte 3 is 0xe9" in done.stderr
     assert "hint" not in done.stderr
-    done = run(environ, "chat", stdin=picture_bytes())
+    done = run(environ, "chat", stdin=image_bytes())
     assert done.returncode == 2 and "hint: for a picture: --image FILE, or --image /dev/stdin" in done.stderr
 
 
@@ -129,12 +129,12 @@ def test_input_that_never_ends_is_refused(environ: dict[str, str]) -> None:
     assert "error: stdin is longer than 8 MB, more than a model can read" in done.stderr
 
 
-@pytest.mark.parametrize(("closed", "told"), [(">&-", ""), ("2>&-", "eaglelocal 0."), ("<&- >&- 2>&-", "")])
-def test_closed_streams_are_no_failure(environ: dict[str, str], closed: str, told: str) -> None:
+@pytest.mark.parametrize(("closed", "report"), [(">&-", ""), ("2>&-", "eaglelocal 0."), ("<&- >&- 2>&-", "")])
+def test_closed_streams_are_no_failure(environ: dict[str, str], closed: str, report: str) -> None:
     command = f"{sys.executable} -m eaglelocal --version {closed}"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, env=environ, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(told)
+    assert done.stdout.startswith(report)
 
 
 def test_config_show_writes_values_as_the_file_has_them(environ: dict[str, str], tmp_path: Path) -> None:
@@ -148,8 +148,8 @@ def test_config_show_writes_values_as_the_file_has_them(environ: dict[str, str],
     tables = {name: value for name, value in given.items() if isinstance(value, dict)}
     plain = "".join(f"{name} = {json.dumps(value)}\n" for name, value in given.items() if name not in tables)
     file.write_text(plain + "[keys]\n" + "".join(f'{name} = "{keys}"\n' for name, keys in tables["keys"].items()))
-    told = json.loads(run(environ, "config", "show", "--json").stdout)["settings"]
-    assert {name: told[name]["value"] for name in given} == given
+    report = json.loads(run(environ, "config", "show", "--json").stdout)["settings"]
+    assert {name: report[name]["value"] for name in given} == given
     rows = [line.removesuffix(str(file)) for line in run(environ, "config", "show").stdout.splitlines()]
     shown = {name: value.strip() for name, _, value in (row.partition(" ") for row in rows)}
     assert shown["keys"] == '{ pause = "p", quit = "q,ctrl+q" }'

@@ -43,9 +43,9 @@ def examined(capsys: pytest.CaptureFixture[str]) -> Examined:
 
     def run() -> dict[str, Finding]:
         code = main.run(["doctor", "--json"])
-        told = json.loads(capsys.readouterr().out)
-        assert code == (1 if told["problems"] else 0)
-        return {finding["check"]: finding for finding in told["findings"]}
+        report = json.loads(capsys.readouterr().out)
+        assert code == (1 if report["problems"] else 0)
+        return {finding["check"]: finding for finding in report["findings"]}
 
     return run
 
@@ -188,8 +188,8 @@ def test_a_port_that_somebody_else_has_and_files_that_were_left(
     partial.write_bytes(b"1" * 1000)
     os.utime(partial, (time.time() - 7200,) * 2)
     leave_an_announcement(tmp_path)
-    with socket.create_server(("127.0.0.1", 0)) as stranger:
-        port = stranger.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as foreign_server:
+        port = foreign_server.getsockname()[1]
         monkeypatch.setenv("EAGLELOCAL_PORT", str(port))
         findings = examined()
     assert findings["port"]["text"].startswith(f"port {port} is taken by ")

@@ -1,4 +1,4 @@
-"""The trial of a head: every reading is loaded, the best one stays in the file, and a stranger is refused."""
+"""The trial of a head: each reading is loaded, the best one is stored in the file, and an unrelated head is refused."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_an_engine_that_fails_ends_the_trial(target: Path, tmp_path: Path) -> No
     assert engines.num_open == 0
 
 
-def test_the_trial_is_told_in_80_columns(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trial_is_reported_in_80_columns(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = tried(Engines(Truth(norm_output=False)), target, tmp_path)
     monkeypatch.chdir(tmp_path)
     lines = trial_lines(outcome, Path("head.gguf"))

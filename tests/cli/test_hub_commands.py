@@ -20,9 +20,9 @@ from doubles.hub_models import model_bytes
 from doubles.loopback_hub import HubFile, HubRepo, LoopbackHub, guide_repo, serving
 from doubles.mtp_models import PARTS as MTP_PARTS
 from doubles.mtp_models import write_assistant, write_gemma, write_mtp
-from doubles.patience import PATIENCE_S, wait_until
 from doubles.programs import ending
 from doubles.projectors import projector_bytes
+from doubles.timeouts import PATIENCE_S, wait_until
 
 from eaglelocal.hub.hub_cache import list_models
 
@@ -137,10 +137,10 @@ class Terminal:
 
 def test_an_embedded_model_is_shown_before_it_is_written(person: Person) -> None:
     done = person.runs("show", "demo@9b:q8_0", "--json")
-    told = json.loads(done.stdout)
-    assert (told["reference"], told["quant"], told["on_disk"]) == ("demo@9b:q8_0", "Q8_0", False)
-    assert told["size_bytes"] == pytest.approx(9e9 * 34 / 32, rel=0.02)
-    assert not Path(told["path"]).exists()
+    report = json.loads(done.stdout)
+    assert (report["reference"], report["quant"], report["on_disk"]) == ("demo@9b:q8_0", "Q8_0", False)
+    assert report["size_bytes"] == pytest.approx(9e9 * 34 / 32, rel=0.02)
+    assert not Path(report["path"]).exists()
     assert "not written yet" in person.runs("show", "demo@9b:q8_0").stdout
 
 
@@ -315,7 +315,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("where", "fault", "code", "words"), FAULTS, ids=lambda value: str(value))
-def test_faults_of_the_hub_are_told_in_one_line_and_a_hint(
+def test_faults_of_the_hub_are_reported_in_one_line_and_a_hint(
     person: Person, where: str, fault: tuple[int, int], code: int, words: str
 ) -> None:
     setattr(person.hub.faults, where, fault)
@@ -401,7 +401,7 @@ def test_who_asks_no_hub_names_what_its_client_cannot_be_loaded_with(person: Per
     assert person.runs("ls", HF_HUB_DOWNLOAD_TIMEOUT="30s").returncode == 0  # which needs no client at all
 
 
-def test_a_gguf_that_is_none_is_told_after_the_fetch(person: Person) -> None:
+def test_a_gguf_that_is_none_is_reported_after_the_fetch(person: Person) -> None:
     person.hub.repos["someone/bad-GGUF"] = HubRepo({"bad-Q8_0.gguf": HubFile(b"GGUX" + bytes(4000))})
     done = person.runs("pull", "someone/bad-GGUF", "--yes")
     assert done.returncode == 1 and "not a GGUF file" in done.stderr
@@ -475,16 +475,16 @@ def test_target_and_draft_belong_together(person: Person) -> None:
         "--json",
     )
     for draft in ((), ("--draft", f"{HEAD}:bf16")):
-        told = json.loads(person.runs(*asked, *draft).stdout.splitlines()[-1])
-        assert "EAGLE-3.1 head" in told["draft"] and told["speculation"]["accepted_tokens"] > 0
+        report = json.loads(person.runs(*asked, *draft).stdout.splitlines()[-1])
+        assert "EAGLE-3.1 head" in report["draft"] and report["speculation"]["accepted_tokens"] > 0
     person.runs("rm", HEAD, "--yes")
     done = person.runs(*asked, "--draft", HEAD)
     assert done.returncode == 1 and f"eaglelocal pull {HEAD}" in done.stderr
-    told = json.loads(person.runs(*asked).stdout.splitlines()[-1])
-    assert "lookup" in told["draft"]
+    report = json.loads(person.runs(*asked).stdout.splitlines()[-1])
+    assert "lookup" in report["draft"]
 
 
-def test_a_draft_that_does_not_fit_is_told(person: Person) -> None:
+def test_a_draft_that_does_not_fit_is_reported(person: Person) -> None:
     person.hub.repos["someone/tiny-GGUF"] = HubRepo({"tiny-Q8_0.gguf": HubFile(model_bytes())})
     done = person.runs("pull", "someone/tiny-GGUF", "--draft", HEAD, "--yes")
     assert done.returncode == 1 and "does not fit" in done.stderr
@@ -561,24 +561,24 @@ def test_a_model_that_drafts_for_itself(person: Person, tmp_path: Path) -> None:
     seen = person.sees("show", "qwen3.5-4b:Q8_0")
     assert seen["mtp"] is True
     asked = ("hello", "--max-tokens", "24", "--temperature", "0", "--spec", "4", "--json")
-    told = person.sees("chat", "--target", "qwen3.5-4b:Q8_0", *asked[:-1])
-    assert told["draft"] == "its own MTP layer" and told["speculation"]["accepted_tokens"] > 8
+    report = person.sees("chat", "--target", "qwen3.5-4b:Q8_0", *asked[:-1])
+    assert report["draft"] == "its own MTP layer" and report["speculation"]["accepted_tokens"] > 8
     plain = person.sees("chat", "--target", "qwen3.5-4b:Q8_0", "--draft", "none", *asked[:-1])
-    assert (plain["draft"], plain["text"]) == ("none", told["text"])
+    assert (plain["draft"], plain["text"]) == ("none", report["text"])
 
     done = person.runs("pull", "unsloth/Qwen3.5-4B-GGUF:Q8_0", "--draft", "someone/layer-GGUF", "--yes")
     assert done.returncode == 0 and "an MTP layer that fits it" in done.stderr
     beside = person.sees("chat", "--target", "unsloth/Qwen3.5-4B-GGUF:Q8_0", *asked[:-1])
-    assert beside["draft"].startswith("MTP layer") and beside["text"] == told["text"]
+    assert beside["draft"].startswith("MTP layer") and beside["text"] == report["text"]
     named = person.sees("chat", "--target", "unsloth/Qwen3.5-4B-GGUF:Q8_0", "--draft", "mtp", *asked[:-1])
-    assert (named["draft"], named["text"]) == (beside["draft"], told["text"])
+    assert (named["draft"], named["text"]) == (beside["draft"], report["text"])
     done = person.runs("pull", "unsloth/Qwen3.5-4B-GGUF:Q8_0", "--draft", "mtp", "--yes")
     assert done.returncode == 1 and "has no MTP layer" in done.stderr
     done = person.runs("chat", "--target", "someone/layer-GGUF", *asked)
     assert done.returncode == 1 and "holds an MTP layer" in done.stderr
 
 
-def test_a_model_whose_mtp_layers_lie_beside_it(person: Person, tmp_path: Path) -> None:
+def test_a_model_whose_mtp_layers_lie_next_to_it(person: Person, tmp_path: Path) -> None:
     target = write_gemma(tmp_path / "gemma.gguf", gain=0.0)
     assistant = write_assistant(tmp_path / "assistant.gguf", target)
     files = {"gemma-4-12b-it-Q8_0.gguf": target, "mtp-gemma-4-12b-it.gguf": assistant}
@@ -588,11 +588,11 @@ def test_a_model_whose_mtp_layers_lie_beside_it(person: Person, tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     assert "an MTP layer that fits it" in done.stderr
     asked = ("chat", "--target", "gemma-4-12b:Q8_0", "hello", "--max-tokens", "24", "--temperature", "0", "--spec", "4")
-    told = person.sees(*asked)
-    assert told["draft"].startswith("MTP layer") and told["speculation"]["accepted_tokens"] > 8
-    assert person.sees(*asked, "--draft", "none")["text"] == told["text"]
+    report = person.sees(*asked)
+    assert report["draft"].startswith("MTP layer") and report["speculation"]["accepted_tokens"] > 8
+    assert person.sees(*asked, "--draft", "none")["text"] == report["text"]
     named = person.sees(*asked, "--draft", "mtp-gemma4-12b")
-    assert (named["draft"], named["text"]) == (told["draft"], told["text"])
+    assert (named["draft"], named["text"]) == (report["draft"], report["text"])
     seen = person.runs("show", "unsloth/gemma-4-12b-it-GGUF:mtp-gemma-4-12b-it.gguf").stdout
     assert "MTP layer of a gemma4-assistant model" in seen
 

@@ -1,4 +1,4 @@
-"""`eaglelocal import` as people use it: the embedded head, written in other dialects, comes back as itself."""
+"""`eaglelocal import` on the embedded head, exported in other dialects: the result equals the original head."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def test_a_head_whose_configuration_is_wrong_is_tried_kept_and_used(environ: dic
     done = run(environ, "import", str(folder), "--target", "demo@native", "--json")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    told = json.loads(lines[-1])
-    assert told["head"]["dialect"] == "SpecForge" and told["head"]["norm_output"] and not told["as_stated"]
-    chosen = [tried for tried in told["trial"] if tried["chosen"]]
-    assert len(chosen) == 1 and len(told["trial"]) == 3
-    assert chosen[0]["acceptance_length"] == max(tried["acceptance_length"] for tried in told["trial"])
-    kept = EagleInfo.from_header(read_header(Path(told["file"])))
+    report = json.loads(lines[-1])
+    assert report["head"]["dialect"] == "SpecForge" and report["head"]["norm_output"] and not report["as_stated"]
+    chosen = [tried for tried in report["trial"] if tried["chosen"]]
+    assert len(chosen) == 1 and len(report["trial"]) == 3
+    assert chosen[0]["acceptance_length"] == max(tried["acceptance_length"] for tried in report["trial"])
+    kept = EagleInfo.from_header(read_header(Path(report["file"])))
     assert (kept.norm_output, kept.target_layers) == (True, (1, 3, 5))
 
     answer = run(environ, "chat", "What is a head?", "--target", "demo@native", "--json", "--max-tokens", "40")
@@ -116,7 +116,7 @@ def test_without_a_trial_its_configuration_is_believed(environ: dict[str, str], 
         (("{head}", "--target", "demo@native", "--no-trial", "--out", "{head}/config.json"), 2, "is not a head"),
     ],
 )
-def test_wrong_words_are_told(
+def test_wrong_words_are_reported(
     arguments: tuple[str, ...], code: int, says: str, environ: dict[str, str], tmp_path: Path
 ) -> None:
     folder = write_checkpoint(tmp_path / "head", embedded(), "SafeAILab")

@@ -99,9 +99,9 @@ def test_an_object_survives_every_encoding(encoding: str, is_readable: bool) -> 
     written, value = io.BytesIO(), {"text": "größer \N{RIGHTWARDS ARROW} 鷲"}
     stdout = io.TextIOWrapper(written, encoding=encoding, errors="replace")
     Output(stdout=stdout, stderr=io.StringIO(), environ={}).object(value)
-    told = written.getvalue().decode(encoding)
-    assert json.loads(told) == value
-    assert ("鷲" in told) is is_readable
+    report = written.getvalue().decode(encoding)
+    assert json.loads(report) == value
+    assert ("鷲" in report) is is_readable
 
 
 def test_messages_and_errors_go_to_stderr() -> None:
@@ -141,7 +141,7 @@ def test_progress_into_a_file_names_each_thing_once() -> None:
     assert stderr.getvalue() == "making the model\nloading\n"
 
 
-def test_what_is_only_of_the_moment_stands_beside_a_bar_and_nowhere_else() -> None:
+def test_what_is_only_of_the_moment_stands_next_to_a_bar_and_nowhere_else() -> None:
     terminal, file = Terminal(), io.StringIO()
     for stderr in (terminal, file):
         progress = output(io.StringIO(), {}, stderr).progress()
@@ -152,7 +152,7 @@ def test_what_is_only_of_the_moment_stands_beside_a_bar_and_nowhere_else() -> No
     assert file.getvalue() == "fetching 4.7 GB\n"
 
 
-def test_a_question_leaves_the_cursor_behind_it() -> None:
+def test_a_question_leaves_the_cursor_after_it() -> None:
     stderr = io.StringIO()
     output(io.StringIO(), {}, stderr).ask("fetch \x1b[31mit? [Y/n] ")
     assert stderr.getvalue() == "fetch \ufffd[31mit? [Y/n] "

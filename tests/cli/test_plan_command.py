@@ -1,4 +1,4 @@
-"""`eaglelocal plan` as people and programs use it: screens of 80 columns, one object, errors with a way out."""
+"""`eaglelocal plan`: screens of 80 columns, one JSON object, errors with a hint."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from doubles.projectors import projector_bytes
-from doubles.sketched_models import REAL, write_sketch
+from doubles.weightless_models import REAL, write_sketch
 
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.cli import main
@@ -35,7 +35,7 @@ def screen(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+def plan_report(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     lines = screen(capsys, *arguments, "--json").splitlines()
     content: dict[str, Any] = json.loads(lines[-1])
     return content
@@ -43,7 +43,7 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_object_of_the_interface(capsys: pytest.CaptureFixture[str], machine: str) -> None:
-    content = told(capsys, "--machine", machine)
+    content = plan_report(capsys, "--machine", machine)
     assert {"machine", "chosen", "rejected"} <= content.keys()
     chosen = content["chosen"]
     assert {"target", "quant", "draft", "num_draft_tokens", "ctx", "memory", "predicted", "reasons"} <= chosen.keys()
@@ -78,7 +78,7 @@ def test_everything_that_was_rejected(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_it_tells_when_models_came_out_and_what_that_is_worth(capsys: pytest.CaptureFixture[str]) -> None:
-    content = told(capsys, "--machine", "2x-rtx-3090")
+    content = plan_report(capsys, "--machine", "2x-rtx-3090")
     chosen = content["chosen"]
     assert chosen["released"] == "2026-08"
     assert chosen["terms"]["age"] > 0 and sum(chosen["terms"].values()) == pytest.approx(chosen["score"])
@@ -91,7 +91,7 @@ def test_it_tells_when_models_came_out_and_what_that_is_worth(capsys: pytest.Cap
 
 
 def test_commands_are_those_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    chosen = told(capsys, "qwen3-32b", "--machine", "rtx-3090")["chosen"]
+    chosen = plan_report(capsys, "qwen3-32b", "--machine", "rtx-3090")["chosen"]
     reference = f"{chosen['target']}:{chosen['quant']}"
     assert chosen["commands"]["pull"] == f"eaglelocal pull {reference} --draft {chosen['draft']}"
     repo = load_catalog().drafts[chosen["draft"]].repo
@@ -116,17 +116,17 @@ def test_commands_are_those_of_the_plan(capsys: pytest.CaptureFixture[str]) -> N
 def test_the_command_runs_what_was_planned(
     capsys: pytest.CaptureFixture[str], arguments: list[str], flags: str
 ) -> None:
-    chosen = told(capsys, *arguments, "--machine", "rtx-3090")["chosen"]
+    chosen = plan_report(capsys, *arguments, "--machine", "rtx-3090")["chosen"]
     assert flags in chosen["commands"]["run"]
     assert ("chat" in chosen["commands"]["run"]) == (chosen["parallel"] == 1)
 
 
 def test_a_command_says_nothing_that_goes_without_saying(capsys: pytest.CaptureFixture[str]) -> None:
-    chosen = told(capsys, "qwen3-8b:Q4_K_M", "--machine", "rtx-3090")["chosen"]
+    chosen = plan_report(capsys, "qwen3-8b:Q4_K_M", "--machine", "rtx-3090")["chosen"]
     assert chosen["commands"]["run"] == "eaglelocal chat --target qwen3-8b:Q4_K_M --ctx 32768"
-    hybrid = told(capsys, "qwen3.6-27b:Q4_K_M", "--machine", "rtx-3090")["chosen"]
+    hybrid = plan_report(capsys, "qwen3.6-27b:Q4_K_M", "--machine", "rtx-3090")["chosen"]
     assert hybrid["draft"] == "mtp-qwen3.6-27b" and "--draft" not in hybrid["commands"]["run"]
-    plain = told(capsys, "qwen3-next-80b:IQ4_XS", "--machine", "rtx-3090")["chosen"]
+    plain = plan_report(capsys, "qwen3-next-80b:IQ4_XS", "--machine", "rtx-3090")["chosen"]
     assert plain["draft"] == "none" and "--draft" not in plain["commands"]["run"]
 
 
@@ -138,12 +138,12 @@ def test_several_answers_say_that_the_speed_is_that_of_one(capsys: pytest.Captur
 
 
 def test_what_people_settled_is_planned_with(capsys: pytest.CaptureFixture[str]) -> None:
-    free = told(capsys, "qwen3-32b:Q4_K_M", "--machine", "rtx-3090")["chosen"]
-    said = told(capsys, "qwen3-32b:Q4_K_M", "--machine", "rtx-3090", "--kv-type", "f16")["chosen"]
+    free = plan_report(capsys, "qwen3-32b:Q4_K_M", "--machine", "rtx-3090")["chosen"]
+    said = plan_report(capsys, "qwen3-32b:Q4_K_M", "--machine", "rtx-3090", "--kv-type", "f16")["chosen"]
     assert (free["kv_type"], said["kv_type"]) == ("q8_0", "f16") and said["ctx"] < free["ctx"]
-    layers = told(capsys, "qwen3-32b:Q4_K_M", "--machine", "rtx-3090", "--gpu-layers", "10")["chosen"]
+    layers = plan_report(capsys, "qwen3-32b:Q4_K_M", "--machine", "rtx-3090", "--gpu-layers", "10")["chosen"]
     assert layers["gpu_layers"] == 10 and layers["predicted"]["plain_tok_s"] < 5
-    one = told(capsys, "qwen3-8b:Q8_0", "--machine", "2x-rtx-3090", "--device", "CUDA1")["chosen"]
+    one = plan_report(capsys, "qwen3-8b:Q8_0", "--machine", "2x-rtx-3090", "--device", "CUDA1")["chosen"]
     assert [each["device"] for each in one["memory"]["devices"]] == ["RAM", "CUDA1"]
 
 
@@ -155,16 +155,16 @@ def test_the_config_is_planned_with_but_its_gpus_are_of_this_machine(
     (folder / "config.toml").write_text(
         'kv_type = "q4_0"\ndraft = "none"\ndevice = "Vulkan3"\ngpu_layers = 3\nn_cpu_moe = 4\nsplit = "2,1"\n'
     )
-    chosen = told(capsys, "qwen3-8b:Q4_K_M", "--machine", "rtx-3090")["chosen"]
+    chosen = plan_report(capsys, "qwen3-8b:Q4_K_M", "--machine", "rtx-3090")["chosen"]
     assert (chosen["kv_type"], chosen["draft"], chosen["gpu_layers"]) == ("q4_0", "none", None)
     with pytest.raises(UsageError, match="Vulkan3"):
         main.run(["plan", "qwen3-8b:Q4_K_M"])
 
 
 def test_a_draft_that_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    content = told(capsys, "qwen3-8b:Q4_K_M", "--machine", "rtx-3090", "--draft", "e3-qwen3-8b-tengyunw")
+    content = plan_report(capsys, "qwen3-8b:Q4_K_M", "--machine", "rtx-3090", "--draft", "e3-qwen3-8b-tengyunw")
     assert content["chosen"]["draft"] == "e3-qwen3-8b-tengyunw"
-    every = told(capsys, "--machine", "rtx-3090", "--draft", "e3-qwen3-8b-tengyunw")
+    every = plan_report(capsys, "--machine", "rtx-3090", "--draft", "e3-qwen3-8b-tengyunw")
     assert every["chosen"]["target"] == "qwen3-8b"
 
 
@@ -173,21 +173,21 @@ def test_one_token_of_context_is_one(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_target_a_quantization_and_a_context(capsys: pytest.CaptureFixture[str]) -> None:
-    content = told(capsys, "qwen3-8b:q5_k_m", "--machine", "rtx-3090", "--ctx", "12345", "--parallel", "3")
+    content = plan_report(capsys, "qwen3-8b:q5_k_m", "--machine", "rtx-3090", "--ctx", "12345", "--parallel", "3")
     chosen = content["chosen"]
     assert (chosen["target"], chosen["quant"], chosen["ctx"], chosen["parallel"]) == ("qwen3-8b", "Q5_K_M", 12345, 3)
     assert {each["target"] for each in content["rejected"]} == {"qwen3-8b"}
 
 
 def test_a_repository_of_the_catalogue_is_its_entry(capsys: pytest.CaptureFixture[str]) -> None:
-    chosen = told(capsys, "qwen/qwen3-8b-gguf:Q8_0", "--machine", "rtx-3090")["chosen"]
+    chosen = plan_report(capsys, "qwen/qwen3-8b-gguf:Q8_0", "--machine", "rtx-3090")["chosen"]
     assert (chosen["target"], chosen["quant"]) == ("qwen3-8b", "Q8_0")
 
 
 def test_the_embedded_model_is_planned_without_being_written(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    chosen = told(capsys, "demo@8b:q4_0", "--machine", "rtx-3090")["chosen"]
+    chosen = plan_report(capsys, "demo@8b:q4_0", "--machine", "rtx-3090")["chosen"]
     assert chosen["draft_kind"] == "eagle3" and chosen["num_draft_tokens"] >= 1
     assert 4.0 < chosen["memory"]["weights_bytes"] / 2**30 < 4.7  # 8e9 values of 4.5 bits
     assert chosen["commands"]["pull"] is None
@@ -196,7 +196,7 @@ def test_the_embedded_model_is_planned_without_being_written(
 
 def test_a_file_is_planned_from_its_header(capsys: pytest.CaptureFixture[str]) -> None:
     path, _ = demo_sources()
-    chosen = told(capsys, str(path), "--machine", "cpu-16gb")["chosen"]
+    chosen = plan_report(capsys, str(path), "--machine", "cpu-16gb")["chosen"]
     assert chosen["reference"] == str(path)
     assert chosen["memory"]["weights_bytes"] == pytest.approx(path.stat().st_size, rel=0.05)
 
@@ -207,10 +207,10 @@ def test_what_is_on_disk_need_not_be_fetched(capsys: pytest.CaptureFixture[str],
     sketch = replace(REAL["qwen3-8b"], type="Q4_K")
     path = write_sketch(snapshot / "Qwen3-8B-Q4_K_M.gguf", sketch)
     arguments = ("qwen3-8b:q4_k_m", "--machine", "rtx-3090", "--goal", "quality")
-    chosen = told(capsys, *arguments)["chosen"]
+    chosen = plan_report(capsys, *arguments)["chosen"]
     assert chosen["memory"]["weights_bytes"] == read_shape(read_header(path)).weights_bytes
     assert chosen["draft_kind"] == "eagle3" and chosen["commands"]["pull"]  # the head is not here
-    chosen = told(capsys, *arguments, "--draft", "ngram")["chosen"]
+    chosen = plan_report(capsys, *arguments, "--draft", "ngram")["chosen"]
     assert chosen["draft_kind"] == "ngram"
     assert chosen["commands"]["pull"] is None
     assert "get it" not in screen(capsys, *arguments, "--draft", "ngram")
@@ -222,11 +222,11 @@ def test_a_machine_of_ones_own(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     (folder / "shed.toml").write_text(
         '[shed]\nname = "The one in the shed"\nkind = "cpu"\nmemory_mib = 16384\nbandwidth_gb_s = 60\n'
     )
-    assert told(capsys, "--machine", "shed")["machine"] == "The one in the shed"
+    assert plan_report(capsys, "--machine", "shed")["machine"] == "The one in the shed"
 
 
-def test_main_memory_beside_a_card_can_be_said(capsys: pytest.CaptureFixture[str]) -> None:
-    content = told(capsys, "gpt-oss-120b", "--machine", "rtx-3090", "--ram", "64")
+def test_main_memory_next_to_a_card_can_be_said(capsys: pytest.CaptureFixture[str]) -> None:
+    content = plan_report(capsys, "gpt-oss-120b", "--machine", "rtx-3090", "--ram", "64")
     assert content["devices"][-1]["total_bytes"] == 64 * 2**30
     assert content["chosen"]["gpu_layers"] is None and 0 < content["chosen"]["n_cpu_moe"] < 36
     assert "(64 GiB at 51 GB/s, as assumed), prompts slowly" in content["chosen"]["reasons"][1]
@@ -245,7 +245,7 @@ def test_what_a_plan_costs_is_said_before_its_drafts(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize("machine", ["cpu-32gb", "cuda-8gb"])
 def test_what_is_chosen_is_not_rejected_too(capsys: pytest.CaptureFixture[str], machine: str) -> None:
     """Where a lookup would draft nothing it is what drafts nothing."""
-    content = told(capsys, "qwen3.6-35b-a3b", "--machine", machine)
+    content = plan_report(capsys, "qwen3.6-35b-a3b", "--machine", machine)
     chosen = content["chosen"]
     assert chosen["draft"] == "none"
     ours = [
@@ -255,7 +255,7 @@ def test_what_is_chosen_is_not_rejected_too(capsys: pytest.CaptureFixture[str], 
 
 
 def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(capsys, "qwen3-0.6b")["chosen"]["target"] == "qwen3-0.6b"
+    assert plan_report(capsys, "qwen3-0.6b")["chosen"]["target"] == "qwen3-0.6b"
 
 
 @pytest.mark.parametrize(
@@ -312,12 +312,12 @@ def test_nothing_fits_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_reads_images_is_a_part_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "llama.gguf"
     write_sketch(path, REAL["llama-3.1-8b"])
-    assert told(capsys, str(path))["chosen"]["memory"]["images_bytes"] == 0
+    assert plan_report(capsys, str(path))["chosen"]["memory"]["images_bytes"] == 0
     width = read_shape(read_header(path)).n_embd
     (tmp_path / "mmproj-F16.gguf").write_bytes(projector_bytes(width=width))
     assert ", images 0." in screen(capsys, str(path))
-    assert told(capsys, str(path), "--mmproj", "none")["chosen"]["memory"]["images_bytes"] == 0
-    assert "--mmproj none" in told(capsys, str(path), "--mmproj", "none")["chosen"]["commands"]["run"]
+    assert plan_report(capsys, str(path), "--mmproj", "none")["chosen"]["memory"]["images_bytes"] == 0
+    assert "--mmproj none" in plan_report(capsys, str(path), "--mmproj", "none")["chosen"]["commands"]["run"]
     (tmp_path / "mmproj-F16.gguf").rename(tmp_path / "eyes.gguf")
-    named = told(capsys, str(path), "--mmproj", str(tmp_path / "eyes.gguf"))
+    named = plan_report(capsys, str(path), "--mmproj", str(tmp_path / "eyes.gguf"))
     assert named["chosen"]["memory"]["images_bytes"] > 0

@@ -1,4 +1,4 @@
-"""Signals at the moment in which the line editor begins to wait are handled then, not at the next key."""
+"""A signal that arrives while the line editor starts to wait is handled at once, not at the next key."""
 
 from __future__ import annotations
 

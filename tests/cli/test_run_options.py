@@ -1,4 +1,4 @@
-"""What of the settings is wished for which model."""
+"""Which settings become the run options of which model."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def test_a_draft_and_experts_named_at_the_start_are_the_first_targets(
     tmp_path: Path, choice: ModelChoice, draft: str, n_cpu_moe: int | None
 ) -> None:
     given = {"target": "moe.gguf", "draft": "head.gguf", "n_cpu_moe": "24", "gpu_layers": "9"}
-    wish = make_run_options(Settings.load(given, {}, tmp_path / "config.toml"), choice)
-    assert (wish.draft, wish.n_cpu_moe, wish.gpu_layers) == (draft, n_cpu_moe, 9)
+    options = make_run_options(Settings.load(given, {}, tmp_path / "config.toml"), choice)
+    assert (options.draft, options.n_cpu_moe, options.gpu_layers) == (draft, n_cpu_moe, 9)
 
 
 @pytest.mark.parametrize(
-    ("choice", "named", "wished"),
+    ("choice", "named", "expected"),
     [
         (ModelChoice(), "eyes.gguf", "eyes.gguf"),
         (ModelChoice(target="other.gguf"), "eyes.gguf", "auto"),  # another model has other eyes
@@ -44,9 +44,9 @@ def test_a_draft_and_experts_named_at_the_start_are_the_first_targets(
     ],
 )
 def test_a_projector_named_at_the_start_is_the_first_targets(
-    tmp_path: Path, choice: ModelChoice, named: str | None, wished: str
+    tmp_path: Path, choice: ModelChoice, named: str | None, expected: str
 ) -> None:
-    assert make_run_options(Settings.load({"mmproj": named}, {}, tmp_path / "config.toml"), choice).mmproj == wished
+    assert make_run_options(Settings.load({"mmproj": named}, {}, tmp_path / "config.toml"), choice).mmproj == expected
 
 
 @pytest.mark.parametrize(

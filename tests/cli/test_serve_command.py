@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from doubles.patience import PATIENCE_S, wait_until
+from doubles.timeouts import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).parents[2]
 DEMO_S = 60.0  # the model is measured when it is loaded
@@ -136,7 +136,7 @@ def test_what_cannot_work_is_one_line_and_a_hint(
     assert "Traceback" not in done.stderr
 
 
-def test_a_port_that_is_taken_is_told_with_another(environ: dict[str, str]) -> None:
+def test_a_port_that_is_taken_is_reported_with_another(environ: dict[str, str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = refused(environ, "--port", str(port))
@@ -144,7 +144,7 @@ def test_a_port_that_is_taken_is_told_with_another(environ: dict[str, str]) -> N
     assert f"--port {port + 1}" in done.stderr
 
 
-def test_a_doubtful_key_file_is_told_without_its_keys(environ: dict[str, str], tmp_path: Path) -> None:
+def test_a_doubtful_key_file_is_reported_without_its_keys(environ: dict[str, str], tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("anna: secret-secret\n")
     keys.chmod(0o644)

@@ -1,4 +1,4 @@
-"""How many answers at once `eaglelocal serve` plans for, where nobody said."""
+"""How many slots `eaglelocal serve` plans if the user did not set --parallel."""
 
 from __future__ import annotations
 

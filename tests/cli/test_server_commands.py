@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from doubles.patience import wait_until
+from doubles.timeouts import wait_until
 
 from eaglelocal.cli import main
 from eaglelocal.cli.ps import server_lines

@@ -23,19 +23,19 @@ def top(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(("pages", "kind"), [(llama_pages(), "llama-server"), (vllm_pages(), "vLLM")])
 def test_one_frame_as_text(pages: Pages, kind: str) -> None:
     with serving(pages):
-        told = top(pages.url, "--once")
-    assert told.returncode == 0, told.stderr
-    assert told.stdout.startswith(f"{kind} at {pages.url} · ready")
-    assert "position 1" in told.stdout
-    assert max(map(len, told.stdout.splitlines())) <= 80
-    assert "\x1b" not in told.stdout
+        report = top(pages.url, "--once")
+    assert report.returncode == 0, report.stderr
+    assert report.stdout.startswith(f"{kind} at {pages.url} · ready")
+    assert "position 1" in report.stdout
+    assert max(map(len, report.stdout.splitlines())) <= 80
+    assert "\x1b" not in report.stdout
 
 
 def test_the_last_line_of_json_is_one_object_and_absent_is_null() -> None:
     pages = vllm_pages()
     with serving(pages):
-        told = top(pages.url, "--json")
-    found = json.loads(told.stdout.splitlines()[-1])
+        report = top(pages.url, "--json")
+    found = json.loads(report.stdout.splitlines()[-1])
     assert (found["kind"], found["state"], found["server"]["running"]) == ("vLLM", "ready", 3)
     assert "beside" in found["server"]
     assert found["speculation"]["acceptance"] == pytest.approx(0.5)
@@ -45,9 +45,9 @@ def test_the_last_line_of_json_is_one_object_and_absent_is_null() -> None:
 def test_width_glyphs_and_address_are_as_wished() -> None:
     pages = llama_pages()
     with serving(pages):
-        told = top(f"127.0.0.1:{pages.port}/v1", "--once", COLUMNS="120", EAGLELOCAL_GLYPHS="ascii")
-    assert told.stdout.isascii()
-    assert 80 < max(map(len, told.stdout.splitlines())) <= 120
+        report = top(f"127.0.0.1:{pages.port}/v1", "--once", COLUMNS="120", EAGLELOCAL_GLYPHS="ascii")
+    assert report.stdout.isascii()
+    assert 80 < max(map(len, report.stdout.splitlines())) <= 120
 
 
 def test_a_key_reaches_the_server() -> None:
@@ -67,15 +67,15 @@ def test_a_key_reaches_the_server() -> None:
     ],
 )
 def test_what_goes_wrong_is_said_with_a_hint(arguments: tuple[str, ...], code: int, said: str) -> None:
-    told = top(*arguments)
-    assert (told.returncode, told.stdout) == (code, "")
-    assert said in told.stderr and "\nhint: " in told.stderr
+    report = top(*arguments)
+    assert (report.returncode, report.stdout) == (code, "")
+    assert said in report.stderr and "\nhint: " in report.stderr
 
 
 def test_a_web_page_is_no_server_that_we_know() -> None:
     with serving(Pages({"/v1/models": Page("<html>")})) as pages:
-        told = top(pages.url, "--once")
-    assert (told.returncode, "neither eaglelocal nor llama-server nor vLLM" in told.stderr) == (1, True)
+        report = top(pages.url, "--once")
+    assert (report.returncode, "neither eaglelocal nor llama-server nor vLLM" in report.stderr) == (1, True)
 
 
 def test_the_screen_s_toolkit_is_not_loaded_for_text() -> None:

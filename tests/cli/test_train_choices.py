@@ -1,4 +1,4 @@
-"""What `eaglelocal train` makes of what it heard: what fits, what is held out, whether it is enough."""
+"""How `eaglelocal train` uses collected answers: which fit, which are held out, whether there are enough."""
 
 from __future__ import annotations
 
@@ -53,19 +53,21 @@ def test_of_few_more_are_held_out(num: int, num_held: int) -> None:
     ("num", "num_asked", "hint"),
     [(20, 500, "--tokens 4000"), (0, 500, "--tokens 80000"), (20, 27, "more questions, or a larger --ctx")],
 )
-def test_too_few_answers_are_told_with_what_helps(num: int, num_asked: int, hint: str) -> None:
-    with pytest.raises(UsageError, match=rf"{num} answers are too few .*\(5 questions did not fit, 2 answers") as told:
+def test_too_few_answers_are_reported_with_what_helps(num: int, num_asked: int, hint: str) -> None:
+    with pytest.raises(
+        UsageError, match=rf"{num} answers are too few .*\(5 questions did not fit, 2 answers"
+    ) as raised:
         check_enough(Collected(conversations(num), 5, 2), num_questions=num_asked, max_answer_tokens=1000)
-    assert told.value.hint == hint
+    assert raised.value.hint == hint
     check_enough(Collected(conversations(MIN_CONVERSATIONS), 5, 2), num_questions=num_asked, max_answer_tokens=1000)
 
 
 @pytest.mark.parametrize(
-    ("done", "rest", "spent_s", "told"),
+    ("done", "rest", "spent_s", "raised"),
     [(100, 200, 60.0, ", 2 min 0 s left"), (0, 200, 60.0, ""), (100, 200, 1.0, ""), (100, 0, 60.0, "")],
 )
-def test_the_time_left_is_told_from_the_pace_so_far(done: int, rest: int, spent_s: float, told: str) -> None:
-    assert format_time_left(done, rest, spent_s) == told
+def test_the_time_left_is_reported_from_the_pace_so_far(done: int, rest: int, spent_s: float, raised: str) -> None:
+    assert format_time_left(done, rest, spent_s) == raised
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`eaglelocal train` as people use it: stopped at any time it goes on, and what comes out drafts."""
+"""`eaglelocal train` as a process: stopped at any time, it resumes, and the new head drafts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from doubles.patience import wait_until
 from doubles.random_models import TargetShape, write_head, write_target
+from doubles.timeouts import wait_until
 
 pytest.importorskip("torch")
 
@@ -51,8 +51,8 @@ def run(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess
 @contextmanager
 def started(environ: dict[str, str], log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-P", "-m", "eaglelocal", "train", *arguments]
-    with log.open("wb") as told:
-        program = subprocess.Popen(command, stdout=told, stderr=told, stdin=subprocess.DEVNULL, env=environ)
+    with log.open("wb") as output:
+        program = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=environ)
         try:
             yield program
         finally:
@@ -87,16 +87,16 @@ def test_killed_while_asking_and_stopped_while_learning_it_goes_on_to_a_head_tha
     command = ("--target", str(target), *SMALL, "--work", str(work), "--json")
     with started(environ, log, *command) as program:
         code, _ = stopped_by(signal.SIGKILL, program, log, lambda: len(keys(work)) >= 5)
-    heard = keys(work)
+    saved = keys(work)
     assert code == -signal.SIGKILL and not list(work.glob("*.checkpoint"))
 
     with started(environ, log, *command) as program:
         stages = [lambda mark=mark: mark in log.read_text() for mark in ("the target", "held out before", "step 1/")]
-        code, told = stopped_by(signal.SIGTERM, program, log, *stages)
-    assert (code, "Traceback" in told) == (128 + signal.SIGTERM, False)
-    assert told.endswith("stopped: the same command resumes here\n")
+        code, output = stopped_by(signal.SIGTERM, program, log, *stages)
+    assert (code, "Traceback" in output) == (128 + signal.SIGTERM, False)
+    assert output.endswith("stopped: the same command resumes here\n")
     answered = keys(work)
-    assert answered[: len(heard)] == heard and len(set(answered)) == len(answered)
+    assert answered[: len(saved)] == saved and len(set(answered)) == len(answered)
     assert [path.suffix for path in sorted(work.iterdir())].count(".checkpoint") == 1
 
     done = run(environ, "train", *command)
@@ -122,9 +122,9 @@ def test_stopped_while_asking_it_ends_as_other_commands_do(
 ) -> None:
     work, log = tmp_path / "work", tmp_path / "log"
     with started(environ, log, "--target", str(target), *SMALL, "--tokens", "90000", "--work", str(work)) as program:
-        found, told = stopped_by(number, program, log, lambda: len(keys(work)) >= 2)
-    assert (found, "Traceback" in told) == (code, False)
-    assert "stopped: the same command resumes here" in told
+        found, output = stopped_by(number, program, log, lambda: len(keys(work)) >= 2)
+    assert (found, "Traceback" in output) == (code, False)
+    assert "stopped: the same command resumes here" in output
 
 
 def test_one_at_a_time_in_a_folder(environ: dict[str, str], target: Path, tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_one_at_a_time_in_a_folder(environ: dict[str, str], target: Path, tmp_pa
     assert max(len(line) for line in done.stdout.splitlines() if str(tmp_path) not in line) <= 80
 
 
-def test_without_torch_the_way_to_it_is_told(environ: dict[str, str], tmp_path: Path) -> None:
+def test_without_torch_the_way_to_it_is_reported(environ: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('none here')")
     without = {**environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     done = run(without, "train", "--target", "demo@native")
@@ -170,7 +170,7 @@ TAKEN = "{folder}/questions.txt"
         (("--target", "demo@native", "--work", f"{TAKEN}/x"), 1, "cannot write"),
     ],
 )
-def test_wrong_words_are_told_before_anything_is_loaded(
+def test_wrong_words_are_reported_before_anything_is_loaded(
     arguments: tuple[str, ...], code: int, says: str, environ: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "questions.txt").write_text(FEW)
@@ -189,7 +189,7 @@ def test_few_tokens_are_too_few_answers_and_the_hint_is_enough(environ: dict[str
     assert "hint: --tokens 2" in done.stderr
 
 
-def test_where_no_question_fits_it_is_told(environ: dict[str, str], target: Path, tmp_path: Path) -> None:
+def test_where_no_question_fits_it_is_reported(environ: dict[str, str], target: Path, tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_text("\n".join(f"{'word ' * 300}{number}" for number in range(40)))
     done = run(environ, "train", "--target", str(target), *SMALL, "--prompts", str(tmp_path / "long.txt"))
     assert done.returncode == 2

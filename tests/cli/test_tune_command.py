@@ -1,4 +1,4 @@
-"""`eaglelocal tune`: every draft length has its steps, and the figures come from a real engine."""
+"""`eaglelocal tune`: every draft length is run, and the figures come from a real engine."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_fast_machine_has_rounds_until_the_time_is_over() -> None:
     assert len(machine.steps) == 17
 
 
-def test_an_engine_that_fails_is_told() -> None:
+def test_an_engine_that_fails_is_reported() -> None:
     machine = Machine(fails=True)
     with pytest.raises(EngineError, match="the engine ended"):
         run_rounds(machine, range(2), clock=lambda: machine.now, on_progress=lambda *_: None)
@@ -105,13 +105,13 @@ def test_the_embedded_model_is_measured(environ: dict[str, str]) -> None:
     done = tune(environ, "--threads", "1", "--ctx", "512", "--json")
     assert done.returncode == 0, done.stderr
     assert max(map(len, done.stderr.splitlines())) <= 80
-    told = json.loads(done.stdout)
-    assert [entry["rows"] for entry in told["rows"]][:4] == [1, 2, 3, 4]
-    assert max(entry["rows"] for entry in told["rows"]) == 17
-    assert all(entry["seconds"] > 0 and entry["samples"] >= 3 for entry in told["rows"])
-    assert told["draft_steps"][0]["seconds"] > 0
-    assert len(told["implied"]) == 5
-    assert told["threads"] == 1
+    report = json.loads(done.stdout)
+    assert [entry["rows"] for entry in report["rows"]][:4] == [1, 2, 3, 4]
+    assert max(entry["rows"] for entry in report["rows"]) == 17
+    assert all(entry["seconds"] > 0 and entry["samples"] >= 3 for entry in report["rows"])
+    assert report["draft_steps"][0]["seconds"] > 0
+    assert len(report["implied"]) == 5
+    assert report["threads"] == 1
     kept = Path(environ["XDG_STATE_HOME"]) / "eaglelocal" / "calibrations"
     assert len(list(kept.glob("*.json"))) == 2  # of costs, and of acceptance
 
@@ -120,6 +120,6 @@ def test_without_a_draft_one_row_is_all_there_is(environ: dict[str, str]) -> Non
     done = tune(environ, "--draft", "none", "--json")
     assert done.returncode == 0, done.stderr
     assert "drafting counts as free" in done.stderr
-    told = json.loads(done.stdout)
-    assert told["draft_steps"] == []
-    assert [entry["rows"] for entry in told["rows"]] == [1]
+    report = json.loads(done.stdout)
+    assert report["draft_steps"] == []
+    assert [entry["rows"] for entry in report["rows"]] == [1]

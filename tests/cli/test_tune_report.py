@@ -1,4 +1,4 @@
-"""What measured costs imply, and how it is shown."""
+"""What measured costs imply for the draft length, and how the report shows it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_published_formula(draft: float, row: float, acceptance: float, leng
     assert (best.num_draft_tokens, round(best.speedup, 2)) == (length, speedup)
 
 
-def test_behind_a_cliff_lies_the_best_length() -> None:
+def test_after_a_cliff_lies_the_best_length() -> None:
     implications = Implications.of(costs_of(Q8_0, draft_s=0.0))
     assert implications.best(0.9).num_draft_tokens > 7
     climbed = max(range(4), key=lambda k: implications.speedup(k, 0.9))
@@ -91,8 +91,13 @@ def test_no_drafter_is_said() -> None:
 
 def test_the_object() -> None:
     costs = MeasuredCosts(decodes=costs_of(BF16).decodes, context=ContextCost(1e-6, 2e-6))
-    told = json.loads(json.dumps(report_object(costs, INFO, "a processor")))
-    assert told["rows"][4] == {"rows": 5, "seconds": pytest.approx(0.0762), "ratio": pytest.approx(1.27), "samples": 9}
-    assert [entry["acceptance"] for entry in told["implied"]] == [0.5, 0.6, 0.7, 0.8, 0.9]
-    assert told["context_s"] == {"per_cell": 1e-6, "per_row_and_cell": 2e-6}
+    report = json.loads(json.dumps(report_object(costs, INFO, "a processor")))
+    assert report["rows"][4] == {
+        "rows": 5,
+        "seconds": pytest.approx(0.0762),
+        "ratio": pytest.approx(1.27),
+        "samples": 9,
+    }
+    assert [entry["acceptance"] for entry in report["implied"]] == [0.5, 0.6, 0.7, 0.8, 0.9]
+    assert report["context_s"] == {"per_cell": 1e-6, "per_row_and_cell": 2e-6}
     assert json.loads(json.dumps(report_object(costs_of(BF16), INFO, "x")))["context_s"] is None

@@ -1,4 +1,4 @@
-"""Streamed text on a terminal: played back on a small model of one, it is the same text, broken between words."""
+"""Streamed text replayed on a small terminal model: the text is the same, and lines break between words."""
 
 from __future__ import annotations
 

@@ -211,8 +211,8 @@ class Reference:
         if self._shape.candidates is None:
             return lambda values, side: values
         base = self._weights[f"{prefix}_conv_base"]
-        told = (normed @ self._weights[f"{prefix}_conv_proj.weight"].T).reshape(len(normed), 2, KERNEL, -1)
-        gains = np.repeat(told, GROUP, axis=3) + base
+        projected = (normed @ self._weights[f"{prefix}_conv_proj.weight"].T).reshape(len(normed), 2, KERNEL, -1)
+        gains = np.repeat(projected, GROUP, axis=3) + base
 
         def mixed(values: np.ndarray, side: int) -> np.ndarray:
             padded = np.concatenate([np.zeros((KERNEL - 1, values.shape[1])), values])

@@ -27,7 +27,7 @@ PATIENCE_S = 20.0
 
 
 @dataclass
-class Stage:
+class ChatHarness:
     """The set-up of a test, and the objects that it can inspect afterwards."""
 
     folder: Path
@@ -80,7 +80,7 @@ class Stage:
         return ScriptedClient(self.scripts, label=label, n_ctx=self.n_ctx, sees_images=self.sees_images)
 
 
-class Spectator:
+class ChatObserver:
     """A user who types and reads the screen."""
 
     def __init__(self, app: ChatApp, pilot: Pilot[int]) -> None:
@@ -124,15 +124,15 @@ class Spectator:
         await self.pilot.pause()
 
 
-Scenario = Callable[[Spectator], Awaitable[None]]
+Scenario = Callable[[ChatObserver], Awaitable[None]]
 
 
-def play(stage: Stage, scenario: Scenario, *, waits: bool = True) -> int | None:
+def play(stage: ChatHarness, scenario: Scenario, *, waits: bool = True) -> int | None:
     """Run a scenario on the screen. Return the app's exit code, or None if the scenario did not leave it."""
 
     async def run() -> None:
         async with stage.app.run_test(size=stage.size, notifications=True) as pilot:
-            spectator = Spectator(stage.app, pilot)
+            spectator = ChatObserver(stage.app, pilot)
             if waits:
                 await spectator.ready()
             await scenario(spectator)

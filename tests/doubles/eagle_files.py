@@ -19,9 +19,9 @@ from eaglelocal.training.draft_head import HeadSource
 
 from .eagle_checkpoints import Kind, random_checkpoint, write_checkpoint
 from .imported_heads import imported
-from .living_models import N_VOCAB, weights
 from .random_models import finish, write_vocabulary
-from .sketched_models import SKETCHES, tensors_of, write_keys
+from .runnable_models import N_VOCAB, weights
+from .weightless_models import SKETCHES, tensors_of, write_keys
 
 WIDTH = 64
 
@@ -82,7 +82,7 @@ def _as_it_is(header: Header, name: str) -> StreamedTensor:
     return StreamedTensor(name, tensor.shape, tensor.type, lambda: read_raw_pieces(header, name, 1 << 20))
 
 
-def school_beside(target: Path, head: Path | None = None) -> HeadSource:
+def head_source(target: Path, head: Path | None = None) -> HeadSource:
     header = read_header(target)
     source = HeadSource(header, ModelInfo.from_header(header))
     if head is None:

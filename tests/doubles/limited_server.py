@@ -17,7 +17,7 @@ from pathlib import Path
 
 import httpx
 
-from .patience import PATIENCE_S
+from .timeouts import PATIENCE_S
 
 TESTS = Path(__file__).parent.parent
 

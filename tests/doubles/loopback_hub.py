@@ -252,10 +252,10 @@ class StorageHandler(_Handler):
 
     def _wanted(self, size: int) -> tuple[int, int]:
         """First byte, and the one behind the last."""
-        told = self.headers.get("Range") or ""
-        if self.hub.faults.ignores_ranges or not told:
+        requested = self.headers.get("Range") or ""
+        if self.hub.faults.ignores_ranges or not requested:
             return 0, size
-        first, last = told.removeprefix("bytes=").split("-")
+        first, last = requested.removeprefix("bytes=").split("-")
         return int(first), min(size, int(last) + 1) if last else size
 
     def _send(self, content: bytes) -> None:
@@ -319,10 +319,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--profiles", type=Path, default=Path(__file__).parents[2] / "profiles")
     parser.add_argument("--slow", type=float, default=0.0, help="seconds for the target to arrive")
-    told = parser.parse_args()
-    hub = LoopbackHub(guide_repo(told.profiles))
+    requested = parser.parse_args()
+    hub = LoopbackHub(guide_repo(requested.profiles))
     size = len(hub.repos["someone/guide-GGUF"].files["guide-BF16.gguf"].content)
-    hub.faults.slow_s = told.slow * CHUNK_BYTES / size
+    hub.faults.slow_s = requested.slow * CHUNK_BYTES / size
     with serving(hub):
         print(f"export HF_ENDPOINT={hub.url}", flush=True)
         try:

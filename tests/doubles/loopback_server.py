@@ -52,9 +52,9 @@ OUR_MODELS = {"data": [{"id": "demo", "owned_by": "eaglelocal"}]}
 
 def our_words(*said: str, drafted: Mapping[int, bool] | None = None) -> list[Event]:
     """Return chunks as an eaglelocal server sends them: with flags, and statistics of speculation at the end."""
-    told = drafted or {}
+    counts = drafted or {}
     chunks: list[Event] = [
-        {"choices": [{"delta": {"content": word}}], "drafted": [told.get(n, False)]} for n, word in enumerate(said)
+        {"choices": [{"delta": {"content": word}}], "drafted": [counts.get(n, False)]} for n, word in enumerate(said)
     ]
     chunks.append({"choices": [{"delta": {}, "finish_reason": "stop"}]})
     usage = {"prompt_tokens": 7, "completion_tokens": len(said)}

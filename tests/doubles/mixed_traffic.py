@@ -10,8 +10,8 @@ from eaglelocal.core.events import Failed, Finished, Tokens
 from eaglelocal.core.request import AUTO, fixed_spec
 from eaglelocal.engine.engine import Engine
 
+from .engine_harness import drive
 from .real_engine import RawLogits, ask, real_engine
-from .rig import drive
 
 TIE_SHARE = 1e-4  # of the largest logit: caches are of 16 bits
 
@@ -27,17 +27,17 @@ class MixedTraffic:
         self.alone, self.engine = real_engine(target, n_ctx=512), engine
         self.texts: dict[int, list[int]] = {}
         self.running: dict[str, tuple[tuple[int, ...], list[int]]] = {}  # prompt, and what should be said
-        self.told: dict[str, list[int]] = {}
+        self.emitted: dict[str, list[int]] = {}
         self.earlier: list[tuple[int, ...]] = []
         self.target, self.num_right, self.num_ties = target, 0, 0
 
-    def come(self, name: str) -> None:
+    def submit_random(self, name: str) -> None:
         prompt = self.prompt()
         request = ask(name, prompt, max_tokens=self.random.randint(3, 40))
         plain = drive(self.alone, [request])[name].tokens
         lengths = [AUTO, fixed_spec(1), fixed_spec(3), fixed_spec(16)]
         self.engine.submit(replace(request, spec=self.random.choice(lengths)))
-        self.running[name], self.told[name] = (prompt, plain), []
+        self.running[name], self.emitted[name] = (prompt, plain), []
 
     def prompt(self) -> tuple[int, ...]:
         new = tuple(self.random.randrange(3, 290) for _ in range(self.random.randint(3, 180)))
@@ -54,13 +54,13 @@ class MixedTraffic:
         for event in self.engine.step():
             assert not isinstance(event, Failed), event
             if isinstance(event, Tokens):
-                self.told[event.request_id].extend(piece.token for piece in event.pieces)
+                self.emitted[event.request_id].extend(piece.token for piece in event.pieces)
             if isinstance(event, Finished):
                 self.end(event)
 
     def end(self, event: Finished) -> None:
         prompt, plain = self.running.pop(event.request_id)
-        said = self.told.pop(event.request_id)
+        said = self.emitted.pop(event.request_id)
         if said != plain[: len(said)]:
             self.check_tie(prompt, plain, said)
             return
@@ -79,10 +79,10 @@ class MixedTraffic:
         self.num_ties += 1
         assert self.num_ties < 3
 
-    def live(self, num_requests: int) -> None:
+    def run(self, num_requests: int) -> None:
         """Run `num_requests` requests, and assert that most got the text that they would get alone."""
         for number in range(num_requests):
-            self.come(f"r{number}")
+            self.submit_random(f"r{number}")
             for _ in range(self.random.choice([0, 0, 1, 5, 20])):
                 self.step()
             if self.random.random() < 0.15 and self.running:

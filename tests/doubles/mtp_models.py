@@ -11,9 +11,9 @@ import numpy as np
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
 
-from .living_models import N_VOCAB, weights
 from .random_models import finish, write_vocabulary
-from .sketched_models import SKETCHES, Sketch, tensors_of, write_keys
+from .runnable_models import N_VOCAB, weights
+from .weightless_models import SKETCHES, Sketch, tensors_of, write_keys
 
 WRITES_BACK = tuple(
     f"{name}.weight" for name in ("attn_output", "ssm_out", "ffn_down", "ffn_down_exps", "ffn_down_shexp")

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-from .patience import PATIENCE_S
+from .timeouts import PATIENCE_S
 
 LIMIT_S = 600.0  # of any program
 INHERITED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from .patience import PATIENCE_S
+from .timeouts import PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True)

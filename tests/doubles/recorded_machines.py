@@ -40,35 +40,37 @@ def recording(name: str) -> Recording:
 
 def recorded_machine(name: str, root: Path) -> Machine:
     """Return the machine as the probe sees it; `root` is an empty folder, in which its files are laid out."""
-    told = recording(name)
-    lay_out(told, root)
+    recorded = recording(name)
+    lay_out(recorded, root)
     groups = Cgroups(_text(root / "proc/self/cgroup"), root / "sys/fs/cgroup")
-    nvml = read_gpus(RecordedNvml(told["nvml"])) if told["nvml"] else ()
-    unified = parse_unified(**told["apple"]) if "apple" in told else None
-    names = told["llama_cpp"]["libraries"]
+    nvml = read_gpus(RecordedNvml(recorded["nvml"])) if recorded["nvml"] else ()
+    unified = parse_unified(**recorded["apple"]) if "apple" in recorded else None
+    names = recorded["llama_cpp"]["libraries"]
     return Machine(
         gpus=merge_gpus(nvml, read_cards(root)),
         unified=unified,
         cpu=_cpu(root, groups) if unified is None else Cpu(name=unified.chip, physical_cores=12, usable_threads=8),
         memory=limit_memory(
-            total_bytes=told["memory"]["total"],
-            available_bytes=told["memory"]["available"],
+            total_bytes=recorded["memory"]["total"],
+            available_bytes=recorded["memory"]["available"],
             limit=groups.read_memory_limit(),
         ),
         cache_free_bytes=DISK_FREE_BYTES,
         hub_free_bytes=DISK_FREE_BYTES,
         llama_cpp=LlamaCpp(
-            version=told["llama_cpp"]["version"], backends=find_backends(names), ggml_version=find_ggml_version(names)
+            version=recorded["llama_cpp"]["version"],
+            backends=find_backends(names),
+            ggml_version=find_ggml_version(names),
         ),
-        system=read_linux_system(root, told.get("environ", {})),
+        system=read_linux_system(root, recorded.get("environ", {})),
     )
 
 
-def lay_out(told: Recording, root: Path) -> None:
-    for name, text in told["files"].items():
+def lay_out(recorded: Recording, root: Path) -> None:
+    for name, text in recorded["files"].items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
-    for name, goal in told["links"].items():
+    for name, goal in recorded["links"].items():
         (root / name).symlink_to(goal)
 
 
@@ -107,33 +109,33 @@ class RecordedNvml:
     `works(name)` is called before each call; False makes the call fail as NVML does.
     """
 
-    told: Recording
+    recorded: Recording
     works: Callable[[str], bool] = always
     calls: list[str] = field(default_factory=list)
     nvmlMemory_v2: int = pynvml.nvmlMemory_v2
 
     def nvmlInit(self) -> None:
         self._begin("nvmlInit")
-        if "initError" in self.told:
-            raise pynvml.NVMLError(getattr(pynvml, f"NVML_ERROR_{self.told['initError']}"))
+        if "initError" in self.recorded:
+            raise pynvml.NVMLError(getattr(pynvml, f"NVML_ERROR_{self.recorded['initError']}"))
 
     def nvmlShutdown(self) -> None:
         self._begin("nvmlShutdown")
 
     def nvmlSystemGetDriverVersion(self) -> bytes:
-        return str(self._of(self.told, "driver", "nvmlSystemGetDriverVersion")).encode()
+        return str(self._of(self.recorded, "driver", "nvmlSystemGetDriverVersion")).encode()
 
     def nvmlSystemGetCudaDriverVersion(self) -> int:
-        return int(self._of(self.told, "cuda", "nvmlSystemGetCudaDriverVersion"))
+        return int(self._of(self.recorded, "cuda", "nvmlSystemGetCudaDriverVersion"))
 
     def nvmlSystemGetProcessName(self, pid: int) -> str:
-        return str(self._of(self.told["processes"], str(pid), "nvmlSystemGetProcessName"))
+        return str(self._of(self.recorded["processes"], str(pid), "nvmlSystemGetProcessName"))
 
     def nvmlDeviceGetCount(self) -> int:
-        return len(self._of(self.told, "devices", "nvmlDeviceGetCount"))
+        return len(self._of(self.recorded, "devices", "nvmlDeviceGetCount"))
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Recording:
-        device: Recording = self._of(self.told, "devices", "nvmlDeviceGetHandleByIndex")[index]
+        device: Recording = self._of(self.recorded, "devices", "nvmlDeviceGetHandleByIndex")[index]
         return device
 
     def nvmlDeviceGetName(self, handle: Recording) -> str:
@@ -148,7 +150,7 @@ class RecordedNvml:
     def nvmlDeviceGetMemoryInfo(self, handle: Recording, version: int | None = None) -> SimpleNamespace:
         """Return the memory; version 2 counts the driver's reserved memory separately, version 1 as used."""
         memory = dict(self._of(handle, "memory", f"nvmlDeviceGetMemoryInfo{'_v2' if version else ''}"))
-        if version and self.told.get("old"):
+        if version and self.recorded.get("old"):
             raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
         if not version:
             memory["used"] += memory.pop("reserved")
@@ -202,11 +204,11 @@ class RecordedNvml:
         if not self.works(name):
             raise not_supported()
 
-    def _of(self, told: Recording, key: str, name: str) -> Any:
+    def _of(self, recorded: Recording, key: str, name: str) -> Any:
         self._begin(name)
-        if key not in told:
+        if key not in recorded:
             raise not_supported()
-        return told[key]
+        return recorded[key]
 
 
 def _processes(rows: list[list[int | None]]) -> list[SimpleNamespace]:

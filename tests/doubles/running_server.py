@@ -33,7 +33,7 @@ from eaglelocal.server.server_state import ServerLimits, ServerState
 from eaglelocal.worker.supervisor import DEFAULT_POLICY, RestartPolicy
 
 from . import directed_server_engine, server_engine
-from .patience import PATIENCE_S, wait_until
+from .timeouts import PATIENCE_S, wait_until
 
 DEFAULTS = SamplingParams(temperature=0.7, max_tokens=64, left_open=frozenset({"temperature", "top_p"}))
 
@@ -98,9 +98,9 @@ class Server:
         wait_until(self._is_idle, "no request is left")
 
     def _is_idle(self) -> bool:
-        told, engine = self.snapshot(), self.clients[-1].snapshot()
+        server, engine = self.snapshot(), self.clients[-1].snapshot()
         held = (self.serving.admission.num_inside, self.serving.models.num_users, len(self.serving.active))
-        return (told["running"], told["waiting"], engine.running, engine.waiting, *held) == (0,) * 7
+        return (server["running"], server["waiting"], engine.running, engine.waiting, *held) == (0,) * 7
 
     def num_tasks(self) -> int:
         """Return the number of the server's asyncio tasks, counted in its loop."""

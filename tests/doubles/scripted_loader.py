@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from doubles.patience import PATIENCE_S
 from doubles.scripted_client import Script, ScriptedClient
+from doubles.timeouts import PATIENCE_S
 
 from eaglelocal.errors import EngineError, ResourceError
 from eaglelocal.server.loaded_models import LoadResult

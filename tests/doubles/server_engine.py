@@ -19,7 +19,7 @@ from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.worker.process import EngineLoop
 
-from .rig import Rig
+from .engine_harness import EngineHarness
 from .scripted_context import LetterVocabulary, ScriptedContext, ScriptedHead, ScriptedSampler, Table, softmax
 
 BUILDER = "doubles.server_engine:build"
@@ -73,7 +73,7 @@ class TellingContext(ScriptedContext):
 def build(plan: Plan, report: Callable[[LoadProgress], None]) -> EngineLoop:
     """Build the engine, as an engine.process.Builder."""
     table = Table(N_VOCAB, seed=3, end_bias=-6.0)
-    rig = Rig(
+    harness = EngineHarness(
         table,
         Eagle3(ScriptedHead(table, n_ctx=plan.n_ctx), (0,)),
         spec=plan.spec,
@@ -83,5 +83,7 @@ def build(plan: Plan, report: Callable[[LoadProgress], None]) -> EngineLoop:
         context_kind=TellingContext,
         vocabulary=CharacterVocabulary(),
     )
-    rig.engine.info = dataclasses.replace(rig.engine.info, target=plan.target_label, n_ctx=plan.n_ctx, n_vocab=N_VOCAB)
-    return rig.engine
+    harness.engine.info = dataclasses.replace(
+        harness.engine.info, target=plan.target_label, n_ctx=plan.n_ctx, n_vocab=N_VOCAB
+    )
+    return harness.engine

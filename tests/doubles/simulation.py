@@ -36,14 +36,14 @@ class Profile:
 
     rates   of acceptance of a typical token by depth, the last for all beyond
     spread  of the log-odds of acceptance from token to token
-    told    log-odds of the confidence = told[0] * log-odds of acceptance + told[1]; None: unrelated
+    reported  log-odds of the confidence = reported[0] * log-odds of acceptance + reported[1]; None: unrelated
     found   how often there is anything to propose
     second  how often the second choice is right where the first is wrong; 0: there is none
     """
 
     rates: tuple[float, ...]
     spread: float = 1.2
-    told: tuple[float, float] | None = (1.0, 0.0)
+    reported: tuple[float, float] | None = (1.0, 0.0)
     found: float = 1.0
     second: float = 0.0
     hard: tuple[float, float] = (
@@ -54,12 +54,12 @@ class Profile:
     def draw(self, depth: int, chance: random.Random) -> tuple[float, float]:
         """Return a random (probability of acceptance, confidence)."""
         middle = odds(self.rates[min(depth, len(self.rates)) - 1])
-        if self.told is None:
+        if self.reported is None:
             return chance_of(middle), chance.random()
         if self.hard[0] and chance.random() < self.hard[0]:
             middle -= self.hard[1]
         true = middle + self.spread * chance.gauss(0.0, 1.0)
-        return chance_of(true), chance_of(self.told[0] * true + self.told[1])
+        return chance_of(true), chance_of(self.reported[0] * true + self.reported[1])
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from .living_models import weights
 from .mtp_models import foreseen
 from .random_models import TargetShape, finish, write_vocabulary
-from .sketched_models import SKETCHES, Sketch, Tensor, tensors_of, write_keys
+from .runnable_models import weights
+from .weightless_models import SKETCHES, Sketch, Tensor, tensors_of, write_keys
 
 N_VOCAB, WIDTH = 320, 64
 EYE_WIDTH, EYE_FF, EYE_HEADS, EYE_LAYERS = 32, 48, 2, 2  # n_ff must differ: clip.cpp takes equal ones for swapped

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from doubles.rig import Rig, plain_text
+from doubles.engine_harness import EngineHarness, plain_text
 from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -46,7 +46,7 @@ def test_no_way_of_drafting_changes_a_text(data: st.DataObject) -> None:
     """Requests with specs of their own share slots and caches, with cancels: each text stays the plain one."""
     kind = data.draw(st.sampled_from(KINDS))
     num_slots = data.draw(st.integers(1, 5))
-    rig = Rig(TABLE, drafters_of(kind), spec=AUTO, num_slots=num_slots)
+    harness = EngineHarness(TABLE, drafters_of(kind), spec=AUTO, num_slots=num_slots)
     stem = data.draw(st.lists(st.integers(1, 23), min_size=1, max_size=60))
     asked = []
     for i in range(data.draw(st.integers(1, 8))):
@@ -55,7 +55,7 @@ def test_no_way_of_drafting_changes_a_text(data: st.DataObject) -> None:
         spec = data.draw(st.sampled_from(SPECS))
         asked.append(request(str(i), (*stem[:cut], *tail), spec, max_tokens=data.draw(st.integers(1, 40))))
     cancels = {str(i): data.draw(st.integers(0, 12)) for i in range(len(asked)) if data.draw(st.booleans())}
-    answers = rig.run(asked, cancel_at=cancels)
+    answers = harness.run(asked, cancel_at=cancels)
     for one in asked:
         plain, got = plain_text(TABLE, one), answers[one.id]
         assert got.tokens == (plain[: len(got.tokens)] if one.id in cancels else plain)
@@ -63,22 +63,22 @@ def test_no_way_of_drafting_changes_a_text(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("kind", ["wrong head", "wrong model"])
 def test_a_drafter_that_is_never_right_is_put_to_sleep(kind: str) -> None:
-    rig = Rig(TABLE, drafters_of(kind)[1:], spec=AUTO, n_ctx=128)
-    finished = rig.run([request("a", (5, 6, 7), AUTO, max_tokens=100)])["a"].finished
+    harness = EngineHarness(TABLE, drafters_of(kind)[1:], spec=AUTO, n_ctx=128)
+    finished = harness.run([request("a", (5, 6, 7), AUTO, max_tokens=100)])["a"].finished
     assert finished is not None and finished.speculation.state == "asleep"
     assert finished.speculation.draft_tokens < 60
 
 
 def test_a_right_head_is_used_to_the_full() -> None:
-    rig = Rig(TABLE, drafters_of("right head")[1:], spec=AUTO)
-    finished = rig.run([request("a", (5, 6, 7), AUTO, max_tokens=100)])["a"].finished
+    harness = EngineHarness(TABLE, drafters_of("right head")[1:], spec=AUTO)
+    finished = harness.run([request("a", (5, 6, 7), AUTO, max_tokens=100)])["a"].finished
     assert finished is not None and finished.speculation.state == "on"
     assert finished.speculation.acceptance_length > 5.0
 
 
 def test_specs_of_requests_are_obeyed() -> None:
-    rig = Rig(TABLE, drafters_of("right head"), spec=AUTO)
-    answers = rig.run([request(str(spec), (5, 6, 7), spec, max_tokens=33) for spec in (OFF, fixed_spec(3))])
+    harness = EngineHarness(TABLE, drafters_of("right head"), spec=AUTO)
+    answers = harness.run([request(str(spec), (5, 6, 7), spec, max_tokens=33) for spec in (OFF, fixed_spec(3))])
     plain, drafted = answers["off"].finished, answers["3"].finished
     assert plain is not None and drafted is not None
     assert (plain.speculation.draft_tokens, plain.speculation.state) == (0, "off")
@@ -89,14 +89,14 @@ def test_texts_of_one_owner_are_not_drafted_from_for_another() -> None:
     """The same question twice: for its owner the answer is at hand, for another it is not."""
 
     def drafted(second_owner: str) -> int:
-        rig = Rig(TABLE, (Ngram(128),), spec=AUTO)
-        told = 0
+        harness = EngineHarness(TABLE, (Ngram(128),), spec=AUTO)
+        result = 0
         for name, owner in (("a", "ann"), ("b", second_owner)):
             asked = request(name, (5, 6, 7, 8), AUTO, max_tokens=30)
             one = ChatRequest(id=name, tokens=asked.tokens, params=asked.params, spec=AUTO, owner=owner)
-            finished = rig.run([one])[name].finished
+            finished = harness.run([one])[name].finished
             assert finished is not None
-            told = finished.speculation.accepted_tokens
-        return told
+            result = finished.speculation.accepted_tokens
+        return result
 
     assert drafted("ann") > 15 > drafted("bob")

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from doubles.block_models import BlockShape, Reference, write_bigram_head, write_block_head
-from doubles.living_models import N_VOCAB, write_living
+from doubles.engine_harness import drive
 from doubles.random_models import TargetShape, write_target
 from doubles.real_engine import TINY, ask, real_engine
-from doubles.rig import drive
-from doubles.sketched_models import SKETCHES
+from doubles.runnable_models import N_VOCAB, write_runnable
+from doubles.weightless_models import SKETCHES
 
 from eaglelocal.backend.block_head_context import BlockFormat, LlamaBlockContext
 from eaglelocal.backend.context import ContextParams, LlamaContext
@@ -102,10 +102,10 @@ def test_tokens_of_a_block_are_accepted_and_texts_stay(tmp_path: Path) -> None:
     plain.close()
     for slots, changes in ((1, {}), (3, {}), (3, {"unified": False})):
         engine = real_engine(target, kind="dflash", draft=head, num_draft_tokens=6, num_slots=slots, **changes)
-        told = drive(engine, requests)
+        result = drive(engine, requests)
         speculation = engine.snapshot().speculation
         engine.close()
-        assert {name: answer.tokens for name, answer in told.items()} == expected
+        assert {name: answer.tokens for name, answer in result.items()} == expected
         assert speculation.accepted_tokens > 0.9 * speculation.draft_tokens > 0
         assert speculation.accepted_per_position[5] > 0
 
@@ -133,8 +133,8 @@ def test_blocks_at_the_end_of_the_context(tmp_path: Path, room: int) -> None:
     head = write_block_head(tmp_path / "head.gguf", BlockShape(), TINY)
     requests = [ask(str(n), range(10, 10 + 256 - 20 - room), max_tokens=20 + room) for n in range(4)]
     engine = real_engine(target, kind="dflash", draft=head, num_draft_tokens=7, num_slots=4, n_ctx=256)
-    told = drive(engine, requests)
-    assert {len(answer.tokens) for answer in told.values()} == {20 + room}
+    result = drive(engine, requests)
+    assert {len(answer.tokens) for answer in result.values()} == {20 + room}
     engine.close()
 
 
@@ -179,14 +179,14 @@ def test_muse_glimmer_says_what_it_says_without_a_head(tmp_path: Path, pattern: 
     sketch = SKETCHES["muse-glimmer"]
     shape = TargetShape(n_embd=sketch.n_embd, n_vocab=N_VOCAB)
     windows = {"attention__sliding_window": 64, "attention__sliding_window_pattern": pattern}
-    target = write_living(tmp_path / "muse.gguf", "muse-glimmer", **windows)
+    target = write_runnable(tmp_path / "muse.gguf", "muse-glimmer", **windows)
     block = write_block_head(tmp_path / "head.gguf", replace(SHAPES[head], taps=(1, 4, 7), window=32), shape)
     requests = [ask("a", [7, 40, 8, 99] * 30, max_tokens=60), ask("b", range(20, 90), max_tokens=60)]
     plain = real_engine(target, num_slots=2)
     expected = {name: answer.tokens for name, answer in drive(plain, requests).items()}
     plain.close()
     engine = real_engine(target, "dflash", block, num_slots=2)
-    told = drive(engine, requests)
-    assert {name: answer.tokens for name, answer in told.items()} == expected
-    assert all(answer.finished and answer.finished.speculation.draft_tokens > 0 for answer in told.values())
+    result = drive(engine, requests)
+    assert {name: answer.tokens for name, answer in result.items()} == expected
+    assert all(answer.finished and answer.finished.speculation.draft_tokens > 0 for answer in result.values())
     engine.close()

@@ -20,8 +20,8 @@ import pytest
 from doubles.corruption import WRAPPING, Change, changed_entries, changed_figures, corrupted
 from doubles.gguf_bytes import STRING, U32, GgufBytes, TensorBytes
 from doubles.hybrid_model import write_hybrid
-from doubles.patience import PATIENCE_S
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
+from doubles.timeouts import PATIENCE_S
 
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.eagle_info import EagleInfo
@@ -89,10 +89,10 @@ def accepted(changes: Iterable[Change], kind: Kind) -> dict[Path, str]:
 
 def outcomes(paths: list[Path], arguments: list[str]) -> list[str]:
     """What became of each file: `used`, `refused: ...`, or how it ended the process."""
-    told: list[str] = []
-    while len(told) < len(paths):
-        told += lines_of_one_child(paths[len(told) :], arguments)
-    return told
+    result: list[str] = []
+    while len(result) < len(paths):
+        result += lines_of_one_child(paths[len(result) :], arguments)
+    return result
 
 
 def lines_of_one_child(paths: list[Path], arguments: list[str]) -> list[str]:
@@ -111,9 +111,9 @@ def lines_of_one_child(paths: list[Path], arguments: list[str]) -> list[str]:
 def check_that_nothing_ends(changes: Iterable[Change], kind: Kind) -> Counter[str]:
     """How many were used and refused by llama.cpp."""
     kept = accepted(changes, kind)
-    told = dict(zip(kept.values(), outcomes(list(kept), kind.arguments), strict=True))
-    assert {what: how for what, how in told.items() if not how.startswith(("used", "refused"))} == {}
-    return Counter(how.partition(":")[0] for how in told.values())
+    result = dict(zip(kept.values(), outcomes(list(kept), kind.arguments), strict=True))
+    assert {what: how for what, how in result.items() if not how.startswith(("used", "refused"))} == {}
+    return Counter(how.partition(":")[0] for how in result.values())
 
 
 def noise(sound: Path, count: int, seed: int) -> Iterable[Change]:

@@ -10,8 +10,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from doubles.patience import wait_until
 from doubles.scripted_engine import BUILDER, ask, plan
+from doubles.timeouts import wait_until
 
 from eaglelocal import locations
 from eaglelocal.client.engine_client import EngineClient
@@ -60,8 +60,8 @@ def test_every_crash_has_one_line_in_the_log_and_a_report(
 def test_a_segfault_leaves_python_frames_in_its_report() -> None:
     with EngineClient(plan(), builder=BUILDER, restart=HASTY) as client:
         client.start()
-        told = Path(fails_with(client, "segfault", "culprit").report).read_text()
-    assert "Fatal Python error: Segmentation fault" in told and "in _segfault" in told
+        crash_report = Path(fails_with(client, "segfault", "culprit").report).read_text()
+    assert "Fatal Python error: Segmentation fault" in crash_report and "in _segfault" in crash_report
 
 
 def test_without_a_log_a_crash_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,7 +80,7 @@ def test_without_a_log_a_crash_is_said_once(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == ""
 
 
-def test_each_process_that_is_killed_is_told_once_also_one_that_was_just_starting(
+def test_each_process_that_is_killed_is_reported_once_also_one_that_was_just_starting(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     killed: list[int] = []

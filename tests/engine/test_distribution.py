@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from doubles.chi_square import p_value, upper_gamma
 from doubles.drafters import NoDrafter
+from doubles.engine_harness import INFO, EngineHarness, drive, fixed_controller
 from doubles.random_models import write_agreeing_head, write_target
 from doubles.real_engine import TINY, RawLogits, real_engine
-from doubles.rig import INFO, Rig, drive, fixed_controller
 from doubles.scripted_context import (
     LetterVocabulary,
     ScriptedContext,
@@ -112,14 +112,14 @@ def test_draws_follow_the_exact_distribution(name: str, kind: str, length: int) 
 
 @pytest.mark.parametrize("name", PARAMS)
 @pytest.mark.parametrize("table", [TABLE, Table(n_vocab=12, seed=6, sharpness=1.5)], ids=["right head", "other head"])
-def test_draws_beside_second_choices_follow_it_too(name: str, table: Table) -> None:
+def test_draws_next_to_second_choices_follow_it_too(name: str, table: Table) -> None:
     """Every second choice is sent, and often drawn: the head knows the logits, and the draws are hot."""
     asked = requests(1000, PROMPT, PARAMS[name] | {"max_tokens": NUM_TOKENS + 3})  # room for trees
     head = Eagle3(ScriptedHead(table), (0,), branches=2)
-    rig = Rig(TABLE, head, spec=AUTO, num_slots=2, branches=4)
-    seen = counted(rig.engine, asked)
+    harness = EngineHarness(TABLE, head, spec=AUTO, num_slots=2, branches=4)
+    seen = counted(harness.engine, asked)
     assert p_value(seen, exact(TABLE.after, PROMPT, asked[0].params)) > LEAST_P
-    assert rig.context.tree_rows > 1000
+    assert harness.context.tree_rows > 1000
 
 
 class EagerSampler(ScriptedSampler):

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from itertools import product
 
 import pytest
+from doubles.engine_harness import drive
 from doubles.margin import margin_differences
-from doubles.rig import drive
 
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, Message, fixed_spec
@@ -54,8 +54,8 @@ def plain() -> Iterator[Engine]:
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_the_guide_answers(plain: Engine, question: str) -> None:
     params = SamplingParams(temperature=0.0, max_tokens=200)
-    told = drive(plain, [ChatRequest(id="q", messages=(Message("user", question),), params=params)])
-    assert QUESTIONS[question].lower() in told["q"].text.lower()
+    result = drive(plain, [ChatRequest(id="q", messages=(Message("user", question),), params=params)])
+    assert QUESTIONS[question].lower() in result["q"].text.lower()
 
 
 def test_a_message_cannot_forge_a_turn(plain: Engine) -> None:
@@ -86,10 +86,10 @@ def check(plain: Engine, drafter: str, length: int, slots: int) -> int:
     engine = opened(spec=fixed_spec(length), num_slots=slots, **same)
     rng = random.Random(length * 10 + slots)
     requests = asked(engine, seed=length * 10 + slots)
-    told = drive(engine, requests, cancel_at={r.id: rng.randrange(25) for r in requests if rng.random() < 0.3})
+    result = drive(engine, requests, cancel_at={r.id: rng.randrange(25) for r in requests if rng.random() < 0.3})
     speculation = engine.snapshot().speculation
     engine.close()
-    flips = sum(len(margin_differences(plain, one, told[one.id].tokens, BOUND)) for one in requests)
+    flips = sum(len(margin_differences(plain, one, result[one.id].tokens, BOUND)) for one in requests)
     if length and drafter == "its head":
         assert speculation.acceptance_length > 1 + 0.5 * min(length, 2)
     if length and drafter == "same model" and not flips:

@@ -110,11 +110,11 @@ def test_a_chat_engine_makes_no_embeddings(tmp_path: Path) -> None:
 
 
 def asked(client: EngineClient, request: EmbedRequest | ChatRequest) -> list[RequestEvent]:
-    told: SimpleQueue[RequestEvent] = SimpleQueue()
-    client.submit(request, told.put)
+    result: SimpleQueue[RequestEvent] = SimpleQueue()
+    client.submit(request, result.put)
     events: list[RequestEvent] = []
     while not events or not isinstance(events[-1], (Finished, Failed)):
-        events.append(told.get(timeout=60))
+        events.append(result.get(timeout=60))
     return events
 
 

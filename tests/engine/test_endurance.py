@@ -10,9 +10,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from doubles.engine_harness import drive
 from doubles.random_models import write_agreeing_head, write_target
 from doubles.real_engine import TINY, ask, real_engine
-from doubles.rig import drive
 
 SHAPE = replace(TINY, layer_gain=0.1)
 
@@ -39,8 +39,8 @@ def test_a_thousand_requests_do_not_grow(
             prompt = [rng.randrange(256) for _ in range(rng.randint(1, 120))]
             fields = {"temperature": rng.choice([0.0, 0.8]), "repeat_penalty": rng.choice([1.0, 1.2]), "seed": i}
             asked.append(ask(f"{hundred}-{i}", prompt, max_tokens=rng.randint(1, 40), stop=("w1", "w2"), **fields))
-        told = drive(engine, asked, cancel_at={asked[5].id: 3, asked[50].id: 40})
-        assert all(answer.finished for answer in told.values())
+        result = drive(engine, asked, cancel_at={asked[5].id: 3, asked[50].id: 40})
+        assert all(answer.finished for answer in result.values())
         if hundred == 0:
             after_100 = resident_bytes()
     grown = resident_bytes() / after_100 - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from doubles.drafters import NoDrafter
-from doubles.rig import Rig, Told, drive, plain_text
+from doubles.engine_harness import AnswerResult, EngineHarness, drive, plain_text
 from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,66 +36,66 @@ def prompt_of(seed: int, length: int) -> tuple[int, ...]:
     return tuple(1 + (seed * 7 + i * i * 3) % 23 for i in range(length))
 
 
-def assert_plain(told: dict[str, Told], asked: list[ChatRequest]) -> None:
+def assert_plain(result: dict[str, AnswerResult], asked: list[ChatRequest]) -> None:
     for one in asked:
-        assert told[one.id].tokens == plain_text(TABLE, one), one.id
+        assert result[one.id].tokens == plain_text(TABLE, one), one.id
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_sixteen_slots_whose_rows_exceed_the_batch(kind: str) -> None:
-    rig = Rig(TABLE, right_drafter(kind, n_batch=40), num_draft_tokens=8, num_slots=16, n_batch=40)
+    harness = EngineHarness(TABLE, right_drafter(kind, n_batch=40), num_draft_tokens=8, num_slots=16, n_batch=40)
     asked = [ask(str(i), prompt_of(i, 1 + i % 30)) for i in range(40)]
-    assert_plain(rig.run(asked), asked)
-    assert max(rig.context.decodes) <= 40
+    assert_plain(harness.run(asked), asked)
+    assert max(harness.context.decodes) <= 40
 
 
 def test_a_prompt_gets_rows_while_every_other_slot_decodes() -> None:
-    rig = Rig(TABLE, right_drafter("eagle3", n_batch=16), num_draft_tokens=8, num_slots=4, n_batch=16)
+    harness = EngineHarness(TABLE, right_drafter("eagle3", n_batch=16), num_draft_tokens=8, num_slots=4, n_batch=16)
     long = [ask(str(i), prompt_of(i, 3), max_tokens=100) for i in range(3)]
     late = ask("late", prompt_of(9, 60), max_tokens=4)
     for one in (*long, late):
-        rig.engine.submit(one)
+        harness.engine.submit(one)
     finished = []
-    while rig.engine.has_work:
-        finished += [event.request_id for event in rig.engine.step() if isinstance(event, Finished)]
+    while harness.engine.has_work:
+        finished += [event.request_id for event in harness.engine.step() if isinstance(event, Finished)]
     assert finished[0] == "late"
 
 
-def test_a_long_prompt_beside_an_answer_is_read_at_the_answers_pace() -> None:
-    rig = Rig(TABLE, NoDrafter(), num_draft_tokens=0, num_slots=2, n_batch=64)
-    rig.engine._controller.costs.calibrate({rows: [0.98 + 0.02 * rows] * 3 for rows in (1, 2, 4, 8, 16, 32)})
+def test_a_long_prompt_next_to_an_answer_is_read_at_the_answers_pace() -> None:
+    harness = EngineHarness(TABLE, NoDrafter(), num_draft_tokens=0, num_slots=2, n_batch=64)
+    harness.engine._controller.costs.calibrate({rows: [0.98 + 0.02 * rows] * 3 for rows in (1, 2, 4, 8, 16, 32)})
     for name, length in (("answer", 3), ("long", 90)):
-        rig.engine.submit(ask(name, prompt_of(length, length)))
-        rig.engine.step()
+        harness.engine.submit(ask(name, prompt_of(length, length)))
+        harness.engine.step()
     # caches of their own: a pass of both slots' first rows, 1.02, and one of the prompt's others, 1.18 of 2.2
-    assert rig.context.decodes == [3, 1 + 11]
+    assert harness.context.decodes == [3, 1 + 11]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_short_prompts_in_many_slots_fit_the_drafters_batch(kind: str) -> None:
-    rig = Rig(TABLE, right_drafter(kind, n_batch=32), num_draft_tokens=3, num_slots=4, n_batch=96)
+    harness = EngineHarness(TABLE, right_drafter(kind, n_batch=32), num_draft_tokens=3, num_slots=4, n_batch=96)
     asked = [ask(str(i), prompt_of(i, 21)) for i in range(4)]
-    assert_plain(rig.run(asked), asked)
+    assert_plain(harness.run(asked), asked)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_request_cancelled_before_its_first_row_leaves_the_cache_in_step(kind: str) -> None:
     """Admitted and cut, then cancelled while another prompt takes all rows: the next one must start clean."""
-    rig = Rig(TABLE, right_drafter(kind), num_draft_tokens=3, num_slots=3, n_batch=3)
+    harness = EngineHarness(TABLE, right_drafter(kind), num_draft_tokens=3, num_slots=3, n_batch=3)
     stem = prompt_of(1, 20)
     first = ask("first", stem, max_tokens=4)
-    told = rig.run([first])
+    result = harness.run([first])
     talker = ask("talker", prompt_of(3, 2), max_tokens=99)
     blocker, starved = ask("blocker", prompt_of(2, 90), max_tokens=3), ask("starved", (*stem[:10], 3), max_tokens=4)
     for one in (talker, blocker, starved):  # one row is left beside the talker's: the blocker's
-        rig.engine.submit(one)
-        rig.engine.step()
-    assert next(s for s in rig.scheduler.running if s.request.id == "starved").num_cached == 9 + (kind == "model")
-    rig.engine.cancel("starved")
+        harness.engine.submit(one)
+        harness.engine.step()
+    assert next(s for s in harness.scheduler.running if s.request.id == "starved").num_cached == 9 + (kind == "model")
+    harness.engine.cancel("starved")
     other = ask("other", (*stem[:9], 23, 22, 21), max_tokens=12)
-    told = drive(rig.engine, [other])
-    assert_plain(told, [other])
-    finished = told["other"].finished
+    result = drive(harness.engine, [other])
+    assert_plain(result, [other])
+    finished = result["other"].finished
     assert finished is not None
     assert finished.speculation.accepted_tokens == finished.speculation.draft_tokens > 0
 
@@ -105,7 +105,7 @@ def test_a_request_cancelled_before_its_first_row_leaves_the_cache_in_step(kind:
 @given(data=st.data())
 def test_a_right_drafter_stays_right_whatever_is_reused_and_cancelled(kind: str, data: st.DataObject) -> None:
     n_batch = data.draw(st.sampled_from([4, 9, 16, 48]), "n_batch")
-    rig = Rig(
+    harness = EngineHarness(
         TABLE,
         right_drafter(kind, n_batch=n_batch),
         num_draft_tokens=data.draw(st.integers(0, 6), "draft"),
@@ -118,9 +118,9 @@ def test_a_right_drafter_stays_right_whatever_is_reused_and_cancelled(kind: str,
         cut, tail = data.draw(st.integers(0, len(stem))), data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=8))
         asked.append(ask(str(i), (*stem[:cut], *tail), max_tokens=data.draw(st.integers(1, 30))))
     cancels = {str(i): data.draw(st.integers(0, 20)) for i in range(len(asked)) if data.draw(st.booleans())}
-    told = rig.run(asked, cancel_at=cancels)
+    result = harness.run(asked, cancel_at=cancels)
     for one in asked:
-        plain, got = plain_text(TABLE, one), told[one.id]
+        plain, got = plain_text(TABLE, one), result[one.id]
         assert got.tokens == (plain[: len(got.tokens)] if one.id in cancels else plain)
         assert got.finished is not None
         assert got.finished.speculation.accepted_tokens == got.finished.speculation.draft_tokens
@@ -130,41 +130,41 @@ def test_a_right_drafter_stays_right_whatever_is_reused_and_cancelled(kind: str,
 def test_a_head_without_room_fails_its_requests_and_the_engine_lives_on(number: int) -> None:
     head = ScriptedHead(TABLE)
     head.refused = {number}
-    rig = Rig(TABLE, Eagle3(head, (0,)), num_draft_tokens=3, num_slots=2)
+    harness = EngineHarness(TABLE, Eagle3(head, (0,)), num_draft_tokens=3, num_slots=2)
     asked = [ask("a", prompt_of(1, 30)), ask("b", prompt_of(2, 5)), ask("c", prompt_of(1, 33))]
-    told = rig.run(asked)
-    assert [name for name, answer in told.items() if answer.failed] != []
-    assert all((answer.failed is None) != (answer.finished is None) for answer in told.values())
-    assert_plain(told, [one for one in asked if told[one.id].finished])
+    result = harness.run(asked)
+    assert [name for name, answer in result.items() if answer.failed] != []
+    assert all((answer.failed is None) != (answer.finished is None) for answer in result.values())
+    assert_plain(result, [one for one in asked if result[one.id].finished])
     again = [ask(f"again-{one.id}", one.tokens) for one in asked]
-    assert_plain(rig.run(again), again)
+    assert_plain(harness.run(again), again)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("number", range(8))
 def test_a_target_without_room_fails_its_requests_and_the_engine_lives_on(kind: str, number: int) -> None:
-    rig = Rig(TABLE, right_drafter(kind), num_draft_tokens=3, num_slots=2)
-    rig.context.refused = {number}
+    harness = EngineHarness(TABLE, right_drafter(kind), num_draft_tokens=3, num_slots=2)
+    harness.context.refused = {number}
     asked = [ask("a", prompt_of(1, 60)), ask("b", prompt_of(2, 5)), ask("c", prompt_of(1, 63))]
-    told = rig.run(asked)
-    assert any(answer.failed for answer in told.values())
+    result = harness.run(asked)
+    assert any(answer.failed for answer in result.values())
     again = [ask(f"again-{one.id}", one.tokens) for one in asked]
-    assert_plain(rig.run(again), again)
-    assert all(sampler.closed for sampler in rig.context.samplers)
+    assert_plain(harness.run(again), again)
+    assert all(sampler.closed for sampler in harness.context.samplers)
 
 
 def test_two_requests_of_one_id_are_refused_and_the_first_goes_on() -> None:
-    rig = Rig(TABLE, NoDrafter(), num_slots=1)
+    harness = EngineHarness(TABLE, NoDrafter(), num_slots=1)
     first = ask("same", prompt_of(1, 5))
-    rig.engine.submit(first)
+    harness.engine.submit(first)
     with pytest.raises(RequestError, match="same"):
-        rig.engine.submit(ask("same", prompt_of(2, 5)))
-    rig.engine.step()
+        harness.engine.submit(ask("same", prompt_of(2, 5)))
+    harness.engine.step()
     with pytest.raises(RequestError, match="same"):
-        rig.engine.submit(ask("same", prompt_of(2, 5)))
-    told = drive(rig.engine, [])
-    assert told["same"].finished is not None
-    assert_plain(rig.run([ask("same", prompt_of(3, 5))]), [ask("same", prompt_of(3, 5))])
+        harness.engine.submit(ask("same", prompt_of(2, 5)))
+    result = drive(harness.engine, [])
+    assert result["same"].finished is not None
+    assert_plain(harness.run([ask("same", prompt_of(3, 5))]), [ask("same", prompt_of(3, 5))])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -173,11 +173,11 @@ def test_two_requests_of_one_id_are_refused_and_the_first_goes_on() -> None:
 def test_prompts_and_limits_of_every_size(kind: str, length: int, max_tokens: int | None) -> None:
     if length + (max_tokens or 1) > 128:
         return
-    rig = Rig(TABLE, right_drafter(kind), num_draft_tokens=5, n_batch=16)
+    harness = EngineHarness(TABLE, right_drafter(kind), num_draft_tokens=5, n_batch=16)
     asked = [ask("a", prompt_of(1, length), max_tokens=max_tokens)]
-    told = rig.run(asked)
-    assert_plain(told, asked)
-    finished = told["a"].finished
+    result = harness.run(asked)
+    assert_plain(result, asked)
+    finished = result["a"].finished
     assert finished is not None and finished.reason == "length"
     assert finished.completion_tokens == min(max_tokens or 128, 128 - length)
 
@@ -185,10 +185,10 @@ def test_prompts_and_limits_of_every_size(kind: str, length: int, max_tokens: in
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_end_or_a_stop_string_inside_an_accepted_draft_leaves_a_usable_cache(kind: str) -> None:
     """What was decoded behind the stop stays in the cache, and a conversation that goes on reuses it rightly."""
-    rig = Rig(TABLE, right_drafter(kind), num_draft_tokens=6)
+    harness = EngineHarness(TABLE, right_drafter(kind), num_draft_tokens=6)
     free = plain_text(TABLE, ask("free", (5, 6, 7)))
     stop = bytes(ord("a") + token - 1 for token in free[4:6] if token).decode()
-    said = rig.run([ask("stopped", (5, 6, 7), stop=(stop,))])["stopped"]
+    said = harness.run([ask("stopped", (5, 6, 7), stop=(stop,))])["stopped"]
     assert said.finished is not None and said.finished.reason == "stop"
     assert stop not in said.text
     assert said.tokens == free[: len(said.tokens)]
@@ -196,23 +196,23 @@ def test_an_end_or_a_stop_string_inside_an_accepted_draft_leaves_a_usable_cache(
     assert said.finished.speculation.accepted_tokens <= len(said.tokens)
     for tail in ((9, 9), tuple(free[:8]), (*said.tokens, 3)):
         onward = ask("onward", (5, 6, 7, *tail))
-        assert_plain(rig.run([onward]), [onward])
+        assert_plain(harness.run([onward]), [onward])
 
 
 def test_first_come_first_served() -> None:
-    rig = Rig(TABLE, NoDrafter(), num_slots=3, n_batch=16)
+    harness = EngineHarness(TABLE, NoDrafter(), num_slots=3, n_batch=16)
     asked = [ask(str(i), prompt_of(i, 1 + i % 9), max_tokens=1 + i % 5) for i in range(60)]
     started: list[str] = []
     for one in asked:
-        rig.engine.submit(one)
-    while rig.engine.has_work:
-        for event in rig.engine.step():
+        harness.engine.submit(one)
+    while harness.engine.has_work:
+        for event in harness.engine.step():
             if isinstance(event, Started):
                 started.append(event.request_id)
     assert started == [one.id for one in asked]
 
 
 def test_a_repeat_window_of_zero_has_no_memory() -> None:
-    rig = Rig(TABLE, NoDrafter())
+    harness = EngineHarness(TABLE, NoDrafter())
     asked = ask("a", (5, 6, 7), repeat_penalty=1.9, repeat_last_n=0)
-    assert_plain(rig.run([asked]), [asked])
+    assert_plain(harness.run([asked]), [asked])

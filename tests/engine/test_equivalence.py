@@ -6,7 +6,7 @@ import random
 
 import pytest
 from doubles.drafters import FlakyDrafter, NoDrafter
-from doubles.rig import Rig, plain_text
+from doubles.engine_harness import EngineHarness, plain_text
 from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,9 +49,9 @@ def prompts(seed: int, count: int) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("num_draft_tokens", range(9))
 @pytest.mark.parametrize("num_slots", [1, 2, 3, 4])
 def test_greedy_text_is_the_plain_text(kind: str, num_draft_tokens: int, num_slots: int) -> None:
-    rig = Rig(TABLE, drafter_of(kind), num_draft_tokens=num_draft_tokens, num_slots=num_slots)
+    harness = EngineHarness(TABLE, drafter_of(kind), num_draft_tokens=num_draft_tokens, num_slots=num_slots)
     asked = [request(str(i), p) for i, p in enumerate(prompts(num_draft_tokens, 7))]
-    answers = rig.run(asked)
+    answers = harness.run(asked)
     for one in asked:
         assert answers[one.id].tokens == plain_text(TABLE, one)
 
@@ -60,8 +60,8 @@ def test_greedy_text_is_the_plain_text(kind: str, num_draft_tokens: int, num_slo
 @pytest.mark.parametrize("params", [{"temperature": 0.8, "top_p": 0.9}, {"temperature": 1.0, "repeat_penalty": 1.3}])
 def test_seeded_text_is_the_plain_text(kind: str, params: dict[str, float]) -> None:
     asked = [request(str(i), p, seed=i, **params) for i, p in enumerate(prompts(3, 6))]
-    plain = Rig(TABLE, NoDrafter(), num_draft_tokens=0, num_slots=1).run(asked)
-    drafted = Rig(TABLE, drafter_of(kind), num_draft_tokens=5, num_slots=3).run(asked)
+    plain = EngineHarness(TABLE, NoDrafter(), num_draft_tokens=0, num_slots=1).run(asked)
+    drafted = EngineHarness(TABLE, drafter_of(kind), num_draft_tokens=5, num_slots=3).run(asked)
     assert {k: a.tokens for k, a in drafted.items()} == {k: a.tokens for k, a in plain.items()}
 
 
@@ -70,7 +70,7 @@ def test_seeded_text_is_the_plain_text(kind: str, params: dict[str, float]) -> N
 def test_cancels_and_reuse_change_nothing(data: st.DataObject) -> None:
     """Conversations that share prefixes, cancelled at random steps, in any slot: each text stays its own."""
     kind = data.draw(st.sampled_from(KINDS))
-    rig = Rig(
+    harness = EngineHarness(
         TABLE, drafter_of(kind), num_draft_tokens=data.draw(st.integers(0, 6)), num_slots=data.draw(st.integers(1, 4))
     )
     stem = data.draw(st.lists(st.integers(1, 23), min_size=1, max_size=70))
@@ -81,7 +81,7 @@ def test_cancels_and_reuse_change_nothing(data: st.DataObject) -> None:
         room = data.draw(st.integers(1, 30))
         asked.append(request(str(i), (*stem[:cut], *tail), max_tokens=room))
     cancels = {str(i): data.draw(st.integers(0, 12)) for i in range(len(asked)) if data.draw(st.booleans())}
-    answers = rig.run(asked, cancel_at=cancels)
+    answers = harness.run(asked, cancel_at=cancels)
     for one in asked:
         plain, got = plain_text(TABLE, one), answers[one.id]
         assert got.tokens == plain[: len(got.tokens)]
@@ -90,8 +90,8 @@ def test_cancels_and_reuse_change_nothing(data: st.DataObject) -> None:
 
 
 def test_an_always_right_head_is_always_accepted() -> None:
-    rig = Rig(TABLE, drafter_of("eagle3-right"), num_draft_tokens=4)
-    finished = rig.run([request("a", (5, 6, 7), max_tokens=21, ignore_eos=True)])["a"].finished
+    harness = EngineHarness(TABLE, drafter_of("eagle3-right"), num_draft_tokens=4)
+    finished = harness.run([request("a", (5, 6, 7), max_tokens=21, ignore_eos=True)])["a"].finished
     assert finished is not None
     assert finished.speculation.accepted_tokens == finished.speculation.draft_tokens == 16
     assert finished.speculation.acceptance_length == 5.0
@@ -100,22 +100,22 @@ def test_an_always_right_head_is_always_accepted() -> None:
 
 @pytest.mark.parametrize("kind", ["eagle3-worst", "model-worst"])
 def test_an_always_wrong_drafter_is_never_accepted(kind: str) -> None:
-    rig = Rig(TABLE, drafter_of(kind), num_draft_tokens=4)
-    finished = rig.run([request("a", (5, 6, 7), max_tokens=21, ignore_eos=True)])["a"].finished
+    harness = EngineHarness(TABLE, drafter_of(kind), num_draft_tokens=4)
+    finished = harness.run([request("a", (5, 6, 7), max_tokens=21, ignore_eos=True)])["a"].finished
     assert finished is not None
     assert finished.speculation.accepted_tokens == 0
     assert finished.speculation.acceptance_length == 1.0
 
 
 def test_sampler_advances_once_a_token() -> None:
-    rig = Rig(TABLE, drafter_of("flaky"), num_draft_tokens=6)
-    answer = rig.run([request("a", (9,), temperature=1.0, seed=4, max_tokens=30)])["a"]
-    assert rig.context.samplers[0].draws == len(answer.tokens)
-    assert rig.context.samplers[0].seen == [9, *answer.tokens]
+    harness = EngineHarness(TABLE, drafter_of("flaky"), num_draft_tokens=6)
+    answer = harness.run([request("a", (9,), temperature=1.0, seed=4, max_tokens=30)])["a"]
+    assert harness.context.samplers[0].draws == len(answer.tokens)
+    assert harness.context.samplers[0].seen == [9, *answer.tokens]
 
 
 def test_a_context_that_fills_up_ends_the_answer() -> None:
-    rig = Rig(TABLE, drafter_of("eagle3-right"), num_draft_tokens=8, n_ctx=32)
-    answer = rig.run([request("a", (3, 4), max_tokens=None, ignore_eos=True)])["a"]
+    harness = EngineHarness(TABLE, drafter_of("eagle3-right"), num_draft_tokens=8, n_ctx=32)
+    answer = harness.run([request("a", (3, 4), max_tokens=None, ignore_eos=True)])["a"]
     assert len(answer.tokens) == 30
     assert answer.finished is not None and answer.finished.reason == "length"

@@ -4,9 +4,9 @@ vain. After any mix of requests and cancels every cell is accounted for."""
 from __future__ import annotations
 
 import pytest
-from doubles.conversing_rig import KINDS, TABLE, Conversing, ask, cached, make_drafter
+from doubles.conversing_harness import KINDS, TABLE, Conversing, ask, cached, make_drafter
 from doubles.drafters import NoDrafter
-from doubles.rig import Rig, Told, plain_text
+from doubles.engine_harness import AnswerResult, EngineHarness, plain_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,54 +20,54 @@ def readers() -> list[ChatRequest]:
     return [ask(str(i), (*STEM, 1 + i, 2, 3), max_tokens=3) for i in range(3)]
 
 
-def finish_whole(conversing: Conversing, *, but: str = "") -> dict[str, Told]:
+def finish_whole(conversing: Conversing, *, but: str = "") -> dict[str, AnswerResult]:
     """Every answer is whole, except for one."""
-    told = conversing.finish()
+    result = conversing.finish()
     for one in conversing.asked:
-        assert one.id == but or told[one.id].tokens == plain_text(TABLE, one), one.id
-    return told
+        assert one.id == but or result[one.id].tokens == plain_text(TABLE, one), one.id
+    return result
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("num_slots", "branches"), [(4, 0), (2, 2), (16, 0)])
 def test_a_shared_prompt_is_computed_once(kind: str, num_slots: int, branches: int) -> None:
     drafter = make_drafter(kind, branches=branches)
-    rig = Rig(TABLE, drafter, num_draft_tokens=2, num_slots=num_slots, n_batch=48, branches=branches)
+    harness = EngineHarness(TABLE, drafter, num_draft_tokens=2, num_slots=num_slots, n_batch=48, branches=branches)
     asked = [ask(str(i), (*STEM, 1 + i, 2, 3), max_tokens=2) for i in range(num_slots)]
-    conversing = Conversing(rig)
+    conversing = Conversing(harness)
     conversing.submit(*asked)
     conversing.step()
-    assert sum(rig.context.decodes) == 48  # the first takes the whole batch, nobody computes the same beside it
-    told = finish_whole(conversing)
+    assert sum(harness.context.decodes) == 48  # the first takes the whole batch, nobody computes the same beside it
+    result = finish_whole(conversing)
     margin = drafter.traits.reuse_margin
-    assert [cached(told[one.id]) for one in asked] == [0] + [len(STEM) - margin] * (num_slots - 1)
+    assert [cached(result[one.id]) for one in asked] == [0] + [len(STEM) - margin] * (num_slots - 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_an_idle_or_running_slot_holds_is_taken_over(kind: str) -> None:
     drafter = make_drafter(kind)
-    rig = Rig(TABLE, drafter, num_draft_tokens=2, num_slots=3)
-    first = rig.run([ask("first", STEM, max_tokens=5)])["first"]
+    harness = EngineHarness(TABLE, drafter, num_draft_tokens=2, num_slots=3)
+    first = harness.run([ask("first", STEM, max_tokens=5)])["first"]
     chat = (*STEM, *first.tokens)
     running, other = ask("running", (*chat, 3, 4), max_tokens=40), ask("other", (*STEM[:50], 7), owner="someone else")
-    conversing = Conversing(rig)
+    conversing = Conversing(harness)
     conversing.submit(running)
     conversing.step()
     conversing.submit(other)
-    told = finish_whole(conversing)
-    assert cached(told["running"]) == len(chat) - 1
-    assert cached(told["other"]) == 50 - drafter.traits.reuse_margin
-    onward = ask("onward", (*STEM[:50], 7, *told["other"].tokens, 9))
+    result = finish_whole(conversing)
+    assert cached(result["running"]) == len(chat) - 1
+    assert cached(result["other"]) == 50 - drafter.traits.reuse_margin
+    onward = ask("onward", (*STEM[:50], 7, *result["other"].tokens, 9))
     conversing.submit(onward)
     finish_whole(conversing)
-    assert cached(told["onward"]) == 50 + len(told["other"].tokens)  # the next turn finds what was taken over
+    assert cached(result["onward"]) == 50 + len(result["other"].tokens)  # the next turn finds what was taken over
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "model"])
-def test_a_right_drafter_stays_right_behind_a_prefix_that_was_taken_over(kind: str) -> None:
-    rig = Rig(TABLE, make_drafter(kind), num_draft_tokens=4, num_slots=3)
-    told = rig.run([ask(str(i), (*STEM[: 50 + i], 9), max_tokens=20) for i in range(6)])
-    for answer in told.values():
+def test_a_right_drafter_stays_right_after_a_prefix_that_was_taken_over(kind: str) -> None:
+    harness = EngineHarness(TABLE, make_drafter(kind), num_draft_tokens=4, num_slots=3)
+    result = harness.run([ask(str(i), (*STEM[: 50 + i], 9), max_tokens=20) for i in range(6)])
+    for answer in result.values():
         assert answer.finished is not None
         speculation = answer.finished.speculation
         assert speculation.accepted_tokens == speculation.draft_tokens > 0
@@ -77,43 +77,43 @@ def test_a_right_drafter_stays_right_behind_a_prefix_that_was_taken_over(kind: s
 @pytest.mark.parametrize("num_steps", [1, 2, 3, 4, 5])
 def test_nobody_waits_for_a_reader_that_is_cancelled(kind: str, num_steps: int) -> None:
     """The next one reads on from where the first one stopped, and the third waits for that."""
-    rig = Rig(TABLE, make_drafter(kind), num_draft_tokens=2, num_slots=3, n_batch=16)
-    conversing = Conversing(rig)
+    harness = EngineHarness(TABLE, make_drafter(kind), num_draft_tokens=2, num_slots=3, n_batch=16)
+    conversing = Conversing(harness)
     conversing.submit(*readers())
     for _ in range(num_steps):
         conversing.step()
     conversing.cancel("0")
-    told = finish_whole(conversing, but="0")
-    assert 0 < cached(told["1"]) < cached(told["2"]) or num_steps > 3
-    assert cached(told["2"]) >= len(STEM) - 1
+    result = finish_whole(conversing, but="0")
+    assert 0 < cached(result["1"]) < cached(result["2"]) or num_steps > 3
+    assert cached(result["2"]) >= len(STEM) - 1
 
 
 @pytest.mark.parametrize("number", range(4))
 def test_nobody_waits_for_a_reader_that_fails(number: int) -> None:
-    rig = Rig(TABLE, make_drafter("eagle3"), num_draft_tokens=2, num_slots=3, n_batch=16)
-    rig.context.refused = {number}
-    conversing = Conversing(rig)
+    harness = EngineHarness(TABLE, make_drafter("eagle3"), num_draft_tokens=2, num_slots=3, n_batch=16)
+    harness.context.refused = {number}
+    conversing = Conversing(harness)
     conversing.submit(*readers())
     assert finish_whole(conversing, but="0")["0"].failed is not None
 
 
 def test_a_waiting_request_can_be_cancelled() -> None:
-    rig = Rig(TABLE, make_drafter("eagle3"), num_draft_tokens=2, num_slots=3, n_batch=16)
-    conversing = Conversing(rig)
+    harness = EngineHarness(TABLE, make_drafter("eagle3"), num_draft_tokens=2, num_slots=3, n_batch=16)
+    conversing = Conversing(harness)
     conversing.submit(*readers())
     conversing.step()
-    assert "1" not in conversing.told  # it is told of as started when it starts
+    assert "1" not in conversing.results  # it is result of as started when it starts
     conversing.cancel("1")
-    told = finish_whole(conversing, but="1")
-    assert told["1"].started is None
-    assert told["1"].finished is not None and told["1"].finished.reason == "cancelled"
+    result = finish_whole(conversing, but="1")
+    assert result["1"].started is None
+    assert result["1"].finished is not None and result["1"].finished.reason == "cancelled"
 
 
 @pytest.mark.parametrize("min_fork", [None, 61])
 def test_too_little_is_not_copied(min_fork: int | None) -> None:
-    rig = Rig(TABLE, NoDrafter(), num_slots=2, min_fork=min_fork)
-    told = rig.run([ask("0", (*STEM, 1)), ask("1", (*STEM, 2))])
-    assert [cached(answer) for answer in told.values()] == [0, 0]
+    harness = EngineHarness(TABLE, NoDrafter(), num_slots=2, min_fork=min_fork)
+    result = harness.run([ask("0", (*STEM, 1)), ask("1", (*STEM, 2))])
+    assert [cached(answer) for answer in result.values()] == [0, 0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -122,7 +122,7 @@ def test_too_little_is_not_copied(min_fork: int | None) -> None:
 def test_any_mix_of_requests_and_cancels_keeps_texts_and_books(kind: str, data: st.DataObject) -> None:
     num_slots = data.draw(st.integers(1, 4), "slots")
     branches = data.draw(st.integers(0, 2), "branches") if num_slots <= 2 else 0
-    rig = Rig(
+    harness = EngineHarness(
         TABLE,
         make_drafter(kind, branches=branches),
         num_draft_tokens=data.draw(st.integers(0, 4), "draft"),
@@ -131,8 +131,8 @@ def test_any_mix_of_requests_and_cancels_keeps_texts_and_books(kind: str, data: 
         branches=branches,
         min_fork=data.draw(st.sampled_from([1, 3, 10]), "min_fork"),
     )
-    rig.context.refused = {data.draw(st.integers(0, 60), "refused")} if data.draw(st.booleans(), "fails") else set()
-    conversing = Conversing(rig)
+    harness.context.refused = {data.draw(st.integers(0, 60), "refused")} if data.draw(st.booleans(), "fails") else set()
+    conversing = Conversing(harness)
     asked = conversing.asked
     for _ in range(data.draw(st.integers(1, 40), "moves")):
         move = data.draw(st.sampled_from(["ask", "step", "step", "cancel"]))

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from doubles.engine_harness import drive
 from doubles.random_models import HeadShape, TargetShape, write_agreeing_head, write_head, write_target
 from doubles.real_engine import TINY, ask, real_engine
-from doubles.rig import drive
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.head_context import HeadNorms, LlamaHeadContext
@@ -94,7 +94,7 @@ def test_a_row_proposes_what_it_would_alone(head: LlamaHeadContext, slots: list[
 
 
 @pytest.mark.parametrize("norms", [HeadNorms(), HeadNorms(tap_eps=1e-3)])
-def test_rows_are_encoded_the_same_along_with_the_decode_behind_it_and_from_copies(
+def test_rows_are_encoded_the_same_along_with_the_decode_after_it_and_from_copies(
     models: tuple[LlamaModel, LlamaModel], norms: HeadNorms
 ) -> None:
     context = LlamaContext(models[0], PARAMS, taps=(1, 2, 3))
@@ -184,7 +184,7 @@ def test_levels_go_on_as_long_as_all_rows_are_sure(head: LlamaHeadContext, slots
         np.testing.assert_array_equal([floats(one) for one in said.states], [floats(one) for one in state])
 
 
-def test_no_level_is_added_behind_the_end_of_an_answer(
+def test_no_level_is_added_after_the_end_of_an_answer(
     models: tuple[LlamaModel, LlamaModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def drafted() -> list[int]:
@@ -219,8 +219,8 @@ def test_a_head_that_agrees_is_accepted(tmp_path: Path) -> None:
     target = write_target(tmp_path / "target.gguf", shape)
     head = write_agreeing_head(tmp_path / "head.gguf", target, shape)
     engine = real_engine(target, "eagle3", head, num_slots=2, num_draft_tokens=3)
-    told = drive(engine, [ask(str(i), (33 + i, 60, 97), max_tokens=60) for i in range(6)])
+    result = drive(engine, [ask(str(i), (33 + i, 60, 97), max_tokens=60) for i in range(6)])
     engine.close()
-    speculation = [answer.finished.speculation for answer in told.values() if answer.finished]
+    speculation = [answer.finished.speculation for answer in result.values() if answer.finished]
     assert len(speculation) == 6
     assert sum(s.accepted_tokens for s in speculation) > 0.9 * sum(s.draft_tokens for s in speculation)

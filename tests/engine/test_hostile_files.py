@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from doubles.engine_harness import drive
 from doubles.random_models import TargetShape, write_target
 from doubles.real_engine import ask, real_engine
-from doubles.rig import drive
 
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.sampling import SamplingParams
@@ -54,11 +54,11 @@ def has_ended(pid: int) -> bool:
 @pytest.mark.parametrize("template", [LISTS, FOLDED], ids=["when it runs", "when it is compiled"])
 def test_a_hostile_file_loads_and_only_its_chats_fail(tmp_path: Path, template: str) -> None:
     engine = engine_of(tmp_path, template)
-    told = drive(engine, [chat("a"), ask("b", range(1, 9), max_tokens=4)])
-    failed = told["a"].failed
+    result = drive(engine, [chat("a"), ask("b", range(1, 9), max_tokens=4)])
+    failed = result["a"].failed
     assert failed is not None and isinstance(failed.error, ModelFileError)
     assert failed.error.message == "the chat template does not end: it ran for 2 s"
-    assert told["b"].failed is None and len(told["b"].tokens) == 4
+    assert result["b"].failed is None and len(result["b"].tokens) == 4
     assert ("the chat template does not end: it ran for 2 s" in engine.info.notes) is (template == FOLDED)
     engine.close()
 

@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from doubles.block_models import BlockShape, write_block_head
+from doubles.engine_harness import drive
 from doubles.hybrid_model import write_hybrid
-from doubles.living_models import N_VOCAB, write_living
 from doubles.mixed_traffic import MixedTraffic
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
 from doubles.real_engine import ask, real_engine
-from doubles.rig import drive
+from doubles.runnable_models import N_VOCAB, write_runnable
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.llama_library import load_library
@@ -52,9 +52,9 @@ def fresh_text(target: Path, request: ChatRequest, **changes: object) -> list[in
 
 def say(engine: Engine, request: ChatRequest) -> tuple[list[int], int]:
     """(tokens, prompt tokens found in the cache)."""
-    told = drive(engine, [request])[request.id]
-    assert told.started is not None and told.failed is None
-    return told.tokens, told.started.cached_tokens
+    result = drive(engine, [request])[request.id]
+    assert result.started is not None and result.failed is None
+    return result.tokens, result.started.cached_tokens
 
 
 @pytest.mark.parametrize("slots", [1, 2])
@@ -85,7 +85,7 @@ def test_a_cancelled_prompt_is_continued_rightly(target: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["ngram", "eagle3", "draft_model"])
 def test_drafting_is_refused_where_llama_cpp_keeps_no_states(tmp_path: Path, kind: str) -> None:
-    target = write_living(tmp_path / "mamba2.gguf", "mamba2")
+    target = write_runnable(tmp_path / "mamba2.gguf", "mamba2")
     with pytest.raises(IncompatibleError, match="mamba2 keeps recurrent state, whose rollback"):
         real_engine(target, kind, None if kind == "ngram" else target)
 
@@ -100,8 +100,8 @@ def test_an_idle_slot_between_two_that_answer_gets_no_rows(target: Path) -> None
     engine = real_engine(target, num_slots=3)
     engine._controller.costs.calibrate({rows: [1.0 + rows / 100] for rows in range(1, 9)})
     requests = [ask(name, (*PROMPT, place), max_tokens=count) for place, (name, count) in enumerate(LENGTHS.items())]
-    told = drive(engine, requests)
-    assert {name: (each.failed, len(each.tokens)) for name, each in told.items()} == {
+    result = drive(engine, requests)
+    assert {name: (each.failed, len(each.tokens)) for name, each in result.items()} == {
         name: (None, count) for name, count in LENGTHS.items()
     }
     engine.close()
@@ -134,15 +134,15 @@ def drafting(target: Path, requests: Sequence[ChatRequest], plain: dict[str, lis
 
 
 def texts_of(engine: Engine, requests: Sequence[ChatRequest]) -> dict[str, list[int]]:
-    told = drive(engine, list(requests))
-    assert [each.failed for each in told.values()] == [None] * len(requests)
+    result = drive(engine, list(requests))
+    assert [each.failed for each in result.values()] == [None] * len(requests)
     assert engine.miscounted_slots() == []
-    return {name: each.tokens for name, each in told.items()}
+    return {name: each.tokens for name, each in result.items()}
 
 
 @pytest.fixture(scope="module", params=["lfm2", "nemotron_h", "qwen35", "qwen35moe"])
 def living(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_living(tmp_path_factory.mktemp(request.param) / f"{request.param}.gguf", request.param)
+    return write_runnable(tmp_path_factory.mktemp(request.param) / f"{request.param}.gguf", request.param)
 
 
 @pytest.mark.parametrize("spec", [fixed_spec(1), fixed_spec(4), fixed_spec(16), AUTO], ids=str)
@@ -160,7 +160,7 @@ def test_drafted_texts_are_the_plain_ones(living: Path, num_slots: int, spec: Sp
     engine.close()
 
 
-def test_a_conversation_goes_on_behind_a_draft_that_was_taken_back(living: Path) -> None:
+def test_a_conversation_goes_on_after_a_draft_that_was_taken_back(living: Path) -> None:
     request = ask("first", PROMPT, max_tokens=30)
     first = fresh_text(living, request)
     engine = drafting(living, [request], {"first": first}, spec=fixed_spec(8))
@@ -254,7 +254,7 @@ def test_mixed_traffic_gets_the_plain_texts(living: Path, num_slots: int) -> Non
     engine = traffic.engine
     knowing = Knowing(traffic.texts, seed=num_slots)
     engine._drafters[0].draft = knowing.draft  # type: ignore[method-assign]
-    traffic.live(40)
+    traffic.run(40)
     traffic.close()
 
 

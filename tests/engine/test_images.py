@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from doubles.drafters import NoDrafter
-from doubles.rig import Rig, Told, drive
+from doubles.engine_harness import AnswerResult, EngineHarness, drive
 from doubles.scripted_context import LetterVocabulary, ScriptedContext, ScriptedHead, Table
 from doubles.scripted_images import BROKEN, ScriptedReader, image_file
 from hypothesis import given, settings
@@ -48,9 +48,9 @@ def drafters_of(kind: str) -> tuple[Drafter, ...]:
     return found[kind]
 
 
-def rig_of(kind: str = "none", **changes: object) -> Rig:
+def harness_of(kind: str = "none", **changes: object) -> EngineHarness:
     given: dict[str, object] = {"n_ctx": N_CTX, "image_reader": READER, "vocabulary": VOCABULARY} | changes
-    return Rig(TABLE, drafters_of(kind), **given)  # type: ignore[arg-type]
+    return EngineHarness(TABLE, drafters_of(kind), **given)  # type: ignore[arg-type]
 
 
 def message(content: str, *images: tuple[int, bytes]) -> Message:
@@ -62,20 +62,20 @@ def asked(name: str, *messages: Message, max_tokens: int | None = 20, **params: 
     return ChatRequest(id=name, messages=messages, params=SamplingParams(**sampled))  # type: ignore[arg-type]
 
 
-def plain(request: ChatRequest) -> Told:
-    return rig_of(spec=OFF).run([request])[request.id]
+def plain(request: ChatRequest) -> AnswerResult:
+    return harness_of(spec=OFF).run([request])[request.id]
 
 
 def test_a_prompt_with_an_image_is_read_as_it_stands() -> None:
-    rig = rig_of(spec=OFF)
-    told = rig.run([asked("a", message("look here", (4, CAT)))])["a"]
-    prompt = rig.engine._input_processor.make_prompt(asked("b", message("look here", (4, CAT))))
+    harness = harness_of(spec=OFF)
+    result = harness.run([asked("a", message("look here", (4, CAT)))])["a"]
+    prompt = harness.engine._input_processor.make_prompt(asked("b", message("look here", (4, CAT))))
     tokens = list(prompt.tokens)
-    for said in told.tokens:
+    for said in result.tokens:
         assert said == int(np.argmax(TABLE.after(tokens)))
         tokens.append(said)
     assert sum(token < 0 for token in prompt.tokens) == 6
-    assert told.started is not None and told.started.prompt_tokens == len(prompt.tokens)
+    assert result.started is not None and result.started.prompt_tokens == len(prompt.tokens)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -84,15 +84,15 @@ def test_a_prompt_with_an_image_is_read_as_it_stands() -> None:
 def test_texts_about_images_are_the_plain_texts(kind: str, num_slots: int, image: bytes) -> None:
     turns = [message("what is this", (0, image), (5, DOG)), message("and this", (3, CAT)), message("just text")]
     requests = [asked(str(i), *turns[: i % 3 + 1]) for i in range(6)]
-    told = rig_of(kind, num_slots=num_slots).run(requests)
+    result = harness_of(kind, num_slots=num_slots).run(requests)
     for request in requests:
-        assert told[request.id].tokens == plain(request).tokens
+        assert result[request.id].tokens == plain(request).tokens
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_seeded_texts_are_the_plain_texts(kind: str) -> None:
     request = asked("a", message("what is this", (0, WIDE)), temperature=0.9, repeat_penalty=1.2, seed=5)
-    assert rig_of(kind).run([request])["a"].tokens == plain(request).tokens
+    assert harness_of(kind).run([request])["a"].tokens == plain(request).tokens
 
 
 def test_different_images_give_different_texts() -> None:
@@ -101,13 +101,13 @@ def test_different_images_give_different_texts() -> None:
 
 
 def test_an_image_that_a_cache_holds_is_not_read_again() -> None:
-    rig = rig_of("eagle3")
-    rig.run([asked("a", message("see", (1, CAT)))])
-    told = rig.run([asked("b", message("see", (1, CAT)), message("more"))])["b"]
-    assert len(rig.context.looks) == 1
-    assert told.started is not None and told.started.cached_tokens > 6
-    other = rig.run([asked("c", message("see", (1, DOG)))])["c"]
-    assert len(rig.context.looks) == 2
+    harness = harness_of("eagle3")
+    harness.run([asked("a", message("see", (1, CAT)))])
+    result = harness.run([asked("b", message("see", (1, CAT)), message("more"))])["b"]
+    assert len(harness.context.looks) == 1
+    assert result.started is not None and result.started.cached_tokens > 6
+    other = harness.run([asked("c", message("see", (1, DOG)))])["c"]
+    assert len(harness.context.looks) == 2
     assert other.tokens == plain(asked("c", message("see", (1, DOG)))).tokens
 
 
@@ -119,67 +119,67 @@ def test_an_image_at_the_border_of_what_is_used_again_is_read_whole() -> None:
         def _pieces(self, part: object) -> list[object]:  # type: ignore[override]
             return [piece for piece in super()._pieces(part) if part != bare or not isinstance(piece, int)]  # type: ignore[arg-type]
 
-    rig = rig_of("eagle3", image_reader=Unmarked(VOCABULARY))
-    rig.run([asked("a", message("x", (0, bare)))])
-    told = rig.run([asked("b", message("y", (0, bare)))])["b"]
-    alone = rig_of(image_reader=Unmarked(VOCABULARY), spec=OFF).run([asked("b", message("y", (0, bare)))])["b"]
-    assert told.tokens == alone.tokens
-    assert len(rig.context.looks) == 2
+    harness = harness_of("eagle3", image_reader=Unmarked(VOCABULARY))
+    harness.run([asked("a", message("x", (0, bare)))])
+    result = harness.run([asked("b", message("y", (0, bare)))])["b"]
+    alone = harness_of(image_reader=Unmarked(VOCABULARY), spec=OFF).run([asked("b", message("y", (0, bare)))])["b"]
+    assert result.tokens == alone.tokens
+    assert len(harness.context.looks) == 2
 
 
 def test_an_image_in_another_slot_is_copied() -> None:
-    rig = rig_of("eagle3", num_slots=2)
+    harness = harness_of("eagle3", num_slots=2)
     requests = [asked(str(i), message("a long question about this", (2, WIDE)), max_tokens=9 + i) for i in range(2)]
-    told = rig.run(requests)
-    assert len(rig.context.looks) == 1
+    result = harness.run(requests)
+    assert len(harness.context.looks) == 1
     for request in requests:
-        assert told[request.id].tokens == plain(request).tokens
+        assert result[request.id].tokens == plain(request).tokens
 
 
 def test_what_an_image_is_worth_to_copy_are_its_rows() -> None:
     """With M-RoPE a large image has few positions, and is as dear to read as any."""
     requests = [asked(str(i), message("x", (0, WIDE)), max_tokens=9 + i) for i in range(2)]
-    num_positions = len(rig_of().engine._input_processor.make_prompt(requests[0]).tokens)
-    rig = rig_of(num_slots=2, min_fork=num_positions)
-    told = rig.run(requests)
-    assert len(rig.context.looks) == 1
-    assert told["1"].tokens == plain(requests[1]).tokens
+    num_positions = len(harness_of().engine._input_processor.make_prompt(requests[0]).tokens)
+    harness = harness_of(num_slots=2, min_fork=num_positions)
+    result = harness.run(requests)
+    assert len(harness.context.looks) == 1
+    assert result["1"].tokens == plain(requests[1]).tokens
 
 
-def test_rows_that_were_used_again_are_counted_as_they_are_told() -> None:
-    rig = rig_of()
+def test_rows_that_were_used_again_are_counted_as_they_are_reported() -> None:
+    harness = harness_of()
     first, second = (asked(name, message("see", (1, WIDE))) for name in "ab")
-    told = [rig.run([request])[request.id].started for request in (first, second)]
-    assert [started.cached_tokens > 30 for started in told if started] == [False, True]
-    assert rig.engine.snapshot().reused_tokens == sum(started.cached_tokens for started in told if started)
+    result = [harness.run([request])[request.id].started for request in (first, second)]
+    assert [started.cached_tokens > 30 for started in result if started] == [False, True]
+    assert harness.engine.snapshot().reused_tokens == sum(started.cached_tokens for started in result if started)
 
 
 def test_who_sends_images_is_charged_for_their_rows() -> None:
     """Though an image of 30 rows has 5 positions."""
     seen, read = (message("x", (0, WIDE)), message("x" * 9))
-    rig = rig_of()
+    harness = harness_of()
     requests = [replace(asked(f"seen {i}", seen, max_tokens=1), owner="sees") for i in range(2)]
     requests += [replace(asked(f"read {i}", read, max_tokens=1), owner="reads") for i in range(2)]
     order = list[str]()
     for request in requests:
-        rig.engine.submit(replace(request, reuses_cache=False))
-    while rig.engine.has_work:
-        order += [event.request_id for event in rig.engine.step() if isinstance(event, Started)]
+        harness.engine.submit(replace(request, reuses_cache=False))
+    while harness.engine.has_work:
+        order += [event.request_id for event in harness.engine.step() if isinstance(event, Started)]
     assert order == ["seen 0", "read 0", "read 1", "seen 1"]
 
 
 def test_others_go_on_between_images() -> None:
     """One image a step: who writes is not held up by all of a prompt's."""
-    rig = rig_of(num_slots=2, spec=OFF)
-    rig.engine.submit(asked("writes", message("text"), max_tokens=40, ignore_eos=True))
+    harness = harness_of(num_slots=2, spec=OFF)
+    harness.engine.submit(asked("writes", message("text"), max_tokens=40, ignore_eos=True))
     for _ in range(3):
-        rig.engine.step()
-    rig.engine.submit(asked("looks", message("abcd", *((at, CAT) for at in range(4)))))
+        harness.engine.step()
+    harness.engine.submit(asked("looks", message("abcd", *((at, CAT) for at in range(4)))))
     spread = []
-    while rig.engine.has_work and len(rig.context.looks) < 4:
-        before = len(rig.context.looks)
-        events = rig.engine.step()
-        spread.append((len(rig.context.looks) - before, any(event.request_id == "writes" for event in events)))
+    while harness.engine.has_work and len(harness.context.looks) < 4:
+        before = len(harness.context.looks)
+        events = harness.engine.step()
+        spread.append((len(harness.context.looks) - before, any(event.request_id == "writes" for event in events)))
     assert all(num <= 1 and is_told for num, is_told in spread)
 
 
@@ -187,10 +187,10 @@ def test_others_go_on_between_images() -> None:
 def test_an_image_takes_room_for_its_rows_not_its_positions(num_left: int) -> None:
     started = plain(asked("a", message("x", (0, WIDE)), max_tokens=1)).started
     assert started is not None
-    rig = rig_of("eagle3", n_ctx=started.prompt_tokens + num_left)
-    told = rig.run([asked("a", message("x", (0, WIDE)), max_tokens=None, ignore_eos=True)])["a"]
-    assert len(told.tokens) == num_left
-    assert num_left or (told.failed is not None and "maximum context length" in told.failed.error.message)
+    harness = harness_of("eagle3", n_ctx=started.prompt_tokens + num_left)
+    result = harness.run([asked("a", message("x", (0, WIDE)), max_tokens=None, ignore_eos=True)])["a"]
+    assert len(result.tokens) == num_left
+    assert num_left or (result.failed is not None and "maximum context length" in result.failed.error.message)
 
 
 @pytest.mark.parametrize(
@@ -201,16 +201,16 @@ def test_an_image_takes_room_for_its_rows_not_its_positions(num_left: int) -> No
     ],
 )
 def test_refusals(request_: ChatRequest, reader: ScriptedReader | None, words: str) -> None:
-    rig = rig_of(image_reader=reader)
-    told = rig.run([request_, asked("b", message("text"))])
-    assert told["a"].failed is not None and words in told["a"].failed.error.message
-    assert told["b"].finished is not None
+    harness = harness_of(image_reader=reader)
+    result = harness.run([request_, asked("b", message("text"))])
+    assert result["a"].failed is not None and words in result["a"].failed.error.message
+    assert result["b"].finished is not None
 
 
 def test_what_looks_like_a_mark_is_text() -> None:
     """Nobody can write a place of somebody else's image, or of one that there is not."""
-    told = rig_of().run([asked("a", message("\ue0030\ue001 and \ue0037\ue001"))])["a"]
-    assert told.finished is not None
+    result = harness_of().run([asked("a", message("\ue0030\ue001 and \ue0037\ue001"))])["a"]
+    assert result.finished is not None
 
 
 @settings(max_examples=40, deadline=None)
@@ -224,18 +224,18 @@ def test_conversations_with_images_stay_their_own(data: st.DataObject) -> None:
     for i in range(data.draw(st.integers(2, 7))):
         messages = (*stem[: rng.randrange(4)], random_message(rng))
         requests.append(asked(str(i), *messages, max_tokens=rng.randrange(1, 25)))
-    rig = rig_of(
+    harness = harness_of(
         data.draw(st.sampled_from(KINDS)),
         num_slots=data.draw(st.integers(1, 4)),
         spec=data.draw(st.sampled_from([None, AUTO])),
         n_batch=data.draw(st.sampled_from([8, 48])),
     )
     cancels = {str(i): rng.randrange(15) for i in range(len(requests)) if rng.random() < 0.3}
-    told = drive(rig.engine, requests, cancels)
+    result = drive(harness.engine, requests, cancels)
     for request in requests:
-        wanted, got = plain(request).tokens, told[request.id].tokens
+        wanted, got = plain(request).tokens, result[request.id].tokens
         assert got == wanted if request.id not in cancels else got == wanted[: len(got)]
-    assert not rig.engine.miscounted_slots()
+    assert not harness.engine.miscounted_slots()
 
 
 def random_message(rng: random.Random) -> Message:

@@ -60,7 +60,7 @@ print(b"".join(map(model.vocabulary.piece, tokens)).decode() == "x" * 200_000 + 
 """
 
 
-def test_long_runs_beside_an_image_are_read(tmp_path: Path) -> None:
+def test_long_runs_next_to_an_image_are_read(tmp_path: Path) -> None:
     target, projector = write_pair(tmp_path, "seeing", replace(PAIRS["phi4"], splitter="gpt-4o"))
     (tmp_path / "red.png").write_bytes(picture((255, 0, 0)))
     files = [str(path) for path in (target, projector, tmp_path / "red.png")]

@@ -18,7 +18,7 @@ import pytest
 from doubles.block_models import BlockShape, write_block_head
 from doubles.mtp_models import write_assistant, write_gemma
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
-from doubles.sketched_models import REAL, SKETCHES, Sketch, write_sketch
+from doubles.weightless_models import REAL, SKETCHES, Sketch, write_sketch
 
 from eaglelocal.backend.buffer_log import sum_buffer_bytes
 from eaglelocal.backend.context import ContextParams, create_context
@@ -91,7 +91,7 @@ CASES = [
 
 
 @dataclass(frozen=True)
-class Told:
+class AnswerResult:
     """By llama.cpp."""
 
     weights: int
@@ -114,7 +114,7 @@ def part_of(path: Path, job: PlannedContext, taps: tuple[int, ...] = (), *, flas
     return DryRunPart(header=header, info=info, context=context, taps=taps, placement=PLACEMENT)
 
 
-def planned(part: DryRunPart) -> Told:
+def planned(part: DryRunPart) -> AnswerResult:
     library = load_library()
     sums = {MemoryKind.CACHE: 0, MemoryKind.BUFFERS: -part.output_bytes}
     for buffer in plan_buffers(library, [part], devices=()):
@@ -123,10 +123,10 @@ def planned(part: DryRunPart) -> Told:
     model = PlannedModel(library, part.header.path, PLACEMENT)
     weights = library.api.llama_model_size(model.handle)
     model.close()
-    return Told(weights, sums[MemoryKind.CACHE], sums[MemoryKind.BUFFERS])
+    return AnswerResult(weights, sums[MemoryKind.CACHE], sums[MemoryKind.BUFFERS])
 
 
-def loaded(path: Path, params: ContextParams) -> Told:
+def loaded(path: Path, params: ContextParams) -> AnswerResult:
     library = load_library()
     with record_log(library) as transcript:
         model = LlamaModel(library, path, PLACEMENT)
@@ -134,20 +134,20 @@ def loaded(path: Path, params: ContextParams) -> Told:
         taken = sum_buffer_bytes(transcript)
         library.api.llama_free(context)
         model.close()
-    return Told(taken["model"], taken.get("KV", 0) + taken.get("RS", 0), taken["compute"])
+    return AnswerResult(taken["model"], taken.get("KV", 0) + taken.get("RS", 0), taken["compute"])
 
 
 def job_of(path: Path, case: Case) -> PlannedContext:
     return plan_contexts(case.plan, read_shape(read_header(path)))[0]
 
 
-def agrees(predicted: PlannedContext, told: Told) -> None:
+def agrees(predicted: PlannedContext, result: AnswerResult) -> None:
     shape, sizes = predicted.shape, predicted.sizes
-    assert shape.weights_bytes == pytest.approx(told.weights, rel=0.01, abs=LOG_STEP)
-    assert cache_bytes(shape, sizes) == pytest.approx(told.cache, rel=0.01, abs=2 * LOG_STEP)
+    assert shape.weights_bytes == pytest.approx(result.weights, rel=0.01, abs=LOG_STEP)
+    assert cache_bytes(shape, sizes) == pytest.approx(result.cache, rel=0.01, abs=2 * LOG_STEP)
     bound = compute_bytes(shape, sizes, max_outputs=predicted.max_outputs)
-    assert told.compute <= bound
-    assert bound < MAX_RATIO * told.compute or told.compute < NEGLIGIBLE
+    assert result.compute <= bound
+    assert bound < MAX_RATIO * result.compute or result.compute < NEGLIGIBLE
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -257,10 +257,10 @@ def test_target_and_head_together(pair: tuple[Path, Path], slots: int, unified: 
     jobs = plan_contexts(plan, *shapes)
     assert jobs[0].sizes.num_branches == num_branches
     predicted = sum_by_purpose(buffer for job in jobs for buffer in estimate_context(job, (), ()))
-    told = sum_by_purpose(rehearsed(plan, pair))
+    result = sum_by_purpose(rehearsed(plan, pair))
     for name in ("weights_bytes", "kv_bytes", "draft_bytes", "draft_kv_bytes"):
-        assert getattr(predicted, name) == pytest.approx(getattr(told, name), rel=0.01, abs=2 * LOG_STEP), name
-    assert told.compute_bytes <= predicted.compute_bytes < MAX_RATIO * told.compute_bytes + len(jobs) * SLACK_BYTES
+        assert getattr(predicted, name) == pytest.approx(getattr(result, name), rel=0.01, abs=2 * LOG_STEP), name
+    assert result.compute_bytes <= predicted.compute_bytes < MAX_RATIO * result.compute_bytes + len(jobs) * SLACK_BYTES
 
 
 def test_a_head_keeps_logits_of_fewer_rows_than_its_target(pair: tuple[Path, Path]) -> None:
@@ -287,13 +287,13 @@ def test_target_and_its_mtp_layer(tmp_path: Path, name: str, slots: int) -> None
     jobs = plan_contexts(plan, *(source.shape for source in sources))
     predicted = sum_by_purpose(buffer for job in jobs for buffer in estimate_context(job, (), ()))
     parts = make_parts(plan, sources, [PLACEMENT, PLACEMENT], threads=1)
-    told = sum_by_purpose(plan_buffers(load_library(), parts, devices=()))
-    assert predicted.draft_bytes > 0 and told.draft_bytes == 0
+    result = sum_by_purpose(plan_buffers(load_library(), parts, devices=()))
+    assert predicted.draft_bytes > 0 and result.draft_bytes == 0
     weights = predicted.weights_bytes + predicted.draft_bytes
-    assert weights == pytest.approx(told.weights_bytes, rel=0.001) == read_header(path).tensor_bytes
+    assert weights == pytest.approx(result.weights_bytes, rel=0.001) == read_header(path).tensor_bytes
     for name in ("kv_bytes", "draft_kv_bytes"):
-        assert getattr(predicted, name) == pytest.approx(getattr(told, name), rel=0.01, abs=2 * LOG_STEP), name
-    assert told.compute_bytes <= predicted.compute_bytes < MAX_RATIO * told.compute_bytes + len(jobs) * SLACK_BYTES
+        assert getattr(predicted, name) == pytest.approx(getattr(result, name), rel=0.01, abs=2 * LOG_STEP), name
+    assert result.compute_bytes <= predicted.compute_bytes < MAX_RATIO * result.compute_bytes + len(jobs) * SLACK_BYTES
 
 
 @pytest.mark.parametrize("slots", [1, 4])
@@ -304,14 +304,14 @@ def test_target_and_an_assistant_that_reads_its_cache(tmp_path: Path, slots: int
     sources = read_models(plan)
     jobs = plan_contexts(plan, *(source.shape for source in sources))
     predicted = sum_by_purpose(buffer for job in jobs for buffer in estimate_context(job, (), ()))
-    told = sum_by_purpose(
+    result = sum_by_purpose(
         plan_buffers(load_library(), make_parts(plan, sources, [PLACEMENT, PLACEMENT], threads=1), devices=())
     )
     assert predicted.draft_bytes == read_header(assistant).tensor_bytes
     for name in ("weights_bytes", "draft_bytes", "kv_bytes"):
-        assert getattr(predicted, name) == pytest.approx(getattr(told, name), rel=0.01, abs=2 * LOG_STEP), name
+        assert getattr(predicted, name) == pytest.approx(getattr(result, name), rel=0.01, abs=2 * LOG_STEP), name
     assert predicted.draft_kv_bytes == 0
-    assert told.compute_bytes <= predicted.compute_bytes < told.compute_bytes + NEGLIGIBLE
+    assert result.compute_bytes <= predicted.compute_bytes < result.compute_bytes + NEGLIGIBLE
 
 
 @pytest.mark.parametrize("slots", [1, 4, 16])
@@ -329,12 +329,12 @@ def test_target_and_a_head_that_fills_blocks(tmp_path: Path, head: BlockShape, s
     sources = read_models(plan)
     jobs = plan_contexts(plan, *(source.shape for source in sources))
     predicted = sum_by_purpose(buffer for job in jobs for buffer in estimate_context(job, (), ()))
-    told = sum_by_purpose(
+    result = sum_by_purpose(
         plan_buffers(load_library(), make_parts(plan, sources, [PLACEMENT, PLACEMENT], threads=1), devices=())
     )
     for name in ("weights_bytes", "draft_bytes", "kv_bytes", "draft_kv_bytes"):
-        assert getattr(predicted, name) == pytest.approx(getattr(told, name), rel=0.01, abs=4 * LOG_STEP), name
-    assert told.compute_bytes <= predicted.compute_bytes < MAX_RATIO * told.compute_bytes + len(jobs) * SLACK_BYTES
+        assert getattr(predicted, name) == pytest.approx(getattr(result, name), rel=0.01, abs=4 * LOG_STEP), name
+    assert result.compute_bytes <= predicted.compute_bytes < MAX_RATIO * result.compute_bytes + len(jobs) * SLACK_BYTES
 
 
 def test_an_estimate_counts_the_process_too(pair: tuple[Path, Path]) -> None:
@@ -342,8 +342,8 @@ def test_an_estimate_counts_the_process_too(pair: tuple[Path, Path]) -> None:
     plan = replace(Case(2048).plan, draft_kind="eagle3", draft=pair[1])
     room = FreeMemory(RAM, 8 * 2**30)
     whole = sum_by_purpose(estimate(plan, shapes[0], shapes[1], [room]))
-    told = sum_by_purpose(rehearsed(plan, pair))
-    assert whole.total_bytes > told.total_bytes + 100 * MIB
+    result = sum_by_purpose(rehearsed(plan, pair))
+    assert whole.total_bytes > result.total_bytes + 100 * MIB
 
 
 def sketch_and_shape(folder: Path, name: str) -> tuple[Sketch, ModelShape]:

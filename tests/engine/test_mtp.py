@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from doubles.engine_harness import drive
 from doubles.mixed_traffic import MixedTraffic
 from doubles.mtp_models import N_LAYER, write_assistant, write_gemma, write_mtp
 from doubles.real_engine import ask, real_engine
-from doubles.rig import drive
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.head_context import LlamaHeadContext
@@ -37,10 +37,10 @@ LIVELY = 4.0  # what makes drafts for Gemma right at times
 
 
 def texts_of(engine: Engine, requests: list[ChatRequest]) -> dict[str, list[int]]:
-    told = drive(engine, requests)
-    assert [told[request.id].failed for request in requests] == [None] * len(requests)
+    result = drive(engine, requests)
+    assert [result[request.id].failed for request in requests] == [None] * len(requests)
     assert engine.miscounted_slots() == []
-    return {request.id: told[request.id].tokens for request in requests}
+    return {request.id: result[request.id].tokens for request in requests}
 
 
 def plain_texts(target: Path, requests: list[ChatRequest], **changes: object) -> dict[str, list[int]]:
@@ -128,9 +128,9 @@ def test_a_layer_that_is_hardly_ever_right_is_put_to_sleep(tmp_path: Path) -> No
     request = ask("a", PROMPT, max_tokens=200)
     engine = real_engine(target, "mtp", target, spec=AUTO)
     engine._controller.costs.calibrate({rows: [1.0 + rows / 2] for rows in range(1, 9)})
-    told = drive(engine, [request])["a"]
-    assert told.tokens == plain_texts(target, [request])["a"]
-    assert told.finished is not None and told.finished.speculation.state == "asleep"
+    result = drive(engine, [request])["a"]
+    assert result.tokens == plain_texts(target, [request])["a"]
+    assert result.finished is not None and result.finished.speculation.state == "asleep"
     engine.close()
 
 
@@ -199,7 +199,7 @@ def test_mixed_traffic_gets_the_plain_texts(tmp_path: Path, kind: str) -> None:
     target = write_gemma(path, gain=LIVELY) if kind == "gemma4" else write_mtp(path, kind, gain=0.03)
     draft = write_assistant(tmp_path / "assistant.gguf", target) if kind == "gemma4" else target
     traffic = MixedTraffic(target, real_engine(target, "mtp", draft, num_slots=3, n_ctx=512), seed=3)
-    traffic.live(40)
+    traffic.run(40)
     assert traffic.engine.snapshot().speculation.accepted_tokens > 0
     traffic.close()
 
@@ -220,7 +220,7 @@ def test_mixed_traffic_whose_conversations_wait_in_main_memory(tmp_path: Path, k
     engine = real_engine(target, "mtp", draft, num_slots=num_slots, n_ctx=512, cache_ram=64)
     engine._scheduler.swap.min_rows = 30
     traffic = MixedTraffic(target, engine, seed=1)
-    traffic.live(40)
+    traffic.run(40)
     assert traffic.engine.snapshot().speculation.accepted_tokens > 0
     assert engine._scheduler.swap._num_keys > 3
     traffic.close()
@@ -253,7 +253,7 @@ def test_a_layer_in_a_file_of_its_own_drafts(tmp_path: Path) -> None:
         real_engine(alone)
 
 
-def test_what_the_layer_takes_is_told_apart_from_the_target(tmp_path: Path) -> None:
+def test_what_the_layer_takes_is_distinguished_from_the_target(tmp_path: Path) -> None:
     whole = read_header(write_mtp(tmp_path / "whole.gguf"))
     trunk = read_header(write_mtp(tmp_path / "t.gguf", part="trunk"))
     alone = read_header(write_mtp(tmp_path / "alone.gguf", part="layer"))

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from doubles.engine_harness import drive
 from doubles.hybrid_model import write_hybrid
 from doubles.random_models import write_agreeing_head, write_target
 from doubles.real_engine import TINY, ask, real_engine
-from doubles.rig import drive
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.head_context import LlamaHeadContext
@@ -88,11 +88,11 @@ def test_ranking_choices_leaves_the_logits_as_they_were(context: LlamaContext) -
     first = context.propose([0, 1, 2], 3, confident=True)
     second = context.propose([0, 1, 2], 4, confident=True)
     assert [ranked[:3] for ranked in second.tokens] == first.tokens
-    for row, (tokens, told) in enumerate(zip(second.tokens, second.confidences, strict=True)):
+    for row, (tokens, result) in enumerate(zip(second.tokens, second.confidences, strict=True)):
         logits = np.sort(context._logits(row))[::-1][:5].astype(np.float64)  # one more than is told of
         weights = np.exp(logits - logits[0])
         np.testing.assert_allclose(context._logits(row)[tokens], logits[:4], rtol=1e-6)
-        np.testing.assert_allclose(told, (weights / np.cumsum(weights[::-1])[::-1])[:4], rtol=1e-4)
+        np.testing.assert_allclose(result, (weights / np.cumsum(weights[::-1])[::-1])[:4], rtol=1e-4)
 
 
 def test_references_may_be_dropped_between_decodes(context: LlamaContext) -> None:

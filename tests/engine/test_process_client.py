@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from doubles.patience import PROMPTLY_S, wait_until
 from doubles.scripted_engine import BUILDER, ask, plan
+from doubles.timeouts import PROMPTLY_S, wait_until
 
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.events import Failed, Finished, LoadProgress, RequestEvent, Started, Tokens
@@ -184,7 +184,7 @@ def test_snapshot_tells_totals(client: EngineClient) -> None:
     assert client.snapshot().generated_tokens == before + 7
 
 
-def test_thousand_requests_leave_nothing_behind(client: EngineClient) -> None:
+def test_thousand_requests_leave_nothing_after(client: EngineClient) -> None:
     def open_things() -> tuple[int, int, int, int]:
         gc.collect()  # pipes of earlier tests' clients
         ours, theirs = psutil.Process(), psutil.Process(client.pid)

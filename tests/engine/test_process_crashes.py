@@ -14,9 +14,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from doubles.patience import PATIENCE_S, wait_until
 from doubles.programs import ending
 from doubles.scripted_engine import BUILDER, ask, plan
+from doubles.timeouts import PATIENCE_S, wait_until
 
 from eaglelocal import locations
 from eaglelocal.client.answer_stream import RequestStream
@@ -119,7 +119,7 @@ def test_sigkill_mid_answer_of_the_real_model() -> None:
         ),
     ],
 )
-def test_every_way_to_die_is_told_and_survived(client: EngineClient, script: str, message: str) -> None:
+def test_every_way_to_die_is_reported_and_survived(client: EngineClient, script: str, message: str) -> None:
     bystander = client.stream(ask("forever", "bystander"))
     next(bystander)
     with pytest.raises(EngineError, match=message):
@@ -204,7 +204,7 @@ def test_a_load_that_hangs_is_given_up() -> None:
         assert client.state == "failed"
 
 
-def test_steps_that_say_nothing_are_told_by_beats() -> None:
+def test_steps_that_say_nothing_are_reported_by_beats() -> None:
     child = EngineChild(BUILDER, plan())
     try:
         child.send(Submit(ask("quiet")))
@@ -338,7 +338,7 @@ def test_the_process_ends_with_its_killed_parent(script: str) -> None:
     """Idle, generating, and in the middle of a call that does not return, with the interpreter's lock or without.
 
     It must end within a second. Here only a time-out stands, for a starved machine is no defect of ours; the
-    seconds are measured by tests/measures/ending.py.
+    seconds are measured by tests/measures/engine_exit.py.
     """
     command = [sys.executable, "-c", textwrap.dedent(PARENT), script, str(TESTS)]
     with ending(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) as parent:
@@ -349,7 +349,7 @@ def test_the_process_ends_with_its_killed_parent(script: str) -> None:
     wait_until(lambda: has_ended(engine_pid), "the engine ends")
 
 
-def test_a_parent_that_just_exits_leaves_nothing_behind() -> None:
+def test_a_parent_that_just_exits_leaves_nothing_after() -> None:
     source = textwrap.dedent(PARENT).replace("time.sleep(600)", "sys.exit(0)")
     command = [sys.executable, "-c", source, "forever", str(TESTS)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)

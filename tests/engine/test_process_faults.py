@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import pytest
-from doubles.patience import wait_until
+from doubles.timeouts import wait_until
 
 from eaglelocal import locations
 from eaglelocal.client.engine_client import EngineClient
@@ -101,7 +101,7 @@ def load_on(client: EngineClient, expected: dict[str, str]) -> Iterator[Tally]:
 
 def under_faults(signals: tuple[signal.Signals, ...], policy: RestartPolicy) -> Tally:
     """One fault after the other, each while answers run; the engine must be back before the next, and how soon that is
-    tests/measures/kills.py tells."""
+    tests/measures/engine_kills.py tells."""
     with EngineClient(PLAN, restart=policy) as client:
         client.start()
         expected = {question: text_of(asked(client, question, question)) for question in QUESTIONS}

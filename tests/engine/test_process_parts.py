@@ -66,13 +66,13 @@ def test_messages_pass_unchanged(message: object) -> None:
     assert through_a_pipe(message) == message
 
 
-def test_no_field_of_a_piece_is_left_behind() -> None:
+def test_no_field_of_a_piece_is_left_after() -> None:
     """They are packed by hand."""
     piece = TextPiece(1, "ä", True, SAMPLED, "hm", (CallPart(0, '{"a"', "id", "f"), CallPart(0, ": 1}")))
     assert all(value != TextPiece._field_defaults.get(name) for name, value in piece._asdict().items())
-    told, finished = through_a_pipe([Tokens("r", (piece,)), FINISHED])  # type: ignore[misc]
-    assert (told, finished) == (Tokens("r", (piece,)), FINISHED)
-    assert (type(told), type(told.pieces), type(told.pieces[0])) == (Tokens, tuple, TextPiece)
+    result, finished = through_a_pipe([Tokens("r", (piece,)), FINISHED])  # type: ignore[misc]
+    assert (result, finished) == (Tokens("r", (piece,)), FINISHED)
+    assert (type(result), type(result.pieces), type(result.pieces[0])) == (Tokens, tuple, TextPiece)
 
 
 def test_errors_pass_with_kind_and_hint() -> None:
@@ -127,7 +127,7 @@ def test_sending_to_a_closed_channel_is_a_broken_pipe() -> None:
         ),
     ],
 )
-def test_an_ending_is_told_with_the_lines_that_matter(ending: ExitReason, message: str) -> None:
+def test_an_ending_is_reported_with_the_lines_that_matter(ending: ExitReason, message: str) -> None:
     assert ending.error().message == message
     assert ending.error().hint
 
@@ -146,7 +146,7 @@ class Box:
         return not self.gone
 
 
-def open_desk(box: Box | None = None) -> InFlightRequests:
+def open_connection(box: Box | None = None) -> InFlightRequests:
     in_flight = InFlightRequests(EngineError("not started"))
     in_flight.accept()
     if box is not None:
@@ -159,7 +159,7 @@ def ask(request_id: str = "r") -> ChatRequest:
 
 
 def test_waiting_requests_are_sent_in_order_once() -> None:
-    in_flight, box, events = open_desk(), Box(), list[RequestEvent]()
+    in_flight, box, events = open_connection(), Box(), list[RequestEvent]()
     for request_id in "abc":
         in_flight.submit(ask(request_id), events.append)
     in_flight.cancel("b")
@@ -171,7 +171,7 @@ def test_waiting_requests_are_sent_in_order_once() -> None:
 
 def test_what_a_dead_process_never_saw_waits_for_the_next() -> None:
     dead, fresh, events = Box(), Box(), list[RequestEvent]()
-    in_flight = open_desk(dead)
+    in_flight = open_connection(dead)
     in_flight.submit(ask("seen"), events.append)
     dead.gone = True
     in_flight.submit(ask("unseen"), events.append)
@@ -183,7 +183,7 @@ def test_what_a_dead_process_never_saw_waits_for_the_next() -> None:
 
 def test_a_request_leaves_with_one_last_event() -> None:
     box, events = Box(), list[RequestEvent]()
-    in_flight = open_desk(box)
+    in_flight = open_connection(box)
     in_flight.submit(ask(), events.append)
     in_flight.deliver([Started("r", 1, 0), FINISHED, FINISHED, Started("r", 1, 0)])
     in_flight.fail_sent(EngineError("gone"))
@@ -193,7 +193,7 @@ def test_a_request_leaves_with_one_last_event() -> None:
 
 
 def test_refused_requests_fail_and_a_ready_process_ends_the_refusal() -> None:
-    in_flight, events = open_desk(), list[RequestEvent]()
+    in_flight, events = open_connection(), list[RequestEvent]()
     in_flight.submit(ask("early"), events.append)
     in_flight.refuse(EngineError("down"))
     in_flight.submit(ask("late"), events.append)
@@ -213,7 +213,7 @@ def test_a_request_that_cannot_be_sent_is_forgotten() -> None:
         def send(self, command: Command) -> bool:
             raise RequestError("too large")
 
-    in_flight, events = open_desk(Narrow()), list[RequestEvent]()
+    in_flight, events = open_connection(Narrow()), list[RequestEvent]()
     for _ in range(2):  # the second try is not "still running"
         with pytest.raises(RequestError, match="too large"):
             in_flight.submit(ask(), events.append)
@@ -222,7 +222,7 @@ def test_a_request_that_cannot_be_sent_is_forgotten() -> None:
 
 def test_a_cancel_follows_its_submit() -> None:
     box = Box()
-    in_flight = open_desk(box)
+    in_flight = open_connection(box)
     in_flight.submit(ask(), lambda event: None)
     in_flight.cancel("r")
     assert box.commands == [Submit(ask()), Cancel("r")]
@@ -262,7 +262,7 @@ def test_the_child_runs_this_copy_of_ours_even_from_its_own_folder(monkeypatch: 
         assert _environment()["PYTHONPATH"].split(os.pathsep) == ["/stray", root, "/other copy"]
 
 
-def test_the_child_asks_for_huge_pages_beside_what_people_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_child_asks_for_huge_pages_next_to_what_people_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     monkeypatch.setenv("GOMP_SPINCOUNT", "7")
     assert _environment()["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
@@ -271,7 +271,7 @@ def test_the_child_asks_for_huge_pages_beside_what_people_said(monkeypatch: pyte
     assert _environment()["GLIBC_TUNABLES"] == "glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1"
 
 
-def test_progress_is_told_where_it_moves_or_something_else_goes_on() -> None:
+def test_progress_is_reported_where_it_moves_or_something_else_goes_on() -> None:
     written = BytesIO()
     progress = _ProgressFilter(Channel(BytesIO(), written))
     steps = [(0.0, "f", ""), (0.001, "f", ""), (0.5, "f", ""), (1.0, "f", ""), (1.0, "f", ""), (1.0, "f", "the GPU")]

@@ -10,9 +10,9 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from doubles.engine_harness import AnswerResult, drive
 from doubles.random_models import write_agreeing_head, write_target
 from doubles.real_engine import TINY, real_engine
-from doubles.rig import Told, drive
 
 from eaglelocal.backend.constraint_compiler import LlamaConstraints
 from eaglelocal.client.engine_client import EngineClient
@@ -74,7 +74,7 @@ def demo() -> Iterator[Engine]:
     engine.close()
 
 
-def say(engine: Engine, request: ChatRequest) -> Told:
+def say(engine: Engine, request: ChatRequest) -> AnswerResult:
     return drive(engine, [request])[request.id]
 
 
@@ -93,10 +93,10 @@ def check_fits(value: object) -> None:
 def test_an_answer_fits_its_schema_drafted_and_plain(demo: Engine, name: str) -> None:
     """Near-ties of the demo's rounded weights may fall otherwise when drafted; equality is the next test's."""
     for spec in (OFF, fixed_spec(4)):
-        told = say(demo, bound(params=PARAMS[name], spec=spec))
-        check_fits(json.loads(told.text))
-        assert told.finished is not None and told.finished.reason == "stop"
-    assert name == "biased" or told.finished.speculation.accepted_tokens > 0
+        result = say(demo, bound(params=PARAMS[name], spec=spec))
+        check_fits(json.loads(result.text))
+        assert result.finished is not None and result.finished.reason == "stop"
+    assert name == "biased" or result.finished.speculation.accepted_tokens > 0
 
 
 EXACT = replace(TINY, layer_gain=0.1)  # float32
@@ -124,10 +124,10 @@ def exact_requests() -> Iterator[ChatRequest]:
 def exact_texts(files: tuple[Path, Path], length: int, num_slots: int) -> dict[str, str]:
     target, head = files
     engine = real_engine(target, "eagle3", head, num_draft_tokens=length, num_slots=num_slots, n_ctx=512)
-    told = drive(engine, list(exact_requests()))
+    result = drive(engine, list(exact_requests()))
     engine.close()
-    assert all(answer.finished is not None and answer.finished.reason == "stop" for answer in told.values())
-    return {name: answer.text for name, answer in told.items()}
+    assert all(answer.finished is not None and answer.finished.reason == "stop" for answer in result.values())
+    return {name: answer.text for name, answer in result.items()}
 
 
 @pytest.mark.parametrize("num_slots", [1, 2])
@@ -162,8 +162,8 @@ def test_other_forms(demo: Engine, constraint: Constraint, pattern: str, is_spli
 
 def test_ignored_ends_do_not_keep_a_bound_answer_going(demo: Engine) -> None:
     params = replace(PARAMS["greedy"], ignore_eos=True, max_tokens=40)
-    told = say(demo, bound(Constraint(Syntax.REGEX, "(yes|no)"), params=params))
-    assert told.text in ("yes", "no") and told.finished is not None and told.finished.reason == "stop"
+    result = say(demo, bound(Constraint(Syntax.REGEX, "(yes|no)"), params=params))
+    assert result.text in ("yes", "no") and result.finished is not None and result.finished.reason == "stop"
 
 
 NESTED = '{"type": "object", "properties": {"a": ' * 70 + "{}" + "}}" * 70
@@ -187,9 +187,9 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_is_refused(demo: Engine, name: str) -> None:
-    told = say(demo, bound(REFUSED[name]))
-    assert told.started is None and told.failed is not None
-    error = told.failed.error
+    result = say(demo, bound(REFUSED[name]))
+    assert result.started is None and result.failed is not None
+    error = result.failed.error
     assert isinstance(error, RequestError) and error.parameter == "response_format"
     assert "\n" not in error.message and len(error.message) < 400
 
@@ -204,7 +204,7 @@ def test_a_schema_that_refers_to_itself_in_parts_is_taken(demo: Engine) -> None:
 
 
 # ---- tools
-def called(engine: Engine, choice: ToolChoice, **fields: object) -> Told:
+def called(engine: Engine, choice: ToolChoice, **fields: object) -> AnswerResult:
     return say(engine, bound(None, tools=(LOOK, PORT), tool_choice=choice, is_split=True, **fields))
 
 
@@ -221,27 +221,27 @@ def test_a_required_call_has_arguments_that_fit(demo: Engine, name: str) -> None
 
 
 def test_any_required_call_is_one_of_the_tools(demo: Engine) -> None:
-    told = called(demo, ToolChoice(use=ToolUse.REQUIRED), params=replace(PARAMS["seeded"], max_tokens=500))
-    assert told.calls and (told.text == "" or told.text.startswith("<tool_call>"))
-    assert told.finished is not None
-    is_cut = told.finished.reason == "length"  # a small model may write a string on and on
-    for call in told.calls[: -1 if is_cut else None]:
+    result = called(demo, ToolChoice(use=ToolUse.REQUIRED), params=replace(PARAMS["seeded"], max_tokens=500))
+    assert result.calls and (result.text == "" or result.text.startswith("<tool_call>"))
+    assert result.finished is not None
+    is_cut = result.finished.reason == "length"  # a small model may write a string on and on
+    for call in result.calls[: -1 if is_cut else None]:
         arguments = json.loads(call.arguments)
         assert arguments.get("of") in ("server", "monitor") if call.name == "port" else check_fits(arguments) is None
 
 
 def test_half_a_call_at_which_an_answer_was_cut_off_is_not_text(demo: Engine) -> None:
-    told = called(demo, ToolChoice(use=ToolUse.REQUIRED), params=replace(PARAMS["greedy"], max_tokens=8))
-    assert not told.calls and told.text == ""
-    assert told.finished is not None and told.finished.reason == "length"
+    result = called(demo, ToolChoice(use=ToolUse.REQUIRED), params=replace(PARAMS["greedy"], max_tokens=8))
+    assert not result.calls and result.text == ""
+    assert result.finished is not None and result.finished.reason == "length"
 
 
 def test_a_bound_answer_may_be_a_call_instead(demo: Engine) -> None:
-    told = say(demo, bound(tools=(LOOK,), is_split=True))
-    if told.calls:
-        check_fits(json.loads(told.calls[0].arguments))
+    result = say(demo, bound(tools=(LOOK,), is_split=True))
+    if result.calls:
+        check_fits(json.loads(result.calls[0].arguments))
     else:
-        check_fits(json.loads(told.text))
+        check_fits(json.loads(result.text))
 
 
 def test_tools_are_not_shown_where_none_may_be_called(demo: Engine) -> None:
@@ -268,9 +268,9 @@ def test_tools_are_not_shown_where_none_may_be_called(demo: Engine) -> None:
     ],
 )
 def test_tools_that_cannot_be_are_refused(demo: Engine, fields: dict[str, object], parameter: str) -> None:
-    told = say(demo, replace(bound(None, tools=(LOOK,)), **fields))  # type: ignore[arg-type]
-    assert told.failed is not None and isinstance(told.failed.error, RequestError)
-    assert told.failed.error.parameter == parameter
+    result = say(demo, replace(bound(None, tools=(LOOK,)), **fields))  # type: ignore[arg-type]
+    assert result.failed is not None and isinstance(result.failed.error, RequestError)
+    assert result.failed.error.parameter == parameter
 
 
 # ---- through the process
@@ -317,9 +317,9 @@ def test_odd_schemas_bind_what_can_be_bound(demo: Engine) -> None:
     odd = {"type": "object", "properties": {"of": {"enum": ["a", "b"]}, "x": {"type": "string", "pattern": "(?=a)a"}}}
     tool = Tool("odd", "", json.dumps({**odd, "required": ["of"], "additionalProperties": False, "not": {}}))
     choice = ToolChoice(use=ToolUse.REQUIRED, name="odd", parallel=False)
-    told = say(demo, bound(None, tools=(tool, LOOK), tool_choice=choice, is_split=True))
-    assert told.failed is None
-    for call in told.calls:  # the other may be any text, as long as there is room for it
+    result = say(demo, bound(None, tools=(tool, LOOK), tool_choice=choice, is_split=True))
+    assert result.failed is None
+    for call in result.calls:  # the other may be any text, as long as there is room for it
         assert re.match(r'\s*\{\s*"of"\s*:\s*"[ab]"', call.arguments)
 
 

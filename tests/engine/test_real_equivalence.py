@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from doubles.block_models import BlockShape, write_bigram_head, write_block_head
+from doubles.engine_harness import drive
 from doubles.margin import BOUNDS, margin_differences
 from doubles.random_models import HeadShape, write_agreeing_pairs, write_head, write_target
 from doubles.real_engine import TINY, ask, real_engine
-from doubles.rig import drive
 
 from eaglelocal import locations
 from eaglelocal.core.request import ChatRequest
@@ -64,19 +64,19 @@ def check(files: Path, name: str, draft: str, *, seed: int, max_tokens: int = 24
     requests = asked(seed, 8, max_tokens)
     cancels = {r.id: rng.randrange(20) for r in requests if rng.random() < 0.3}
     engine = real_engine(files / f"{name}.gguf", **drafting(files, name, draft), n_batch=48, **changes)  # type: ignore[arg-type]
-    told = drive(engine, requests, cancel_at=cancels)
+    result = drive(engine, requests, cancel_at=cancels)
     speculation = engine.snapshot().speculation
     engine.close()
     plain = real_engine(files / f"{name}.gguf", n_batch=48)
-    flips = [flip for one in requests for flip in margin_differences(plain, one, told[one.id].tokens, BOUNDS[name])]
+    flips = [flip for one in requests for flip in margin_differences(plain, one, result[one.id].tokens, BOUNDS[name])]
     plain.close()
     for one in requests:
-        assert one.id in cancels or len(told[one.id].tokens) == one.params.max_tokens
+        assert one.id in cancels or len(result[one.id].tokens) == one.params.max_tokens
     if draft == "same model" and not flips:
         # rounded weights: one row of the draft takes another kernel than several of the target, and ties fall apart
         least = 1.0 if name == "F32" else 0.8
         assert speculation.accepted_tokens >= least * speculation.draft_tokens
-    return sum(len(answer.tokens) for answer in told.values()), len(flips)
+    return sum(len(answer.tokens) for answer in result.values()), len(flips)
 
 
 @pytest.mark.parametrize("draft", DRAFTS)
@@ -101,12 +101,12 @@ def test_a_head_in_fewer_bits_drafts_nearly_as_well(
     accepted = {}
     for draft in (head, copy):
         engine = real_engine(files / "F32.gguf", kind="eagle3", draft=draft)
-        told = drive(engine, requests := asked(5, 6, 24))
+        result = drive(engine, requests := asked(5, 6, 24))
         speculation = engine.snapshot().speculation
         accepted[draft] = speculation.accepted_tokens / speculation.drafts
         engine.close()
         plain = real_engine(files / "F32.gguf")
-        assert not [flip for one in requests for flip in margin_differences(plain, one, told[one.id].tokens, 0.0)]
+        assert not [flip for one in requests for flip in margin_differences(plain, one, result[one.id].tokens, 0.0)]
         plain.close()
     assert accepted[copy] > 0.8 * accepted[head] > 0
 

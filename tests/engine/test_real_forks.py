@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from doubles.engine_harness import AnswerResult
 from doubles.hybrid_model import write_hybrid
 from doubles.margin import margin_differences
 from doubles.random_models import write_agreeing_pairs, write_target
 from doubles.real_engine import TINY, ask, read, real_engine
-from doubles.rig import Told
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.llama_library import load_library
@@ -54,7 +54,7 @@ def model(files: Path) -> Iterator[LlamaModel]:
 
 @pytest.mark.parametrize(("kv_type", "flash"), [*((kv_type, "auto") for kv_type in TOLERANCES), ("f16", "off")])
 @pytest.mark.parametrize("unified", [False, True])
-def test_logits_behind_a_copied_prefix_are_those_behind_a_computed_one(
+def test_logits_after_a_copied_prefix_are_those_after_a_computed_one(
     model: LlamaModel, kv_type: str, unified: bool, flash: str
 ) -> None:
     params = ContextParams(n_ctx=256, num_sequences=4, unified=unified, n_batch=256, kv_type=kv_type, flash_attn=flash)
@@ -95,24 +95,24 @@ def test_caches_of_their_own_are_copied_from_the_beginning_or_not_at_all(model: 
     context.close()
 
 
-def run(engine: Engine, asked: list[ChatRequest], cancel_at: dict[str, int]) -> dict[str, Told]:
-    told: dict[str, Told] = {one.id: Told() for one in asked}
+def run(engine: Engine, asked: list[ChatRequest], cancel_at: dict[str, int]) -> dict[str, AnswerResult]:
+    result: dict[str, AnswerResult] = {one.id: AnswerResult() for one in asked}
     for one in asked:
         engine.submit(one)
     for number in range(5000):
         if not engine.has_work:
-            return told
+            return result
         for name in [name for name, when in cancel_at.items() if when == number]:
             engine.cancel(name)
         for event in engine.step():
-            told[event.request_id].hear(event)
+            result[event.request_id].add(event)
         assert engine.miscounted_slots() == []
     raise AssertionError("the engine does not come to an end")
 
 
 @pytest.mark.parametrize("kind", DRAFTS)
 @pytest.mark.parametrize(("slots", "unified"), [(2, True), (2, False), (4, None), (7, None)])
-def test_texts_behind_copied_prefixes_are_the_plain_texts(
+def test_texts_after_copied_prefixes_are_the_plain_texts(
     files: Path, kind: str, slots: int, unified: bool | None
 ) -> None:
     rng = random.Random(slots)
@@ -124,15 +124,15 @@ def test_texts_behind_copied_prefixes_are_the_plain_texts(
     draft = DRAFTS[kind]
     changes = {"num_slots": slots, "unified": unified, "n_batch": 48, "num_draft_tokens": 3}
     engine = real_engine(files / "F32.gguf", kind, files / draft if draft else None, **changes)
-    told = run(engine, asked, cancels)
+    result = run(engine, asked, cancels)
     speculation = engine.snapshot().speculation
     engine.close()
     plain = real_engine(files / "F32.gguf")
     for one in asked:
-        assert one.id in cancels or len(told[one.id].tokens) == one.params.max_tokens
-        assert margin_differences(plain, one, told[one.id].tokens, 1e-3) == []
+        assert one.id in cancels or len(result[one.id].tokens) == one.params.max_tokens
+        assert margin_differences(plain, one, result[one.id].tokens, 1e-3) == []
     plain.close()
-    reused = [answer.started.cached_tokens for answer in told.values() if answer.started]
+    reused = [answer.started.cached_tokens for answer in result.values() if answer.started]
     assert sum(count >= 59 for count in reused) >= len(reused) - 2  # some were cancelled while they read
     if kind == "draft_model":
         assert speculation.accepted_tokens == speculation.draft_tokens > 0
@@ -140,9 +140,9 @@ def test_texts_behind_copied_prefixes_are_the_plain_texts(
 
 def test_recurrent_state_is_not_copied(files: Path) -> None:
     engine = real_engine(files / "hybrid.gguf", num_slots=3)
-    told = run(engine, [ask(str(i), [*STEM, i], max_tokens=3) for i in range(3)], {})
+    result = run(engine, [ask(str(i), [*STEM, i], max_tokens=3) for i in range(3)], {})
     engine.close()
-    assert [answer.started.cached_tokens for answer in told.values() if answer.started] == [0, 0, 0]
+    assert [answer.started.cached_tokens for answer in result.values() if answer.started] == [0, 0, 0]
 
 
 def chats(engine: Engine, system: str, questions: Sequence[str]) -> list[ChatRequest]:

@@ -10,10 +10,10 @@ from pathlib import Path
 import llama_cpp
 import numpy as np
 import pytest
+from doubles.engine_harness import AnswerResult, drive
 from doubles.plain_vision import MARKER, Answer, picture, reference_answer
 from doubles.random_models import HeadShape, write_head, write_target
 from doubles.real_engine import real_engine
-from doubles.rig import Told, drive
 from doubles.vision_models import KINDS, PAIRS, TURN_BEGINS, TURN_ENDS, write_vision_pair
 from llama_cpp import mtmd_cpp
 
@@ -94,11 +94,11 @@ def plainly(folder: Path, kind: str, *messages: Message) -> Answer:
     return reference_answer(folder / f"{kind}.gguf", folder / f"mmproj-{kind}.gguf", text, images, NUM_TOKENS)
 
 
-def agrees(told: Told, wanted: Answer) -> None:
+def agrees(result: AnswerResult, wanted: Answer) -> None:
     """Up to a near-tie, behind which texts go their own ways."""
-    assert told.failed is None and told.started is not None
-    assert told.started.prompt_tokens == wanted.num_tokens
-    pairs = list(zip(told.tokens, wanted.tokens, strict=False))
+    assert result.failed is None and result.started is not None
+    assert result.started.prompt_tokens == wanted.num_tokens
+    pairs = list(zip(result.tokens, wanted.tokens, strict=False))
     differs = next((at for at, (one, other) in enumerate(pairs) if one != other), None)
     if differs is not None:
         second, best = np.sort(wanted.logits[differs])[-2:]
@@ -127,9 +127,9 @@ def test_a_conversation_about_images_is_the_plain_one(folder: Path, kind: str, d
         {"e": edited},
     ]
     for turn in turns:
-        told = drive(engine, [asked(name, *messages) for name, messages in turn.items()])
+        result = drive(engine, [asked(name, *messages) for name, messages in turn.items()])
         for name, messages in turn.items():
-            agrees(told[name], plainly(folder, kind, *messages))
+            agrees(result[name], plainly(folder, kind, *messages))
         assert not engine.miscounted_slots()
     engine.close()
 
@@ -139,14 +139,14 @@ def test_images_that_a_cache_holds_are_used_again(folder: Path, kind: str) -> No
     engine = engine_of(folder, kind)
     question = message(f"What is {MARKER} this?", NOISE)
     drive(engine, [asked("a", question)])
-    told = drive(engine, [asked("b", question, message("it is", role="assistant"), message("sure?"))])["b"]
-    assert told.started is not None and told.started.cached_tokens > 40
+    result = drive(engine, [asked("b", question, message("it is", role="assistant"), message("sure?"))])["b"]
+    assert result.started is not None and result.started.cached_tokens > 40
     engine.close()
 
 
 @pytest.mark.parametrize("behind", [3, 0, -2])
 @pytest.mark.parametrize("draft", ["plain", "head"])
-def test_a_changed_conversation_goes_on_behind_an_image(folder: Path, draft: str, behind: int) -> None:
+def test_a_changed_conversation_goes_on_after_an_image(folder: Path, draft: str, behind: int) -> None:
     """Of recurrent state there is what was saved. With M-RoPE an image of 192 rows takes 16 positions; and one may
     stand where the state would be saved."""
     engine = engine_of(folder, "qwen35", draft)
@@ -156,9 +156,9 @@ def test_a_changed_conversation_goes_on_behind_an_image(folder: Path, draft: str
     engine._scheduler._prefix_cache.checkpoints = Checkpoints(2, before_end=before_end)
     drive(engine, [asked("a", question)])
     turns = (question, message("it is", role="assistant"), message("sure?"))
-    told = drive(engine, [asked("b", *turns)])["b"]
-    agrees(told, plainly(folder, "qwen35", *turns))
-    assert told.started is not None and told.started.cached_tokens > 192
+    result = drive(engine, [asked("b", *turns)])["b"]
+    agrees(result, plainly(folder, "qwen35", *turns))
+    assert result.started is not None and result.started.cached_tokens > 192
     engine.close()
 
 
@@ -166,12 +166,12 @@ def test_a_full_context_counts_rows(folder: Path) -> None:
     """With M-RoPE an image takes 24 cells at 6 positions."""
     engine = engine_of(folder, "qwen2vl", n_ctx=128)
     endless = replace(asked("a", message(MARKER * 3, RED, RED, RED)), params=SamplingParams(ignore_eos=True))
-    told = drive(engine, [endless])
-    finished, started = told["a"].finished, told["a"].started
+    result = drive(engine, [endless])
+    finished, started = result["a"].finished, result["a"].started
     assert finished is not None and started is not None and finished.reason == "length"
-    assert started.prompt_tokens + len(told["a"].tokens) == 128
-    told = drive(engine, [asked("b", message(MARKER * 5, *[RED] * 5))])
-    assert told["b"].failed is not None and "maximum context length" in told["b"].failed.error.message
+    assert started.prompt_tokens + len(result["a"].tokens) == 128
+    result = drive(engine, [asked("b", message(MARKER * 5, *[RED] * 5))])
+    assert result["b"].failed is not None and "maximum context length" in result["b"].failed.error.message
     assert drive(engine, [asked("c", message("text"))])["c"].finished is not None
     engine.close()
 
@@ -187,9 +187,9 @@ def test_a_full_context_counts_rows(folder: Path) -> None:
 )
 def test_what_is_no_image_fails_its_request_alone(folder: Path, data: bytes, words: str) -> None:
     engine = engine_of(folder, "phi4")
-    told = drive(engine, [asked("a", message(MARKER, data)), asked("b", message("text"))])
-    assert told["a"].failed is not None and words in told["a"].failed.error.message
-    assert told["b"].finished is not None
+    result = drive(engine, [asked("a", message(MARKER, data)), asked("b", message("text"))])
+    assert result["a"].failed is not None and words in result["a"].failed.error.message
+    assert result["b"].finished is not None
     engine.close()
 
 
@@ -207,13 +207,13 @@ def test_a_projector_of_another_model_is_refused(folder: Path, target: str, proj
         real_engine(folder / f"{target}.gguf", projector=folder / f"{projector}.gguf", is_projector_required=True)
 
 
-def test_what_merely_lies_beside_a_model_does_not_keep_it_from_loading(folder: Path) -> None:
+def test_what_merely_lies_next_to_a_model_does_not_keep_it_from_loading(folder: Path) -> None:
     engine = real_engine(folder / "phi4.gguf", projector=folder / "mmproj-idefics3.gguf")
     assert not engine.info.sees_images
     (note,) = [note for note in engine.info.notes if note.startswith("no images: ")]
     assert "the target does not have" in note
-    told = drive(engine, [asked("a", message(MARKER, RED)), asked("b", message("text"))])
-    assert told["a"].failed is not None and told["b"].finished is not None
+    result = drive(engine, [asked("a", message(MARKER, RED)), asked("b", message("text"))])
+    assert result["a"].failed is not None and result["b"].finished is not None
     engine.close()
 
 

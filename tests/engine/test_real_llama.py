@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from doubles.engine_harness import drive
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
-from doubles.rig import drive
 
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, Infill, fixed_spec
@@ -66,20 +66,20 @@ def test_tokens_to_fill_in_are_found_where_the_vocabulary_has_them(tmp_path: Pat
     params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
     filled = ChatRequest(id="filled", text="def f(", suffix=")<|end|>", params=params)
     spelled = ChatRequest(id="spelled", text=f"{FIM[0]}def f({FIM[1]})x{FIM[2]}", params=params)
-    told = drive(engine, [filled, spelled])
-    assert told["spelled"].started is not None
+    result = drive(engine, [filled, spelled])
+    assert result["spelled"].started is not None
     if not controls:
-        assert told["filled"].failed is not None and "cannot fill in" in str(told["filled"].failed.error)
-        assert told["spelled"].started.prompt_tokens == len(f"{FIM[0]}def f({FIM[1]})x{FIM[2]}")
+        assert result["filled"].failed is not None and "cannot fill in" in str(result["filled"].failed.error)
+        assert result["spelled"].started.prompt_tokens == len(f"{FIM[0]}def f({FIM[1]})x{FIM[2]}")
         return
-    assert told["spelled"].started.prompt_tokens == 3 + len("def f()x")
-    assert told["filled"].started is not None and len(told["filled"].tokens) == 8
-    assert told["filled"].started.prompt_tokens == 3 + len("def f()<|end|>")  # which is text there
+    assert result["spelled"].started.prompt_tokens == 3 + len("def f()x")
+    assert result["filled"].started is not None and len(result["filled"].tokens) == 8
+    assert result["filled"].started.prompt_tokens == 3 + len("def f()<|end|>")  # which is text there
     alike = replace(filled, id="alike", suffix=")x")
-    assert drive(engine, [alike])["alike"].tokens == told["spelled"].tokens
+    assert drive(engine, [alike])["alike"].tokens == result["spelled"].tokens
 
 
-def test_gaps_in_code_are_told_with_the_tokens_of_the_vocabulary(tmp_path: Path) -> None:
+def test_gaps_in_code_are_reported_with_the_tokens_of_the_vocabulary(tmp_path: Path) -> None:
     shape = TargetShape(n_vocab=320, controls=(*FIM, "<|repo_name|>", "<|file_sep|>"))
     engine = build(plan_of(write_target(tmp_path / "fim.gguf", shape)), lambda _: None)
     gap = Infill(("def f(",), (")\n",), (("a.py", "import b\n"),), "x")
@@ -87,16 +87,16 @@ def test_gaps_in_code_are_told_with_the_tokens_of_the_vocabulary(tmp_path: Path)
     spelled = "<|repo_name|>myproject\n<|file_sep|>a.py\nimport b\n<|file_sep|>filename\n"
     spelled += f"{FIM[0]}def f(x{FIM[1]})\n{FIM[2]}"
     filled = ChatRequest(id="filled", infill=gap, params=params)
-    told = drive(engine, [filled, replace(filled, id="spelled", infill=None, text=spelled)])
-    assert told["filled"].tokens == told["spelled"].tokens and len(told["filled"].tokens) == 8
-    assert told["filled"].started is not None and told["spelled"].started is not None
-    assert told["filled"].started.prompt_tokens == told["spelled"].started.prompt_tokens
+    result = drive(engine, [filled, replace(filled, id="spelled", infill=None, text=spelled)])
+    assert result["filled"].tokens == result["spelled"].tokens and len(result["filled"].tokens) == 8
+    assert result["filled"].started is not None and result["spelled"].started is not None
+    assert result["filled"].started.prompt_tokens == result["spelled"].started.prompt_tokens
 
 
 def test_counting_takes_no_slot_and_no_time(target: Path) -> None:
     engine = build(plan_of(target, num_slots=1), lambda _: None)
     asked = ChatRequest(id="long", text="x" * 5000, is_counted=True)
-    told = drive(engine, [asked])["long"]
-    assert told.started is not None and told.started.prompt_tokens == 5000
-    assert told.finished is not None and (told.finished.reason, told.finished.prompt_tokens) == ("stop", 5000)
+    result = drive(engine, [asked])["long"]
+    assert result.started is not None and result.started.prompt_tokens == 5000
+    assert result.finished is not None and (result.finished.reason, result.finished.prompt_tokens) == ("stop", 5000)
     assert engine.snapshot().prompt_tokens == 0 and not engine.has_work

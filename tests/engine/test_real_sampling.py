@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from doubles.engine_harness import AnswerResult, drive
 from doubles.random_models import write_agreeing_head, write_target
 from doubles.real_engine import TINY, RawLogits, ask, real_engine
-from doubles.rig import Told, drive
 from doubles.scripted_context import penalized
 
 from eaglelocal.core.events import Tokens
@@ -66,7 +66,7 @@ def test_what_was_left_open_is_as_the_file_recommends(tmp_path: Path, logits: Ra
     engine.close()
 
 
-def say(engine: Engine, request: ChatRequest) -> Told:
+def say(engine: Engine, request: ChatRequest) -> AnswerResult:
     return drive(engine, [request])[request.id]
 
 
@@ -81,9 +81,9 @@ def seeded() -> list[ChatRequest]:
 @pytest.fixture(scope="module")
 def seeded_texts(target: Path) -> dict[str, list[int]]:
     engine = real_engine(target)
-    told = {name: answer.tokens for name, answer in drive(engine, seeded()).items()}
+    result = {name: answer.tokens for name, answer in drive(engine, seeded()).items()}
     engine.close()
-    return told
+    return result
 
 
 @pytest.mark.parametrize("slots", [1, 2, 4])
@@ -92,9 +92,9 @@ def test_a_seed_gives_one_text_at_any_concurrency_and_draft_length(
     target: Path, head: Path, seeded_texts: dict[str, list[int]], length: int, slots: int
 ) -> None:
     engine = real_engine(target, "eagle3", head, num_draft_tokens=length, num_slots=slots)
-    told = drive(engine, seeded())
+    result = drive(engine, seeded())
     engine.close()
-    assert {name: answer.tokens for name, answer in told.items()} == seeded_texts
+    assert {name: answer.tokens for name, answer in result.items()} == seeded_texts
 
 
 def test_seeds_differ_and_no_seed_is_a_new_one(engines: dict[str, Engine]) -> None:
@@ -140,9 +140,9 @@ def test_a_bias_that_bans_and_one_that_forces(engines: dict[str, Engine]) -> Non
 
 @pytest.mark.parametrize("token", [-1, SHAPE.n_vocab])
 def test_a_bias_for_no_token_is_refused(engines: dict[str, Engine], token: int) -> None:
-    told = say(engines["plain"], ask("a", PROMPT, logit_bias=((token, 1.0),)))
-    assert told.failed is not None
-    assert told.failed.error.message == f"token {token} is not in the vocabulary of 300"
+    result = say(engines["plain"], ask("a", PROMPT, logit_bias=((token, 1.0),)))
+    assert result.failed is not None
+    assert result.failed.error.message == f"token {token} is not in the vocabulary of 300"
 
 
 # ---- logprobs
@@ -189,23 +189,23 @@ def test_stop_strings_across_token_borders(engines: dict[str, Engine], how: str)
     whole = say(engine, ask("a", PROMPT, max_tokens=40)).text
     for start in range(3, 20, 4):
         stop = whole[start : start + 3]
-        told = say(engine, ask("b", PROMPT, max_tokens=40, stop=("never said", stop)))
-        assert told.text == whole[: whole.index(stop)]
-        assert told.finished is not None and told.finished.reason == "stop"
-        assert told.finished.completion_tokens == len(told.tokens) <= 40
-        onward = say(engine, ask("c", (*PROMPT, *told.tokens, 45), max_tokens=12))
-        assert onward.tokens == say(engines["plain"], ask("d", (*PROMPT, *told.tokens, 45), max_tokens=12)).tokens
+        result = say(engine, ask("b", PROMPT, max_tokens=40, stop=("never said", stop)))
+        assert result.text == whole[: whole.index(stop)]
+        assert result.finished is not None and result.finished.reason == "stop"
+        assert result.finished.completion_tokens == len(result.tokens) <= 40
+        onward = say(engine, ask("c", (*PROMPT, *result.tokens, 45), max_tokens=12))
+        assert onward.tokens == say(engines["plain"], ask("d", (*PROMPT, *result.tokens, 45), max_tokens=12)).tokens
 
 
 @pytest.mark.parametrize("how", ["plain", "drafted"])
 def test_the_end_token_ends_unless_it_is_ignored(engines: dict[str, Engine], how: str) -> None:
     always = {"logit_bias": ((END, 1000.0),), "max_tokens": 5}
-    told = say(engines[how], ask("a", PROMPT, ignore_eos=False, **always))
-    assert (told.tokens, told.text) == ([END], "")
-    assert told.finished is not None and told.finished.reason == "stop"
-    told = say(engines[how], ask("b", PROMPT, ignore_eos=True, **always))
-    assert (told.tokens, told.text) == ([END] * 5, "")
-    assert told.finished is not None and told.finished.reason == "length"
+    result = say(engines[how], ask("a", PROMPT, ignore_eos=False, **always))
+    assert (result.tokens, result.text) == ([END], "")
+    assert result.finished is not None and result.finished.reason == "stop"
+    result = say(engines[how], ask("b", PROMPT, ignore_eos=True, **always))
+    assert (result.tokens, result.text) == ([END] * 5, "")
+    assert result.finished is not None and result.finished.reason == "length"
 
 
 @pytest.mark.parametrize("how", ["plain", "drafted"])
@@ -214,24 +214,24 @@ def test_a_likely_end_comes_where_it_would_without_drafts(engines: dict[str, Eng
     for i in range(8):
         fields = {"max_tokens": 30, "ignore_eos": False, "logit_bias": ((END, 2.2),)}
         request = ask("a", (*PROMPT, 50 + i), **fields)
-        told = say(engines[how], request).tokens
-        assert told == say(engines["plain"], request).tokens
-        assert END not in told[:-1]
-        lengths.add(len(told) if told[-1] == END else None)
+        result = say(engines[how], request).tokens
+        assert result == say(engines["plain"], request).tokens
+        assert END not in result[:-1]
+        lengths.add(len(result) if result[-1] == END else None)
     assert len(lengths) > 2
 
 
 @pytest.mark.parametrize("how", ["plain", "drafted"])
 @pytest.mark.parametrize("max_tokens", [1, 2, 5, 6, 251, 252, 10**7, None])
 def test_max_tokens(engines: dict[str, Engine], max_tokens: int | None, how: str) -> None:
-    told = say(engines[how], ask("a", PROMPT, max_tokens=max_tokens))
+    result = say(engines[how], ask("a", PROMPT, max_tokens=max_tokens))
     room = 256 - len(PROMPT)
-    assert len(told.tokens) == min(max_tokens or room, room)
-    assert told.finished is not None and told.finished.reason == "length"
+    assert len(result.tokens) == min(max_tokens or room, room)
+    assert result.finished is not None and result.finished.reason == "length"
 
 
 def test_a_prompt_that_leaves_no_room_is_refused(engines: dict[str, Engine]) -> None:
     for request in (ask("b", [1] * 256, max_tokens=None), ask("c", (), max_tokens=1)):
-        told = say(engines["plain"], request)
-        assert told.failed is not None
+        result = say(engines["plain"], request)
+        assert result.failed is not None
     assert say(engines["plain"], ask("d", [1] * 255, max_tokens=None)).finished is not None

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from doubles.block_models import write_bigram_head
-from doubles.living_models import write_living
+from doubles.engine_harness import drive
 from doubles.margin import margin_differences, plain_pieces
 from doubles.mixed_traffic import MixedTraffic
 from doubles.random_models import write_agreeing_pairs, write_target
 from doubles.real_engine import TINY, ask, read, real_engine
-from doubles.rig import drive
+from doubles.runnable_models import write_runnable
 from doubles.windowed_model import WINDOW, write_windowed
 
 from eaglelocal.backend.buffer_log import sum_host_bytes
@@ -130,10 +130,10 @@ def test_texts_of_conversations_that_come_and_go_are_the_plain_ones(
         for number, chat in enumerate(chats):
             cut = len(chat) if rng.random() < 0.7 else rng.randint(50, len(chat))
             asked.append(ask(f"{turn} {number}", [*chat[:cut], turn, number], max_tokens=rng.randint(1, 16)))
-        told = drive(engine, asked)
+        result = drive(engine, asked)
         assert engine.miscounted_slots() == []
         for number, one in enumerate(asked):
-            answer = told[one.id]
+            answer = result[one.id]
             assert margin_differences(plain, one, answer.tokens, 1e-3) == []
             chats[number] = [*one.tokens, *answer.tokens]
             reused.append(answer.started.cached_tokens if answer.started else 0)
@@ -152,7 +152,7 @@ def test_texts_of_conversations_that_come_and_go_are_the_plain_ones(
 @pytest.mark.parametrize("name", ["lfm2", "nemotron_h", "qwen35", "qwen35moe"])
 def test_what_was_taken_back_just_before_is_not_in_the_copy(tmp_path: Path, name: str, num_slots: int) -> None:
     """llama.cpp goes back to an earlier state with the next decode; nor is anything changed in other slots."""
-    model = LlamaModel(load_library(), write_living(tmp_path / "model.gguf", name), Placement(repack=False))
+    model = LlamaModel(load_library(), write_runnable(tmp_path / "model.gguf", name), Placement(repack=False))
     params = ContextParams(n_ctx=256, num_sequences=num_slots, unified=False, n_batch=128, num_snapshots=4)
     context, last = LlamaContext(model, params), num_slots - 1
     for slot in range(num_slots):
@@ -175,7 +175,7 @@ WINDOWS = ("whole windows", "windows")
 @pytest.fixture(scope="module", params=[*STATES, *WINDOWS])
 def uncut(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     path = tmp_path_factory.mktemp("uncut") / "model.gguf"
-    return request.param, write_living(path, request.param) if request.param in STATES else write_windowed(path)
+    return request.param, write_runnable(path, request.param) if request.param in STATES else write_windowed(path)
 
 
 def uncut_engine(uncut: tuple[str, Path], kind: str = "none", **changes: object) -> Engine:
@@ -191,10 +191,10 @@ def uncut_engine(uncut: tuple[str, Path], kind: str = "none", **changes: object)
 
 def said(engine: Engine, name: str, prompt: list[int], *, max_tokens: int = 12) -> tuple[list[int], int]:
     """(tokens, prompt tokens found in main memory or in the cache)."""
-    told = drive(engine, [ask(name, prompt, max_tokens=max_tokens)])[name]
-    assert told.started is not None and told.failed is None
+    result = drive(engine, [ask(name, prompt, max_tokens=max_tokens)])[name]
+    assert result.started is not None and result.failed is None
     assert engine.miscounted_slots() == []
-    return told.tokens, told.started.cached_tokens
+    return result.tokens, result.started.cached_tokens
 
 
 def test_they_go_on_from_their_end_and_from_where_their_question_ended(uncut: tuple[str, Path]) -> None:
@@ -205,17 +205,17 @@ def test_they_go_on_from_their_end_and_from_where_their_question_ended(uncut: tu
     answer, _ = said(engine, "first", chat)
     assert said(engine, "other", TEXTS[1])[1] == 0
     onward = [*chat, *answer, *TEXTS[3][:140]]
-    told, cached = said(engine, "onward", onward, max_tokens=WINDOW + 12)
-    assert (told, cached) == (said(plain, "onward", onward, max_tokens=WINDOW + 12)[0], 150 + 12 - 1)
+    result, cached = said(engine, "onward", onward, max_tokens=WINDOW + 12)
+    assert (result, cached) == (said(plain, "onward", onward, max_tokens=WINDOW + 12)[0], 150 + 12 - 1)
     assert said(engine, "another", TEXTS[2])[1] == 0
     changed = [*onward, 9, *TEXTS[3][:150]]
-    told, cached = said(engine, "changed", changed)
-    assert (told, cached) == (said(plain, "changed", changed)[0], len(onward) - BEFORE_END if goes_back else 0)
+    result, cached = said(engine, "changed", changed)
+    assert (result, cached) == (said(plain, "changed", changed)[0], len(onward) - BEFORE_END if goes_back else 0)
     again, cached = said(engine, "again", changed)
-    assert (again, cached) == (told, len(changed) - (BEFORE_END if uncut[0] in STATES else 1) if goes_back else 0)
+    assert (again, cached) == (result, len(changed) - (BEFORE_END if uncut[0] in STATES else 1) if goes_back else 0)
     edited = [*chat, 250, 251]
-    told, cached = said(engine, "edited", edited)  # of a window nothing is left there
-    assert (told, cached) == (said(plain, "edited", edited)[0], place if uncut[0] in STATES else 0)
+    result, cached = said(engine, "edited", edited)  # of a window nothing is left there
+    assert (result, cached) == (said(plain, "edited", edited)[0], place if uncut[0] in STATES else 0)
     engine.close()
     plain.close()
 
@@ -229,9 +229,9 @@ def test_the_text_just_before_is_there_again(uncut: tuple[str, Path]) -> None:
         said(engine, f"first {number}", chat, max_tokens=WINDOW + 12)
         said(engine, f"other {number}", [rng.randrange(20, 250) for _ in range(100)])
         another, reused = ask("another", [*chat, 7]), engine.snapshot().reused_tokens
-        told, wanted = ([p.sampled for p in plain_pieces(one, another, [], 3)] for one in (engine, plain))
+        result, wanted = ([p.sampled for p in plain_pieces(one, another, [], 3)] for one in (engine, plain))
         assert engine.snapshot().reused_tokens - reused == (150 - BEFORE_END if uncut[0] != "windows" else 0)
-        for piece, plainly in zip(told, wanted, strict=True):
+        for piece, plainly in zip(result, wanted, strict=True):
             assert piece is not None and plainly is not None
             assert [top.token for top in piece.top] == [top.token for top in plainly.top]
             assert piece.top[1].logprob == pytest.approx(plainly.top[1].logprob, abs=0.1)  # the best is all but sure
@@ -239,8 +239,8 @@ def test_the_text_just_before_is_there_again(uncut: tuple[str, Path]) -> None:
     plain.close()
 
 
-def test_states_beside_windows_are_those_that_were_saved(tmp_path: Path) -> None:
-    target = write_living(tmp_path / "model.gguf", "qwen35")
+def test_states_next_to_windows_are_those_that_were_saved(tmp_path: Path) -> None:
+    target = write_runnable(tmp_path / "model.gguf", "qwen35")
     engine, plain = uncut_engine(("qwen35", target)), real_engine(target, n_ctx=512)
     engine._scheduler._prefix_cache.swap = HostSwap(2**26, min_rows=30, has_windows=True)
     said(engine, "first", TEXTS[0])
@@ -277,7 +277,7 @@ def test_mixed_traffic_gets_the_plain_texts(uncut: tuple[str, Path], kind: str, 
         swap_in(sequence, cells)
 
     engine._context.swap_in = counted
-    traffic.live(40)
+    traffic.run(40)
     assert swapped
     traffic.close()
 

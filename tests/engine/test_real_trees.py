@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from doubles.engine_harness import drive
 from doubles.margin import BOUNDS, margin_differences
 from doubles.random_models import write_agreeing_pairs, write_target
 from doubles.real_engine import TINY, ask, real_engine
-from doubles.rig import drive
 from doubles.steady_costs import FreeController, FreeRows
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
@@ -106,7 +106,7 @@ def test_every_path_of_a_tree_says_what_the_chain_says(context: LlamaContext, dr
 
 
 @pytest.mark.parametrize("draft", [COMB, BUSHY], ids=["comb", "bushy"])
-def test_behind_any_accepted_path_the_text_goes_on_as_if_there_had_been_no_tree(
+def test_after_any_accepted_path_the_text_goes_on_as_if_there_had_been_no_tree(
     context: LlamaContext, kv_type: str, draft: Draft
 ) -> None:
     """Tree after tree in one slot, their paths as chains in the other; branches hold nothing else."""
@@ -215,16 +215,16 @@ def test_greedy_texts_with_forced_trees(files: Path, name: str, kind: str, slots
     cancels = {one.id: rng.randrange(20) for one in asked if rng.random() < 0.3}
     engine = tree_engine(files, name, kind, num_slots=slots, n_batch=48)
     counted = Counted(engine)
-    told = drive(engine, asked, cancel_at=cancels)
+    result = drive(engine, asked, cancel_at=cancels)
     check_cells(engine)
     engine.close()
     assert counted.trees > 10 and counted.leaves > 2
     plain = real_engine(files / f"{name}.gguf", n_batch=48)
-    flips = [flip for one in asked for flip in margin_differences(plain, one, told[one.id].tokens, BOUNDS[name])]
+    flips = [flip for one in asked for flip in margin_differences(plain, one, result[one.id].tokens, BOUNDS[name])]
     plain.close()
-    assert len(flips) <= (0 if name == "F32" else sum(len(answer.tokens) for answer in told.values()) / 50)
+    assert len(flips) <= (0 if name == "F32" else sum(len(answer.tokens) for answer in result.values()) / 50)
     for one in asked:
-        assert one.id in cancels or len(told[one.id].tokens) == one.params.max_tokens
+        assert one.id in cancels or len(result[one.id].tokens) == one.params.max_tokens
 
 
 @pytest.mark.parametrize("slots", [1, 2])
@@ -237,13 +237,13 @@ def test_seeded_texts_with_forced_trees(files: Path, slots: int) -> None:
     exact = {"kv_type": "f32", "flash_attn": "off"}  # a draw may flip where a cell is rounded, chains or not
     engine = tree_engine(files, "F32", num_slots=slots, **exact)
     counted = Counted(engine)
-    told = drive(engine, asked)
+    result = drive(engine, asked)
     engine.close()
     plain = real_engine(files / "F32.gguf", **exact)  # type: ignore[arg-type]
     expected = drive(plain, asked)
     plain.close()
     assert counted.trees > 20
-    assert {name: answer.tokens for name, answer in told.items()} == {n: a.tokens for n, a in expected.items()}
+    assert {name: answer.tokens for name, answer in result.items()} == {n: a.tokens for n, a in expected.items()}
 
 
 def test_a_small_batch_has_fewer_branches(files: Path) -> None:
@@ -251,10 +251,10 @@ def test_a_small_batch_has_fewer_branches(files: Path) -> None:
     engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO, **changes)
     assert engine._context.num_branches == 4
     asked = questions(1, 4)
-    told = drive(engine, asked)
+    result = drive(engine, asked)
     engine.close()
     plain = real_engine(files / "F32.gguf", n_batch=7)
-    assert not [flip for one in asked for flip in margin_differences(plain, one, told[one.id].tokens, BOUNDS["F32"])]
+    assert not [flip for one in asked for flip in margin_differences(plain, one, result[one.id].tokens, BOUNDS["F32"])]
     plain.close()
 
 

@@ -238,7 +238,7 @@ def test_a_context_that_does_not_fit_in_memory(target: Path) -> None:
     assert "--ctx" in error.hint
 
 
-def test_a_draft_whose_cache_does_not_fit_beside_the_target(
+def test_a_draft_whose_cache_does_not_fit_next_to_the_target(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The target alone would fit; the draft model's own cache counts too."""
@@ -251,7 +251,7 @@ def test_a_draft_whose_cache_does_not_fit_beside_the_target(
 
 
 @pytest.mark.parametrize("kind", ["none", "eagle3"])
-def test_buffers_count_beside_weights_and_cache(
+def test_buffers_count_next_to_weights_and_cache(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     head = write_head(tmp_path / "head.gguf", HEAD, SMALL) if kind == "eagle3" else None

@@ -53,9 +53,9 @@ def test_an_answer_bound_to_a_schema_fits_it(demo: Server) -> None:
         assert answer.choices[0].finish_reason == "stop"
 
 
-def test_the_family_of_the_model_is_told(demo: Server) -> None:
-    told = demo.http.post("/api/show", json={"model": "demo"}).json()
-    assert told["details"]["family"] == told["model_info"]["general.architecture"] == "llama"
+def test_the_family_of_the_model_is_reported(demo: Server) -> None:
+    result = demo.http.post("/api/show", json={"model": "demo"}).json()
+    assert result["details"]["family"] == result["model_info"]["general.architecture"] == "llama"
 
 
 def test_a_required_tool_is_called_with_arguments_that_fit(demo: Server) -> None:
@@ -73,10 +73,10 @@ def test_tokens_of_logprobs_are_the_text(demo: Server) -> None:
     answer = demo.openai().chat.completions.create(
         model="demo", messages=QUESTION, logprobs=True, top_logprobs=2, max_tokens=12
     )
-    told = answer.choices[0].logprobs
-    assert told is not None
-    assert "".join(entry.token for entry in told.content or ()) == answer.choices[0].message.content
-    assert all(len(entry.top_logprobs) == 2 and entry.logprob <= 0 for entry in told.content or ())
+    result = answer.choices[0].logprobs
+    assert result is not None
+    assert "".join(entry.token for entry in result.content or ()) == answer.choices[0].message.content
+    assert all(len(entry.top_logprobs) == 2 and entry.logprob <= 0 for entry in result.content or ())
 
 
 def test_the_next_turn_of_a_chat_reads_only_what_is_new(demo: Server) -> None:
@@ -88,7 +88,7 @@ def test_the_next_turn_of_a_chat_reads_only_what_is_new(demo: Server) -> None:
     assert (again.usage.prompt_tokens_details.cached_tokens or 0) >= (first.usage.prompt_tokens if first.usage else 99)
 
 
-def test_a_stop_sequence_is_told_to_anthropics_client(demo: Server) -> None:
+def test_a_stop_sequence_is_reported_to_anthropics_client(demo: Server) -> None:
     answer = demo.anthropic().messages.create(
         model="demo", max_tokens=60, messages=QUESTION, stop_sequences=["average"]
     )
@@ -140,11 +140,11 @@ def test_strict_tools_and_odd_ones_side_by_side(demo: Server, choice: Any) -> No
 # ---- llama-server's own routes
 def test_tokens_and_text_of_the_real_vocabulary(demo: Server) -> None:
     text = "What is é?<|im_end|>"
-    told = demo.http.post("/tokenize", json={"content": text, "with_pieces": True}).json()["tokens"]
-    assert told[-1] == {"id": told[-1]["id"], "piece": "<|im_end|>"}
-    raw = b"".join(piece.encode() if isinstance(piece := one["piece"], str) else bytes(piece) for one in told)
+    result = demo.http.post("/tokenize", json={"content": text, "with_pieces": True}).json()["tokens"]
+    assert result[-1] == {"id": result[-1]["id"], "piece": "<|im_end|>"}
+    raw = b"".join(piece.encode() if isinstance(piece := one["piece"], str) else bytes(piece) for one in result)
     assert raw.decode() == text
-    tokens = [one["id"] for one in told]
+    tokens = [one["id"] for one in result]
     assert demo.http.post("/detokenize", json={"tokens": tokens}).json()["content"] == text
     spelled = demo.http.post("/tokenize", json={"content": text, "parse_special": False}).json()["tokens"]
     assert len(spelled) > len(tokens)
@@ -154,11 +154,11 @@ def test_a_chat_in_two_calls_of_llama_servers(demo: Server) -> None:
     """Its template, and what goes on behind it."""
     prompt = demo.http.post("/apply-template", json={"messages": QUESTION}).json()["prompt"]
     assert prompt == f"<|im_start|>user\n{QUESTION[0]['content']}<|im_end|>\n<|im_start|>assistant\n"
-    told = demo.http.post("/completion", json={"prompt": prompt, "return_tokens": True}).json()
+    result = demo.http.post("/completion", json={"prompt": prompt, "return_tokens": True}).json()
     chat = demo.openai().chat.completions.create(model="demo", messages=QUESTION)
-    assert told["content"] == chat.choices[0].message.content
-    assert told["prompt"] == prompt
-    assert len(told["tokens"]) == told["tokens_predicted"]
+    assert result["content"] == chat.choices[0].message.content
+    assert result["prompt"] == prompt
+    assert len(result["tokens"]) == result["tokens_predicted"]
     props = demo.http.get("/props").json()
     assert "<|im_start|>" in props["chat_template"] and props["eos_token"] == "<|im_end|>"
 

@@ -8,11 +8,11 @@ import random
 import time
 
 import pytest
-from doubles.conversing_rig import KINDS, TABLE, Conversing, ask, cached, make_drafter
+from doubles.conversing_harness import KINDS, TABLE, Conversing, ask, cached, make_drafter
 from doubles.drafters import FlakyDrafter, NoDrafter
-from doubles.rig import Rig, Told, plain_text
+from doubles.engine_harness import AnswerResult, EngineHarness, plain_text
+from doubles.restricted_contexts import NUM_SNAPSHOTS, RecurrentContext, SlidingWindowContext
 from doubles.scripted_context import ScriptedContext, ScriptedHead
-from doubles.uncut_context import NUM_SNAPSHOTS, StatesContext, WindowsContext
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,149 +28,151 @@ TEXTS = [tuple(1 + (i * i * a + i * b + a) % 23 for i in range(60)) for a, b in 
 PLENTY = 10**6
 
 
-def rig_of(
+def harness_of(
     kind: str,
     *,
     num_slots: int = 1,
     most_bytes: int = PLENTY,
     context_kind: type[ScriptedContext] = ScriptedContext,
-) -> Rig:
+) -> EngineHarness:
     swap = HostSwap(most_bytes, min_rows=20)
-    return Rig(TABLE, make_drafter(kind), num_draft_tokens=3, num_slots=num_slots, swap=swap, context_kind=context_kind)
+    return EngineHarness(
+        TABLE, make_drafter(kind), num_draft_tokens=3, num_slots=num_slots, swap=swap, context_kind=context_kind
+    )
 
 
-def run(rig: Rig, *asked: ChatRequest) -> dict[str, Told]:
-    told = rig.run(asked)
-    assert rig.engine.miscounted_slots() == []
+def run(harness: EngineHarness, *asked: ChatRequest) -> dict[str, AnswerResult]:
+    result = harness.run(asked)
+    assert harness.engine.miscounted_slots() == []
     for one in asked:
-        assert told[one.id].tokens == plain_text(TABLE, one), one.id
-    return told
+        assert result[one.id].tokens == plain_text(TABLE, one), one.id
+    return result
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("num_slots", [1, 2])
 def test_a_conversation_that_goes_on_is_not_read_anew(kind: str, num_slots: int) -> None:
-    rig = rig_of(kind, num_slots=num_slots)
+    harness = harness_of(kind, num_slots=num_slots)
     chats = [list(text) for text in TEXTS]
     for turn in range(3):
         for number, chat in enumerate(chats):
-            told = run(rig, ask(f"{turn} {number}", tuple(chat)))[f"{turn} {number}"]
+            result = run(harness, ask(f"{turn} {number}", tuple(chat)))[f"{turn} {number}"]
             if turn:  # the last token of an answer is in no cache, and two are new
-                assert cached(told) == len(chat) - 3
-            chat += [*told.tokens, 1 + turn, 2]
-    assert rig.context.swaps > len(TEXTS)
+                assert cached(result) == len(chat) - 3
+            chat += [*result.tokens, 1 + turn, 2]
+    assert harness.context.swaps > len(TEXTS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_turn_that_is_edited_goes_on_from_where_it_is_as_it_was(kind: str) -> None:
-    rig = rig_of(kind)
-    run(rig, ask("a", TEXTS[0]))
-    run(rig, ask("b", TEXTS[1]))
-    told = run(rig, ask("edited", (*TEXTS[0][:40], 5, 6)))
-    assert cached(told["edited"]) == 40 - make_drafter(kind).traits.reuse_margin
+    harness = harness_of(kind)
+    run(harness, ask("a", TEXTS[0]))
+    run(harness, ask("b", TEXTS[1]))
+    result = run(harness, ask("edited", (*TEXTS[0][:40], 5, 6)))
+    assert cached(result["edited"]) == 40 - make_drafter(kind).traits.reuse_margin
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "model"])
 def test_a_right_drafter_stays_right(kind: str) -> None:
     """What it knew of the conversation comes back with it."""
-    rig = rig_of(kind)
+    harness = harness_of(kind)
     for name, prompt in (("a", TEXTS[0]), ("b", TEXTS[1]), ("on", (*TEXTS[0], 5)), ("edited", (*TEXTS[1][:45], 7))):
-        told = run(rig, ask(name, prompt, max_tokens=20))[name]
-        assert told.finished is not None
-        stats = told.finished.speculation
+        result = run(harness, ask(name, prompt, max_tokens=20))[name]
+        assert result.finished is not None
+        stats = result.finished.speculation
         assert stats.accepted_tokens == stats.draft_tokens > 0, name
-    assert rig.context.swaps == 3
+    assert harness.context.swaps == 3
 
 
 def test_the_head_has_all_of_the_text_again() -> None:
     head = ScriptedHead(TABLE)
-    rig = Rig(TABLE, Eagle3(head, (0,)), num_draft_tokens=3, swap=HostSwap(PLENTY, min_rows=20))
-    run(rig, ask("a", TEXTS[0]))
-    run(rig, ask("b", TEXTS[1]))
+    harness = EngineHarness(TABLE, Eagle3(head, (0,)), num_draft_tokens=3, swap=HostSwap(PLENTY, min_rows=20))
+    run(harness, ask("a", TEXTS[0]))
+    run(harness, ask("b", TEXTS[1]))
     read = head.encoded_rows
-    run(rig, ask("on", (*TEXTS[0], 5), max_tokens=12))
+    run(harness, ask("on", (*TEXTS[0], 5), max_tokens=12))
     assert head.reach(0)[0] <= 1
     assert head.encoded_rows - read < 40  # of the new rows alone
 
 
 def test_what_is_short_or_goes_on_stays_where_it_is() -> None:
-    rig = rig_of("none")
-    run(rig, ask("a", TEXTS[0][:10], max_tokens=2))
-    run(rig, ask("b", TEXTS[1]))
-    run(rig, ask("b2", (*TEXTS[1], 4)))
-    run(rig, ask("b3", (*TEXTS[1][:35], 4)))
-    assert rig.context.swaps == 0
+    harness = harness_of("none")
+    run(harness, ask("a", TEXTS[0][:10], max_tokens=2))
+    run(harness, ask("b", TEXTS[1]))
+    run(harness, ask("b2", (*TEXTS[1], 4)))
+    run(harness, ask("b3", (*TEXTS[1][:35], 4)))
+    assert harness.context.swaps == 0
 
 
 def test_without_room_everything_is_read_anew() -> None:
-    rig = rig_of("eagle3", most_bytes=0)
+    harness = harness_of("eagle3", most_bytes=0)
     for name, text in (("a", TEXTS[0]), ("b", TEXTS[1]), ("a2", TEXTS[0])):
-        assert cached(run(rig, ask(name, text))[name]) == 0
-    assert rig.context.swaps == 0
+        assert cached(run(harness, ask(name, text))[name]) == 0
+    assert harness.context.swaps == 0
 
 
 def test_no_more_is_kept_than_there_is_room_for() -> None:
-    rig = rig_of("none", most_bytes=8 * 140)  # two of them
+    harness = harness_of("none", most_bytes=8 * 140)  # two of them
     for number in range(4):
-        run(rig, ask(str(number), TEXTS[number]))
-    assert len(rig.engine._caches._swapped) == 2  # what it holds, not what it says it holds
-    held = sum(len(one.cells) for one in rig.engine._caches._swapped.values())
-    assert rig.engine.snapshot().swapped_bytes == held > 0
-    assert cached(run(rig, ask("old", (*TEXTS[0], 9)))["old"]) == 0
-    assert cached(run(rig, ask("young", (*TEXTS[2], 9)))["young"]) == 60
+        run(harness, ask(str(number), TEXTS[number]))
+    assert len(harness.engine._caches._swapped) == 2  # what it holds, not what it says it holds
+    held = sum(len(one.cells) for one in harness.engine._caches._swapped.values())
+    assert harness.engine.snapshot().swapped_bytes == held > 0
+    assert cached(run(harness, ask("old", (*TEXTS[0], 9)))["old"]) == 0
+    assert cached(run(harness, ask("young", (*TEXTS[2], 9)))["young"]) == 60
 
 
 class WatchedContext(ScriptedContext):
     """Tells what the engine holds while it copies."""
 
     def swap_out(self, sequence: int) -> Bytes:
-        self.held.append(held_bytes(self.rig))
+        self.held.append(held_bytes(self.harness))
         return super().swap_out(sequence)
 
 
 def test_who_leaves_is_gone_before_another_takes_the_room() -> None:
-    rig = rig_of("none", most_bytes=8 * 70, context_kind=WatchedContext)  # for one of them
-    rig.context.rig, rig.context.held = rig, []
+    harness = harness_of("none", most_bytes=8 * 70, context_kind=WatchedContext)  # for one of them
+    harness.context.harness, harness.context.held = harness, []
     for number in range(4):
-        run(rig, ask(str(number), TEXTS[number]))
-    assert rig.context.held == [0, 0, 0]
-    assert held_bytes(rig) > 0
+        run(harness, ask(str(number), TEXTS[number]))
+    assert harness.context.held == [0, 0, 0]
+    assert held_bytes(harness) > 0
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "model"])
 def test_what_drafters_keep_counts(kind: str) -> None:
-    rig = rig_of(kind, most_bytes=8 * 140)  # two of a target's alone
+    harness = harness_of(kind, most_bytes=8 * 140)  # two of a target's alone
     for number in range(4):
-        run(rig, ask(str(number), TEXTS[number]))
-    (held,) = rig.engine._caches._swapped.values()
+        run(harness, ask(str(number), TEXTS[number]))
+    (held,) = harness.engine._caches._swapped.values()
     (known,) = held.drafters
     assert isinstance(known, Swapped) and known.cells is not None
-    assert 8 * 120 < held.cells.nbytes + known.cells.nbytes <= rig.scheduler.swap.num_bytes <= 8 * 140
+    assert 8 * 120 < held.cells.nbytes + known.cells.nbytes <= harness.scheduler.swap.num_bytes <= 8 * 140
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_ways_on_from_one_beginning_take_turns(kind: str) -> None:
     """Each shares more than half of its text with the other: whoever leaves the slot is not merely edited."""
-    rig = rig_of(kind)
+    harness = harness_of(kind)
     ways = [[*TEXTS[0][:40], *TEXTS[1][:25]], [*TEXTS[0][:40], *TEXTS[2][:25]]]
     for turn in range(3):
         for number, way in enumerate(ways):
             one = dataclasses.replace(ask(f"{turn} {number}", tuple(way)), reuses_cache=turn > 0)
-            told = run(rig, one)[one.id]
-            assert turn == 0 or cached(told) == len(way) - 3
-            way += [*told.tokens, 23, 23]
+            result = run(harness, one)[one.id]
+            assert turn == 0 or cached(result) == len(way) - 3
+            way += [*result.tokens, 23, 23]
 
 
 def test_a_draft_model_without_its_cells_reads_them_anew() -> None:
     context = ScriptedContext(TABLE, gives_features=False)
     context.swaps_fail = True
-    rig = Rig(TABLE, DraftModel(context), num_draft_tokens=3, swap=HostSwap(PLENTY, min_rows=20))
-    run(rig, ask("a", TEXTS[0]))
-    run(rig, ask("b", TEXTS[1]))
+    harness = EngineHarness(TABLE, DraftModel(context), num_draft_tokens=3, swap=HostSwap(PLENTY, min_rows=20))
+    run(harness, ask("a", TEXTS[0]))
+    run(harness, ask("b", TEXTS[1]))
     for name, prompt, common in (("on", (*TEXTS[0], 5), 60), ("edited", (*TEXTS[1][:45], 7), 45)):
-        told = run(rig, ask(name, prompt, max_tokens=20))[name]
-        assert cached(told) == common and told.finished is not None
-        stats = told.finished.speculation
+        result = run(harness, ask(name, prompt, max_tokens=20))[name]
+        assert cached(result) == common and result.finished is not None
+        stats = result.finished.speculation
         assert stats.accepted_tokens == stats.draft_tokens > 0, name
 
 
@@ -181,111 +183,111 @@ class SlowContext(ScriptedContext):
 
 
 def test_nothing_is_learned_of_the_seconds_that_a_copy_takes() -> None:
-    rig = Rig(
+    harness = EngineHarness(
         TABLE, NoDrafter(), num_slots=2, swap=HostSwap(PLENTY, min_rows=20), context_kind=SlowContext, min_fork=None
     )
-    run(rig, ask("a", TEXTS[0]), ask("b", TEXTS[1]))
-    before = rig.engine.snapshot().host_s
-    run(rig, ask("c", TEXTS[2]), ask("d", TEXTS[3], max_tokens=30))
-    assert rig.context.swaps == 2
-    assert rig.engine.snapshot().host_s - before < 0.2
+    run(harness, ask("a", TEXTS[0]), ask("b", TEXTS[1]))
+    before = harness.engine.snapshot().host_s
+    run(harness, ask("c", TEXTS[2]), ask("d", TEXTS[3], max_tokens=30))
+    assert harness.context.swaps == 2
+    assert harness.engine.snapshot().host_s - before < 0.2
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_where_it_fails_the_prompt_is_read_anew(kind: str) -> None:
-    rig = rig_of(kind)
-    run(rig, ask("a", TEXTS[0]))
-    rig.context.swaps_fail = True
-    run(rig, ask("b", TEXTS[1]))  # a is lost
-    rig.context.swaps_fail = False
-    assert cached(run(rig, ask("a2", (*TEXTS[0], 3)))["a2"]) == 0  # b is swapped out
-    rig.context.swaps_fail = True
-    assert cached(run(rig, ask("b2", (*TEXTS[1], 3)))["b2"]) == 0  # it cannot come back
-    rig.context.swaps_fail = False
-    assert rig.scheduler.swap.num_bytes == 0 and not rig.engine._caches._swapped
+    harness = harness_of(kind)
+    run(harness, ask("a", TEXTS[0]))
+    harness.context.swaps_fail = True
+    run(harness, ask("b", TEXTS[1]))  # a is lost
+    harness.context.swaps_fail = False
+    assert cached(run(harness, ask("a2", (*TEXTS[0], 3)))["a2"]) == 0  # b is swapped out
+    harness.context.swaps_fail = True
+    assert cached(run(harness, ask("b2", (*TEXTS[1], 3)))["b2"]) == 0  # it cannot come back
+    harness.context.swaps_fail = False
+    assert harness.scheduler.swap.num_bytes == 0 and not harness.engine._caches._swapped
 
 
 def test_another_slot_that_has_as_much_is_taken_rather() -> None:
-    rig = rig_of("none", num_slots=2)
-    run(rig, ask("a", TEXTS[0]))
-    run(rig, ask("b", TEXTS[1]), ask("c", TEXTS[2]))  # a is swapped out
-    run(rig, ask("beginning", (*TEXTS[0][:25], 3)))  # and stays there
-    assert rig.context.swaps_in == 1
-    told = run(rig, ask("one", (*TEXTS[0][:25], 4)), ask("too", (*TEXTS[0][:25], 5)))
-    assert (cached(told["one"]), cached(told["too"]), rig.context.swaps_in) == (25, 25, 1)
+    harness = harness_of("none", num_slots=2)
+    run(harness, ask("a", TEXTS[0]))
+    run(harness, ask("b", TEXTS[1]), ask("c", TEXTS[2]))  # a is swapped out
+    run(harness, ask("beginning", (*TEXTS[0][:25], 3)))  # and stays there
+    assert harness.context.swaps_in == 1
+    result = run(harness, ask("one", (*TEXTS[0][:25], 4)), ask("too", (*TEXTS[0][:25], 5)))
+    assert (cached(result["one"]), cached(result["too"]), harness.context.swaps_in) == (25, 25, 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_who_waited_in_vain_for_another_goes_on_from_main_memory(kind: str) -> None:
     """Somebody reads the same text anew, and goes away before it is there."""
-    rig = Rig(TABLE, make_drafter(kind), num_slots=2, n_batch=8, swap=HostSwap(PLENTY, min_rows=20))
-    run(rig, ask("a", TEXTS[0]))
-    run(rig, ask("b", TEXTS[1]), ask("c", TEXTS[2]))  # a is swapped out
-    rig.engine.submit(dataclasses.replace(ask("anew", (*TEXTS[0], 4)), reuses_cache=False))
-    told = rig.run([ask("on", (*TEXTS[0], 5))], cancel_at={"anew": 2})["on"]
-    assert told.tokens == plain_text(TABLE, ask("on", (*TEXTS[0], 5)))
-    assert (rig.context.swaps_in, cached(told)) == (1, len(TEXTS[0]) - make_drafter(kind).traits.reuse_margin)
-    assert rig.engine.miscounted_slots() == []
+    harness = EngineHarness(TABLE, make_drafter(kind), num_slots=2, n_batch=8, swap=HostSwap(PLENTY, min_rows=20))
+    run(harness, ask("a", TEXTS[0]))
+    run(harness, ask("b", TEXTS[1]), ask("c", TEXTS[2]))  # a is swapped out
+    harness.engine.submit(dataclasses.replace(ask("anew", (*TEXTS[0], 4)), reuses_cache=False))
+    result = harness.run([ask("on", (*TEXTS[0], 5))], cancel_at={"anew": 2})["on"]
+    assert result.tokens == plain_text(TABLE, ask("on", (*TEXTS[0], 5)))
+    assert (harness.context.swaps_in, cached(result)) == (1, len(TEXTS[0]) - make_drafter(kind).traits.reuse_margin)
+    assert harness.engine.miscounted_slots() == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_stays_can_be_used_again(kind: str) -> None:
-    rig = rig_of(kind)
-    run(rig, ask("a", TEXTS[0]))
+    harness = harness_of(kind)
+    run(harness, ask("a", TEXTS[0]))
     for turn, text in enumerate((TEXTS[1], TEXTS[2])):
-        run(rig, ask(f"other {turn}", text))
-        told = run(rig, ask(f"edited {turn}", (*TEXTS[0][: 25 + turn], 23, 23), max_tokens=30))[f"edited {turn}"]
-        assert cached(told) == 25 + turn - make_drafter(kind).traits.reuse_margin
-        assert told.finished is not None
-        stats = told.finished.speculation
+        run(harness, ask(f"other {turn}", text))
+        result = run(harness, ask(f"edited {turn}", (*TEXTS[0][: 25 + turn], 23, 23), max_tokens=30))[f"edited {turn}"]
+        assert cached(result) == 25 + turn - make_drafter(kind).traits.reuse_margin
+        assert result.finished is not None
+        stats = result.finished.speculation
         assert stats.accepted_tokens == stats.draft_tokens or kind == "ngram"
-    assert rig.context.swaps_in == 2
+    assert harness.context.swaps_in == 2
 
 
-def little_and_more_go_on_from_it(rig: Rig) -> Told:
+def little_and_more_go_on_from_it(harness: EngineHarness) -> AnswerResult:
     """Each time most of it stays."""
-    run(rig, ask("a", TEXTS[0]))
+    run(harness, ask("a", TEXTS[0]))
     for turn, (common, max_tokens) in enumerate(((25, 1), (29, 20))):
-        run(rig, ask(f"other {turn}", TEXTS[1 + turn]))
-        told = run(rig, ask(f"edited {turn}", (*TEXTS[0][:common], 23, 23), max_tokens=max_tokens))
-    assert rig.context.swaps_in == 2
-    return told["edited 1"]
+        run(harness, ask(f"other {turn}", TEXTS[1 + turn]))
+        result = run(harness, ask(f"edited {turn}", (*TEXTS[0][:common], 23, 23), max_tokens=max_tokens))
+    assert harness.context.swaps_in == 2
+    return result["edited 1"]
 
 
 def test_what_stays_is_as_it_was_however_little_went_on_from_it() -> None:
     head = ScriptedHead(TABLE)
     little_and_more_go_on_from_it(
-        Rig(TABLE, Eagle3(head, (0,)), num_draft_tokens=3, swap=HostSwap(PLENTY, min_rows=20))
+        EngineHarness(TABLE, Eagle3(head, (0,)), num_draft_tokens=3, swap=HostSwap(PLENTY, min_rows=20))
     )
     assert head.reach(0)[0] <= 1 and head.reach(0)[1] > 31
 
 
 def test_a_draft_model_that_went_on_from_a_little_goes_on_from_more() -> None:
-    told = little_and_more_go_on_from_it(rig_of("model"))
-    assert told.finished is not None
-    stats = told.finished.speculation
+    result = little_and_more_go_on_from_it(harness_of("model"))
+    assert result.finished is not None
+    stats = result.finished.speculation
     assert stats.accepted_tokens == stats.draft_tokens > 0
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_branches_of_trees_hold_nothing_of_what_was_there(seed: int) -> None:
     drafter = FlakyDrafter(TABLE.n_vocab, seed)
-    rig = Rig(TABLE, drafter, spec=AUTO, branches=2, swap=HostSwap(PLENTY, min_rows=20))
+    harness = EngineHarness(TABLE, drafter, spec=AUTO, branches=2, swap=HostSwap(PLENTY, min_rows=20))
     for name, prompt in (("a", TEXTS[0][:40]), ("b", TEXTS[1]), ("a2", (*TEXTS[0][:40], 3)), ("b2", (*TEXTS[1], 4))):
-        run(rig, ask(name, prompt, max_tokens=24))
-    assert rig.context.swaps_in == 2 and rig.context.tree_rows > 0
+        run(harness, ask(name, prompt, max_tokens=24))
+    assert harness.context.swaps_in == 2 and harness.context.tree_rows > 0
 
 
 def test_what_one_owner_was_answered_is_drafted_for_no_other() -> None:
     """The other's prompt ends where the first one's did; only the first one has the answer to draft from."""
-    rig = rig_of("ngram")
-    answer = tuple(run(rig, ask("a", TEXTS[0], owner="ann", max_tokens=20))["a"].tokens)
-    run(rig, ask("b", TEXTS[1], owner="bob"))
-    told = run(rig, ask("same", TEXTS[0], owner="bob", max_tokens=20))["same"]
-    assert tuple(told.tokens) == answer and cached(told) == len(TEXTS[0]) - 1
-    fresh = rig_of("ngram")
+    harness = harness_of("ngram")
+    answer = tuple(run(harness, ask("a", TEXTS[0], owner="ann", max_tokens=20))["a"].tokens)
+    run(harness, ask("b", TEXTS[1], owner="bob"))
+    result = run(harness, ask("same", TEXTS[0], owner="bob", max_tokens=20))["same"]
+    assert tuple(result.tokens) == answer and cached(result) == len(TEXTS[0]) - 1
+    fresh = harness_of("ngram")
     alone = run(fresh, ask("same", TEXTS[0], owner="bob", max_tokens=20))["same"]
-    assert [told.finished and told.finished.speculation.draft_tokens] == [
+    assert [result.finished and result.finished.speculation.draft_tokens] == [
         alone.finished and alone.finished.speculation.draft_tokens
     ]
 
@@ -297,23 +299,23 @@ def turn_of(chat: list[int], name: str, rng: random.Random) -> ChatRequest:
     return ask(name, prompt, owner=rng.choice("ab"), max_tokens=rng.randint(1, 12))
 
 
-def check_books(rig: Rig) -> None:
-    assert rig.engine.miscounted_slots() == []
-    assert set(rig.engine._caches._swapped) == set(rig.scheduler.swap._texts)
-    assert held_bytes(rig) <= rig.scheduler.swap.num_bytes <= rig.scheduler.swap._max_bytes
+def check_books(harness: EngineHarness) -> None:
+    assert harness.engine.miscounted_slots() == []
+    assert set(harness.engine._caches._swapped) == set(harness.scheduler.swap._texts)
+    assert held_bytes(harness) <= harness.scheduler.swap.num_bytes <= harness.scheduler.swap._max_bytes
 
 
-def held_bytes(rig: Rig) -> int:
-    held = rig.engine._caches._swapped.values()
+def held_bytes(harness: EngineHarness) -> int:
+    held = harness.engine._caches._swapped.values()
     cells = [one.cells for one in held] + [known.cells for one in held for known in one.drafters]
     states = [state for one in held for state in one.states.values()]
     return sum([len(each) for each in cells if each is not None]) + sum(map(len, states))
 
 
-def live(rig: Rig, rng: random.Random, *, num_moves: int, most_asked: int) -> None:
+def live(harness: EngineHarness, rng: random.Random, *, num_moves: int, most_asked: int) -> None:
     """Conversations go on, are changed and cancelled, and copies fail at times: texts are the plain ones."""
-    rig.context.refused = {rng.randint(0, 60)} if rng.random() < 0.5 else set()
-    conversing = Conversing(rig, check_books)
+    harness.context.refused = {rng.randint(0, 60)} if rng.random() < 0.5 else set()
+    conversing = Conversing(harness, check_books)
     asked = conversing.asked
     chats = [list(text[:30]) for text in TEXTS]
     for _ in range(num_moves):
@@ -325,7 +327,7 @@ def live(rig: Rig, rng: random.Random, *, num_moves: int, most_asked: int) -> No
         elif move == "cancel" and asked:
             conversing.cancel(rng.choice(asked).id)
         elif move == "fail":
-            rig.context.swaps_fail = rng.random() < 0.2
+            harness.context.swaps_fail = rng.random() < 0.2
         else:
             conversing.step()
     conversing.finish()
@@ -337,7 +339,7 @@ def live(rig: Rig, rng: random.Random, *, num_moves: int, most_asked: int) -> No
 def test_any_mix_of_requests_and_cancels_keeps_texts_and_books(kind: str, data: st.DataObject) -> None:
     num_slots = data.draw(st.integers(1, 3), "slots")
     branches = data.draw(st.integers(0, 2), "branches") if num_slots <= 2 else 0
-    rig = Rig(
+    harness = EngineHarness(
         TABLE,
         make_drafter(kind, branches=branches),
         num_draft_tokens=data.draw(st.integers(0, 4), "draft"),
@@ -347,19 +349,19 @@ def test_any_mix_of_requests_and_cancels_keeps_texts_and_books(kind: str, data: 
         min_fork=data.draw(st.sampled_from([None, 3]), "min_fork"),
         swap=HostSwap(data.draw(st.sampled_from([600, 1500, PLENTY]), "room"), min_rows=data.draw(st.integers(1, 20))),
     )
-    live(rig, data.draw(st.randoms()), num_moves=data.draw(st.integers(1, 50), "moves"), most_asked=14)
+    live(harness, data.draw(st.randoms()), num_moves=data.draw(st.integers(1, 50), "moves"), most_asked=14)
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("num_slots", [1, 2, 3])
 @pytest.mark.parametrize("kind", [*KINDS, "wrong"])
-@pytest.mark.parametrize("context_kind", [ScriptedContext, StatesContext, WindowsContext])
+@pytest.mark.parametrize("context_kind", [ScriptedContext, RecurrentContext, SlidingWindowContext])
 def test_much_that_comes_and_goes_gets_the_plain_texts(
     context_kind: type[ScriptedContext], kind: str, num_slots: int, seed: int
 ) -> None:
     """In caches that are cut anywhere, go back to saved states, or hold of some layers what was copied alone."""
     rng = random.Random(seed)
-    rig = Rig(
+    harness = EngineHarness(
         TABLE,
         make_drafter(kind),
         num_draft_tokens=rng.randint(1, NUM_SNAPSHOTS),
@@ -369,12 +371,12 @@ def test_much_that_comes_and_goes_gets_the_plain_texts(
         min_fork=3 if context_kind is ScriptedContext else None,
         context_kind=context_kind,
         swap=HostSwap(
-            rng.choice([1500, PLENTY]), min_rows=rng.randint(3, 12), has_windows=context_kind is WindowsContext
+            rng.choice([1500, PLENTY]), min_rows=rng.randint(3, 12), has_windows=context_kind is SlidingWindowContext
         ),
     )
-    if context_kind is StatesContext:
-        rig.scheduler._most_drafted = NUM_SNAPSHOTS
-        prefix_cache = rig.scheduler._prefix_cache
+    if context_kind is RecurrentContext:
+        harness.scheduler._most_drafted = NUM_SNAPSHOTS
+        prefix_cache = harness.scheduler._prefix_cache
         prefix_cache.can_cut, prefix_cache.checkpoints = False, Checkpoints(rng.randint(1, 6), min_gain_rows=3)
-    live(rig, rng, num_moves=600, most_asked=80)
-    assert rig.context.swaps_in > 3
+    live(harness, rng, num_moves=600, most_asked=80)
+    assert harness.context.swaps_in > 3

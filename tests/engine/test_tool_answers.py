@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from doubles.rig import INFO, Told, controller_of, drive
+from doubles.engine_harness import INFO, AnswerResult, controller_of, drive
 from doubles.scripted_context import LetterConstraints, ScriptedContext, ScriptedHead, Table
 
 from eaglelocal.core.constraint import Constraint, Syntax
@@ -91,100 +91,100 @@ def says(letters: str, **fields: object) -> ChatRequest:
     return ChatRequest(id="a", messages=(Message("user", "hm "),), constraint=forced, **known)  # type: ignore[arg-type]
 
 
-def told_of(request: ChatRequest, num_draft_tokens: int = 4, template_end: str = "") -> Told:
+def run_request(request: ChatRequest, num_draft_tokens: int = 4, template_end: str = "") -> AnswerResult:
     return drive(engine_of(num_draft_tokens, template_end), [request])["a"]
 
 
-def ending(told: Told) -> str:
-    assert told.finished is not None
-    return told.finished.reason
+def ending(result: AnswerResult) -> str:
+    assert result.finished is not None
+    return result.finished.reason
 
 
 @pytest.mark.parametrize("length", [0, 1, 4])
 def test_thought_text_and_calls(length: int) -> None:
-    told = told_of(says("abcdefd" + CALL + CALL), length)
-    assert (told.reasoning, told.text, ending(told)) == ("hm", "Yes.", "tool_calls")
-    assert [(call.name, call.arguments) for call in told.calls] == [("f", "{}")] * 2
-    assert told.calls[0].id != told.calls[1].id
+    result = run_request(says("abcdefd" + CALL + CALL), length)
+    assert (result.reasoning, result.text, ending(result)) == ("hm", "Yes.", "tool_calls")
+    assert [(call.name, call.arguments) for call in result.calls] == [("f", "{}")] * 2
+    assert result.calls[0].id != result.calls[1].id
 
 
 def test_without_calls_it_stops() -> None:
-    told = told_of(says("abcdef"))
-    assert (told.reasoning, told.text, told.calls, ending(told)) == ("hm", "Yes.", [], "stop")
+    result = run_request(says("abcdef"))
+    assert (result.reasoning, result.text, result.calls, ending(result)) == ("hm", "Yes.", [], "stop")
 
 
 def test_a_thought_that_the_prompt_began() -> None:
-    told = told_of(says("bcef"), template_end="<think>\n")
-    assert (told.reasoning, told.text) == ("hm", "Yes.")
+    result = run_request(says("bcef"), template_end="<think>\n")
+    assert (result.reasoning, result.text) == ("hm", "Yes.")
 
 
 def test_whole_where_it_is_not_to_be_split() -> None:
-    told = told_of(says("abcdef", is_split=False))
-    assert (told.reasoning, told.text) == ("", "<think>hm </think>\nYes.")
+    result = run_request(says("abcdef", is_split=False))
+    assert (result.reasoning, result.text) == ("", "<think>hm </think>\nYes.")
 
 
 def test_one_call_where_no_more_are_wanted() -> None:
-    told = told_of(says("ef" + CALL + CALL, tool_choice=ToolChoice(parallel=False)))
-    assert (len(told.calls), told.text, ending(told)) == (1, "Yes.", "tool_calls")
-    assert len(told.tokens) < len("ef" + CALL + CALL)
+    result = run_request(says("ef" + CALL + CALL, tool_choice=ToolChoice(parallel=False)))
+    assert (len(result.calls), result.text, ending(result)) == (1, "Yes.", "tool_calls")
+    assert len(result.tokens) < len("ef" + CALL + CALL)
 
 
 def test_a_call_cut_short_is_no_call_and_no_text() -> None:
-    told = told_of(says("ef" + CALL, params=replace(GREEDY, max_tokens=4)))
-    assert (told.calls, told.text, ending(told)) == ([], "Yes.", "length")
+    result = run_request(says("ef" + CALL, params=replace(GREEDY, max_tokens=4)))
+    assert (result.calls, result.text, ending(result)) == ([], "Yes.", "length")
 
 
 @pytest.mark.parametrize(("max_tokens", "arguments"), [(3, '{"a"'), (4, '{"a": 1')])
-def test_what_was_told_of_a_call_stays_told_when_it_is_cut_short(max_tokens: int, arguments: str) -> None:
-    told = told_of(says("ghklm", params=replace(GREEDY, max_tokens=max_tokens)))
-    assert (told.text, ending(told)) == ("", "length")
-    assert [(call.name, call.arguments) for call in told.calls] == [("f", arguments)]
+def test_what_was_sent_of_a_call_stays_valid_when_it_is_cut_short(max_tokens: int, arguments: str) -> None:
+    result = run_request(says("ghklm", params=replace(GREEDY, max_tokens=max_tokens)))
+    assert (result.text, ending(result)) == ("", "length")
+    assert [(call.name, call.arguments) for call in result.calls] == [("f", arguments)]
 
 
 def test_a_call_whose_end_the_model_forgot_is_whole() -> None:
-    told = told_of(says("ghkl"))
-    assert [(call.name, call.arguments) for call in told.calls] == [("f", '{"a": 1}')]
-    assert (told.text, ending(told)) == ("", "tool_calls")
+    result = run_request(says("ghkl"))
+    assert [(call.name, call.arguments) for call in result.calls] == [("f", '{"a": 1}')]
+    assert (result.text, ending(result)) == ("", "tool_calls")
 
 
 @pytest.mark.parametrize("length", [0, 4])
-def test_a_call_is_told_while_it_is_written(length: int) -> None:
+def test_a_call_is_reported_while_it_is_written(length: int) -> None:
     engine = engine_of(length)
     engine.submit(says("ghklmj"))
-    told = []
+    result = []
     while engine.has_work:
         pieces = [piece for event in engine.step() if isinstance(event, Tokens) for piece in event.pieces]
-        told += [[part.arguments for part in piece.calls] for piece in pieces]
-    assert told[:5] == [[], [], ["", '{"a"'], [": 1"], ["}"]]
-    assert told[5:] == [[]] * len(told[5:])
+        result += [[part.arguments for part in piece.calls] for piece in pieces]
+    assert result[:5] == [[], [], ["", '{"a"'], [": 1"], ["}"]]
+    assert result[5:] == [[]] * len(result[5:])
 
 
 def test_stop_strings_do_not_count_in_thoughts_and_calls() -> None:
-    told = told_of(says("abcghije", params=replace(GREEDY, stop=("hm", '"f"', "s"))))
-    assert (told.reasoning, len(told.calls), told.text, ending(told)) == ("hm", 1, "Ye", "tool_calls")
+    result = run_request(says("abcghije", params=replace(GREEDY, stop=("hm", '"f"', "s"))))
+    assert (result.reasoning, len(result.calls), result.text, ending(result)) == ("hm", 1, "Ye", "tool_calls")
 
 
-def test_a_stop_string_does_not_go_on_behind_a_call() -> None:
-    told = told_of(says("eghijf", params=replace(GREEDY, stop=("s.",))))
-    assert (told.text, len(told.calls), ending(told)) == ("Yes.", 1, "tool_calls")
+def test_a_stop_string_does_not_go_on_after_a_call() -> None:
+    result = run_request(says("eghijf", params=replace(GREEDY, stop=("s.",))))
+    assert (result.text, len(result.calls), ending(result)) == ("Yes.", 1, "tool_calls")
 
 
 def test_a_call_at_the_end_of_a_thought_counts_where_the_model_itself_has_ended() -> None:
-    told = told_of(says("abghij"))
-    assert ([call.name for call in told.calls], told.text, ending(told)) == (["f"], "", "tool_calls")
-    assert told.reasoning.startswith("hm")
-    cut = told_of(says("abghij", params=replace(GREEDY, max_tokens=6)))
+    result = run_request(says("abghij"))
+    assert ([call.name for call in result.calls], result.text, ending(result)) == (["f"], "", "tool_calls")
+    assert result.reasoning.startswith("hm")
+    cut = run_request(says("abghij", params=replace(GREEDY, max_tokens=6)))
     assert (cut.calls, ending(cut)) == ([], "length")
 
 
-def test_a_limit_behind_a_call_is_still_a_limit() -> None:
-    told = told_of(says(CALL + "efef", params=replace(GREEDY, max_tokens=5)))
-    assert (len(told.calls), told.text, ending(told)) == (1, "Yes", "length")
+def test_a_limit_after_a_call_is_still_a_limit() -> None:
+    result = run_request(says(CALL + "efef", params=replace(GREEDY, max_tokens=5)))
+    assert (len(result.calls), result.text, ending(result)) == (1, "Yes", "length")
 
 
 def test_stop_strings_count_in_a_split_answer() -> None:
-    told = told_of(says("abcefef", params=replace(GREEDY, stop=("s.",))))
-    assert (told.reasoning, told.text, ending(told)) == ("hm", "Ye", "stop")
+    result = run_request(says("abcefef", params=replace(GREEDY, stop=("s.",))))
+    assert (result.reasoning, result.text, ending(result)) == ("hm", "Ye", "stop")
 
 
 def test_the_events_of_a_call_come_before_the_end() -> None:
@@ -199,8 +199,8 @@ def test_the_events_of_a_call_come_before_the_end() -> None:
 
 
 def test_a_cancelled_split_answer_ends() -> None:
-    told = drive(engine_of(), [says("abbbbbbbbbbb", tools=())], cancel_at={"a": 3})["a"]
-    assert ending(told) == "cancelled" and told.reasoning.startswith("hm")
+    result = drive(engine_of(), [says("abbbbbbbbbbb", tools=())], cancel_at={"a": 3})["a"]
+    assert ending(result) == "cancelled" and result.reasoning.startswith("hm")
 
 
 @pytest.mark.parametrize("logprobs", [0, 3])
@@ -245,11 +245,11 @@ def test_no_text_of_a_conversation_becomes_a_control_token() -> None:
 
 
 def test_template_values_must_be_json() -> None:
-    told = told_of(says("ef", template_values=(("enable_thinking", "{"),)))
-    assert told.failed is not None and told.failed.error.parameter == "chat_template_kwargs"  # type: ignore[attr-defined]
+    result = run_request(says("ef", template_values=(("enable_thinking", "{"),)))
+    assert result.failed is not None and result.failed.error.parameter == "chat_template_kwargs"  # type: ignore[attr-defined]
 
 
 def test_required_calls_need_an_engine_that_can_bind() -> None:
     asked = says("ef", tool_choice=ToolChoice(use=ToolUse.REQUIRED))
-    told = told_of(asked)
-    assert told.failed is not None and told.failed.error.parameter == "tools"  # type: ignore[attr-defined]
+    result = run_request(asked)
+    assert result.failed is not None and result.failed.error.parameter == "tools"  # type: ignore[attr-defined]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from doubles.drafters import FlakyDrafter, NoDrafter
 from doubles.drafts import chain
-from doubles.rig import Rig, plain_text
+from doubles.engine_harness import EngineHarness, plain_text
 from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -51,8 +51,8 @@ def drafter_of(kind: str) -> Drafter:
     return Eagle3(ScriptedHead(HEADS[kind]), (0,), branches=2)
 
 
-def rig_of(kind: str, *, num_slots: int = 1, **options: object) -> Rig:
-    return Rig(TABLE, drafter_of(kind), spec=AUTO, num_slots=num_slots, branches=BRANCHES, **options)  # type: ignore[arg-type]
+def harness_of(kind: str, *, num_slots: int = 1, **options: object) -> EngineHarness:
+    return EngineHarness(TABLE, drafter_of(kind), spec=AUTO, num_slots=num_slots, branches=BRANCHES, **options)  # type: ignore[arg-type]
 
 
 KINDS = [*HEADS, "model", "flaky"]
@@ -63,10 +63,10 @@ def request(name: str, prompt: tuple[int, ...], spec: Spec | None = None, **chan
     return ChatRequest(id=name, tokens=prompt, spec=spec, params=SamplingParams(**fields))  # type: ignore[arg-type]
 
 
-def check_cells(rig: Rig) -> None:
+def check_cells(harness: EngineHarness) -> None:
     """Slots hold just what the scheduler knows, and branches nothing else."""
-    cells, num_slots = rig.context.cells, rig.engine.info.num_slots
-    cached = [rig.scheduler.num_cached(slot) for slot in range(num_slots)]
+    cells, num_slots = harness.context.cells, harness.engine.info.num_slots
+    cached = [harness.scheduler.num_cached(slot) for slot in range(num_slots)]
     assert [cells.last_position(slot) + 1 for slot in range(num_slots)] == cached
     assert cells.num_cells == len({cell for slot in range(num_slots) for cell in cells.cells.get(slot, [])})
 
@@ -74,13 +74,13 @@ def check_cells(rig: Rig) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("num_slots", [1, 2])
 def test_greedy_text_is_the_plain_text(kind: str, num_slots: int) -> None:
-    rig = rig_of(kind, num_slots=num_slots)
+    harness = harness_of(kind, num_slots=num_slots)
     asked = [request(str(i), (5, 6, 7 + i)) for i in range(5)]
-    answers = rig.run(asked)
-    assert rig.context.tree_rows > 0
+    answers = harness.run(asked)
+    assert harness.context.tree_rows > 0
     for one in asked:
         assert answers[one.id].tokens == plain_text(TABLE, one)
-    check_cells(rig)
+    check_cells(harness)
 
 
 @settings(max_examples=150, deadline=None)
@@ -88,7 +88,9 @@ def test_greedy_text_is_the_plain_text(kind: str, num_slots: int) -> None:
 def test_cancels_and_reuse_change_nothing(data: st.DataObject) -> None:
     """Conversations that share prefixes, with specs of their own, cancelled at random steps; contexts fill up."""
     num_slots = data.draw(st.integers(1, 2))
-    rig = rig_of(data.draw(st.sampled_from(KINDS)), num_slots=num_slots, n_ctx=data.draw(st.sampled_from([64, 128])))
+    harness = harness_of(
+        data.draw(st.sampled_from(KINDS)), num_slots=num_slots, n_ctx=data.draw(st.sampled_from([64, 128]))
+    )
     stem = data.draw(st.lists(st.integers(1, 23), min_size=1, max_size=40))
     asked = []
     for i in range(data.draw(st.integers(1, 7))):
@@ -96,65 +98,65 @@ def test_cancels_and_reuse_change_nothing(data: st.DataObject) -> None:
         tail = data.draw(st.lists(st.integers(1, 23), min_size=1, max_size=6))
         spec = data.draw(st.sampled_from([AUTO, AUTO, AUTO, fixed_spec(3)]))
         prompt = (*stem[:cut], *tail)
-        room = min(data.draw(st.sampled_from([1, 2, 5, 30, 128])), rig.context.n_ctx - len(prompt))
+        room = min(data.draw(st.sampled_from([1, 2, 5, 30, 128])), harness.context.n_ctx - len(prompt))
         asked.append(request(str(i), prompt, spec, max_tokens=room, ignore_eos=data.draw(st.booleans())))
     cancels = {str(i): data.draw(st.integers(0, 12)) for i in range(len(asked)) if data.draw(st.booleans())}
-    answers = rig.run(asked, cancel_at=cancels)
+    answers = harness.run(asked, cancel_at=cancels)
     for one in asked:
-        plain, got = plain_text(TABLE, one, rig.context.n_ctx), answers[one.id]
+        plain, got = plain_text(TABLE, one, harness.context.n_ctx), answers[one.id]
         assert got.tokens == (plain[: len(got.tokens)] if one.id in cancels else plain)
-    check_cells(rig)
+    check_cells(harness)
 
 
-def test_a_decode_without_room_leaves_nothing_behind() -> None:
-    rig = rig_of("second", num_slots=2)
-    rig.context.refused = {6}
+def test_a_decode_without_room_leaves_nothing_after() -> None:
+    harness = harness_of("second", num_slots=2)
+    harness.context.refused = {6}
     asked = [request(str(i), (5, 6, 7 + i), ignore_eos=True) for i in range(4)]
-    answers = rig.run(asked)
+    answers = harness.run(asked)
     assert any(answer.failed for answer in answers.values())
     for one in asked:
         if not answers[one.id].failed:
             assert answers[one.id].tokens == plain_text(TABLE, one)
-    check_cells(rig)
+    check_cells(harness)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_seeded_text_is_the_plain_text(kind: str) -> None:
     asked = [request(str(i), (5, 6 + i), seed=i, temperature=0.9, repeat_penalty=1.2) for i in range(6)]
-    plain = Rig(TABLE, NoDrafter(), num_draft_tokens=0).run(asked)
-    drafted = rig_of(kind, num_slots=2).run(asked)
+    plain = EngineHarness(TABLE, NoDrafter(), num_draft_tokens=0).run(asked)
+    drafted = harness_of(kind, num_slots=2).run(asked)
     assert {name: a.tokens for name, a in drafted.items()} == {name: a.tokens for name, a in plain.items()}
 
 
 def test_second_choices_are_accepted_and_counted() -> None:
     """Where the first choice is wrong the second is right: nearly all drafts get further than a chain's."""
-    rig = rig_of("second")
-    finished = rig.run([request("a", (5, 6, 7), max_tokens=100, ignore_eos=True)])["a"].finished
+    harness = harness_of("second")
+    finished = harness.run([request("a", (5, 6, 7), max_tokens=100, ignore_eos=True)])["a"].finished
     assert finished is not None
-    chains = Rig(TABLE, Eagle3(ScriptedHead(HEADS["second"]), (0,)), spec=AUTO)
+    chains = EngineHarness(TABLE, Eagle3(ScriptedHead(HEADS["second"]), (0,)), spec=AUTO)
     alone = chains.run([request("a", (5, 6, 7), max_tokens=100, ignore_eos=True)])["a"].finished
     assert alone is not None
-    told = finished.speculation
-    assert told.accepted_per_position[0] > 0.85 * told.drafts
-    assert told.acceptance_length > alone.speculation.acceptance_length + 0.5
-    assert told.draft_tokens <= 16 * told.drafts
+    result = finished.speculation
+    assert result.accepted_per_position[0] > 0.85 * result.drafts
+    assert result.acceptance_length > alone.speculation.acceptance_length + 0.5
+    assert result.draft_tokens <= 16 * result.drafts
 
 
 def test_fixed_lengths_and_lookups_stay_chains() -> None:
-    rig = rig_of("second")
-    finished = rig.run([request("a", (5, 6, 7), fixed_spec(3), max_tokens=30, ignore_eos=True)])["a"].finished
+    harness = harness_of("second")
+    finished = harness.run([request("a", (5, 6, 7), fixed_spec(3), max_tokens=30, ignore_eos=True)])["a"].finished
     assert finished is not None and finished.speculation.draft_tokens > 0
-    assert rig.context.tree_rows == 0
-    lookup = Rig(TABLE, Ngram(128), spec=AUTO, branches=BRANCHES)
+    assert harness.context.tree_rows == 0
+    lookup = EngineHarness(TABLE, Ngram(128), spec=AUTO, branches=BRANCHES)
     lookup.run([request("a", (5, 6, 7, 5, 6, 7), max_tokens=60, ignore_eos=True)])
     assert lookup.context.tree_rows == 0
 
 
 def test_a_target_without_branches_is_sent_chains() -> None:
-    rig = Rig(TABLE, drafter_of("second"), spec=AUTO)
+    harness = EngineHarness(TABLE, drafter_of("second"), spec=AUTO)
     asked = request("a", (5, 6, 7), max_tokens=30, ignore_eos=True)
-    assert rig.run([asked])["a"].tokens == plain_text(TABLE, asked)
-    assert rig.context.tree_rows == 0
+    assert harness.run([asked])["a"].tokens == plain_text(TABLE, asked)
+    assert harness.context.tree_rows == 0
 
 
 def test_rows_list_all_leaves_below_them() -> None:
@@ -174,8 +176,8 @@ def test_rows_list_all_leaves_below_them() -> None:
 @given(data=st.data())
 def test_any_tree_and_any_path_keep_just_the_path(data: st.DataObject) -> None:
     """Trees of any shape, one after the other, over cells that check what every row sees."""
-    rig = Rig(TABLE, NoDrafter(), branches=4, num_slots=2)
-    context = rig.context
+    harness = EngineHarness(TABLE, NoDrafter(), branches=4, num_slots=2)
+    context = harness.context
     branches = SequenceIds(context, 2)
     texts: dict[int, list[int]] = {0: [], 1: []}
     for number in range(data.draw(st.integers(1, 8))):

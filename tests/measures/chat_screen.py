@@ -30,7 +30,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from doubles.chat_screen import Stage
+from doubles.chat_screen import ChatHarness
 from doubles.scripted_client import Script
 
 from eaglelocal.conversation import conversation_file
@@ -56,7 +56,9 @@ def child(folder: Path) -> None:
     """The screen with a client that says TOK_S tokens a second, in steps."""
     words = tokens_of(TEXT * 400)
     steps = tuple("".join(words[i : i + STEP_TOKENS]) for i in range(0, len(words), STEP_TOKENS))
-    stage = Stage(folder, scripts=(Script(steps, delay_s=STEP_TOKENS / TOK_S, drafted=frozenset(range(0, 9999, 2))),))
+    stage = ChatHarness(
+        folder, scripts=(Script(steps, delay_s=STEP_TOKENS / TOK_S, drafted=frozenset(range(0, 9999, 2))),)
+    )
     stage.app.run()
 
 
@@ -140,7 +142,7 @@ async def frames(folder: Path, num_tokens: int) -> tuple[float, list[float]]:
     num_turns = num_tokens * 4 // len(turn.answer)
     path = folder / "conversations" / "long.json"
     conversation_file.save(Conversation(turns=[turn] * num_turns), path, target="m")
-    stage = Stage(folder, size=(120, 40))
+    stage = ChatHarness(folder, size=(120, 40))
     async with stage.app.run_test(size=stage.size) as pilot:
         await until(pilot, lambda: not stage.app.controller.is_busy)
         await pilot.pause(1.0)  # what is left to do after the start

@@ -82,8 +82,8 @@ def main() -> int:
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--threads", type=int, default=1)
     asked = parser.parse_args()
-    wish = RunOptions(target=asked.target, threads=asked.threads)
-    engine = build(resolve(wish, on_progress=lambda fraction, what: None), lambda _: None)
+    options = RunOptions(target=asked.target, threads=asked.threads)
+    engine = build(resolve(options, on_progress=lambda fraction, what: None), lambda _: None)
     try:
         noted = note(engine, asked.prompts, asked.temperature)
     finally:

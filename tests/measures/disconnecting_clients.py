@@ -62,10 +62,10 @@ async def together(url: str, asked: list[Json], order: list[tuple[int, int | Non
     return [got[number] for number in range(len(order))]
 
 
-def is_near_tie(told: Streamed, text: str) -> bool:
+def is_near_tie(result: Streamed, text: str) -> bool:
     """Does the text part from the answer given alone where its two best tokens were nearly equal?"""
     said = ""
-    for entry in told.logprobs:
+    for entry in result.logprobs:
         token = bytes(entry["bytes"]).decode("utf-8", "replace")
         if not text.startswith(said + token):
             best = [top["logprob"] for top in entry["top_logprobs"]]
@@ -135,12 +135,12 @@ async def waits(url: str, num_heavy: int, num_light: int) -> tuple[list[Streamed
         connections(url, 1, key=KEYS["light"]) as one,
     ):
         *crowd, got = await asyncio.gather(*(heavy(many) for _ in range(num_heavy)), light(one))
-    return [each for told in crowd for each in told], got
+    return [each for result in crowd for each in result], got
 
 
 def fairness(server: ServeProcess, num_slots: int) -> bool:
     heavy, light = asyncio.run(waits(server.url, 10 * num_slots, 20))
-    wait_s, heavy_s = (statistics.median(map(waited_s, told)) for told in (light, heavy))
+    wait_s, heavy_s = (statistics.median(map(waited_s, result)) for result in (light, heavy))
     duration_s = statistics.median(one.took_s - waited_s(one) for one in light)
     print(
         f"two keys, {10 * num_slots} askers against one: the light key waits {wait_s:.2f} s for its turn (median), "

@@ -28,8 +28,8 @@ def post(url: str, text: str) -> tuple[float, int]:
     )
     started = time.perf_counter()
     with urllib.request.urlopen(request, timeout=600) as reply:
-        told = json.load(reply)
-    return time.perf_counter() - started, told["usage"]["prompt_tokens"]
+        result = json.load(reply)
+    return time.perf_counter() - started, result["usage"]["prompt_tokens"]
 
 
 def compare(ours: str, theirs: str, num_words: int, num_prompts: int, rng: random.Random) -> None:

@@ -2,7 +2,7 @@
 
     python tests/measures/gpu_memory.py [LAYERS,LAYERS ...] [NAME ...]
 
-For every sketch of tests/doubles/sketched_models.py, with so many layers on the GPUs (all, 3, 12 unless named), and
+For every sketch of tests/doubles/weightless_models.py, with so many layers on the GPUs (all, 3, 12 unless named), and
 where it has experts with half and all layers' in main memory, for whichever GPUs this llama.cpp sees: a Vulkan build
 takes the software device of Mesa too (GGML_VK_VISIBLE_DEVICES=0; "0,0" is two of them), which takes no tensor of
 128 MiB and more, so that large models are planned otherwise there.
@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from doubles.sketched_models import REAL, SKETCHES, write_sketch
+from doubles.weightless_models import REAL, SKETCHES, write_sketch
 
 from eaglelocal.backend.device_memory import free_memory
 from eaglelocal.backend.dry_run import DryRunPart, plan_buffers
@@ -59,16 +59,16 @@ def compared(plan: Plan, library: LlamaLibrary, gpus: tuple[FreeMemory, ...]) ->
         context=make_context_params(job, flash_attn="on", threads=1),
         placement=Placement(gpu_layers=plan.gpu_layers, n_cpu_moe=plan.n_cpu_moe),
     )
-    told = plan_buffers(library, [part], devices=[gpu.device for gpu in gpus])
-    return summed(estimate_context(job, gpus, plan.shares)), summed(told)
+    result = plan_buffers(library, [part], devices=[gpu.device for gpu in gpus])
+    return summed(estimate_context(job, gpus, plan.shares)), summed(result)
 
 
 def check(name: str, plan: Plan, library: LlamaLibrary, gpus: tuple[FreeMemory, ...]) -> int:
     """Prints what does not agree; how much that is."""
-    estimated, told = compared(plan, library, gpus)
+    estimated, result = compared(plan, library, gpus)
     num_wrong = 0
-    for device, kind in sorted({*estimated, *told}):
-        said, true = estimated[device, kind], told[device, kind]
+    for device, kind in sorted({*estimated, *result}):
+        said, true = estimated[device, kind], result[device, kind]
         is_bound = kind is MemoryKind.BUFFERS
         is_wrong = true > said if is_bound else abs(said - true) > 0.01 * max(said, true) + 2**17
         num_wrong += is_wrong

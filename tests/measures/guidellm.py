@@ -80,15 +80,16 @@ def main() -> int:
         write_prompts(prompts)
         before = totals(server)  # GuideLLM asks nothing but its requests
         for profile in PROFILES:
-            told = run(chosen.guidellm, server, profile, prompts, chosen.requests)
+            result = run(chosen.guidellm, server, profile, prompts, chosen.requests)
             after = totals(server)
             ours = (after[0] - before[0], after[1] - before[1])
             theirs = tuple(
-                sum(float(str(one[name] or 0)) for one in told) for name in ("prompt_tokens", "output_tokens")
+                sum(float(str(one[name] or 0)) for one in result) for name in ("prompt_tokens", "output_tokens")
             )
-            fine &= ours == theirs and len(told) == chosen.requests
+            fine &= ours == theirs and len(result) == chosen.requests
             print(
-                f"{profile}: {len(told)} successful; prompt and output tokens, theirs {theirs}, ours {ours}", flush=True
+                f"{profile}: {len(result)} successful; prompt and output tokens, theirs {theirs}, ours {ours}",
+                flush=True,
             )
             before = after
     return 0 if fine else 1

@@ -95,8 +95,8 @@ def measure(name: str, case: Case, size: str, num_pairs: int, folder: Path) -> b
         head = resolve(RunOptions(target=target, draft_type="file"), on_progress=print).draft
         assert head is not None
         command += ["--draft", str(shuffled(head, folder / "shuffled.gguf")), "--draft-type", "file"]
-    told = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
-    (run,) = told["runs"]
+    report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
+    (run,) = report["runs"]
     interval = f"{run['speedup_low']:.3f}..{run['speedup_high']:.3f}, bound {run['speedup_least']:.3f}"
     asleep = f"asleep at the end {run['asleep']} of {run['answers']}, acceptance length {run['acceptance_length']:.2f}"
     sys.stdout.write(f"{name:9} {target:15} {run['speedup']:.3f} ({interval}), {run['pairs']} pairs, {asleep}\n")

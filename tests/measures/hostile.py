@@ -85,9 +85,9 @@ async def attack(connection: httpx.AsyncClient, constraints: list[Constraint], o
 async def render(seeds: list[int], outcomes: Counter[str]) -> None:
     """Hostile templates, as an engine runs them: in a process of their own."""
     while seeds:
-        told = await asyncio.to_thread(try_it, seeds.pop())
-        outcomes[f"template: {str(told['end']).partition(' ')[0]}"] += 1
-        outcomes["honest render behind it"] += told["honest"] == "hello"
+        result = await asyncio.to_thread(try_it, seeds.pop())
+        outcomes[f"template: {str(result['end']).partition(' ')[0]}"] += 1
+        outcomes["honest render behind it"] += result["honest"] == "hello"
 
 
 async def be_honest(connection: httpx.AsyncClient, number: int, duration_s: float) -> None:

@@ -42,8 +42,8 @@ CHEAP, DEAR = DraftCosts(), DraftCosts(step_s=0.0035, row_s=0.0003, drafted_over
 EXCELLENT = Profile((0.998, 0.998, 0.998, 0.998, 0.997, 0.995, 0.993, 0.99), spread=1.5, hard=(0.08, 5.5))
 GOOD = Profile((0.9, 0.88, 0.86, 0.84, 0.82, 0.8, 0.78, 0.76, 0.74, 0.72, 0.7))
 MEDIOCRE = Profile((0.62, 0.58, 0.55, 0.52, 0.5))
-USELESS = Profile((0.05,), spread=0.5, told=(1.0, 2.0))
-POOR = Profile((0.3,), told=(1.0, 0.7))
+USELESS = Profile((0.05,), spread=0.5, reported=(1.0, 2.0))
+POOR = Profile((0.3,), reported=(1.0, 0.7))
 
 
 def short(*profiles: Profile, seed: int = 1, lengths: tuple[int, int] = (32, 128)) -> list[Answer]:

@@ -95,9 +95,9 @@ def one_round(client: EngineClient, path: Path, number: int, machine: Machine) -
 def predicted(path: Path, machine: Machine) -> float:
     catalog = load_catalog()
     option = make_file_option(read_header(path), reference=str(path), label=path.stem, catalog=catalog)
-    rig = make_machine_spec(machine, catalog.machines)
+    predicted_machine = make_machine_spec(machine, catalog.machines)
     where = (RAM,) * (option.shape.n_layer + 1)
-    curve = make_curve(option.model, where, rig, None, kv_type="f16", measured=None)
+    curve = make_curve(option.model, where, predicted_machine, None, kv_type="f16", measured=None)
     return predict(curve, None).plain_tok_s
 
 
@@ -109,8 +109,8 @@ def generated(client: EngineClient, number: int) -> float:
 
 
 def measured_row(reference: str, num_rounds: int, machine: Machine) -> Row:
-    wish = RunOptions(target=reference, draft="none", spec="off", threads=machine.cpu.usable_threads)
-    plan = resolve(wish, on_progress=lambda fraction, what: None)
+    chosen_options = RunOptions(target=reference, draft="none", spec="off", threads=machine.cpu.usable_threads)
+    plan = resolve(chosen_options, on_progress=lambda fraction, what: None)
     with EngineClient(plan) as client:
         client.start()
         generated(client, 0)  # the first answer warms the caches
@@ -168,8 +168,8 @@ def main() -> int:
         if problem:
             sys.stderr.write(f"{reference} left out: {problem}\n")
     sys.stdout.write(table(rows) + "\n")
-    told = [dataclasses.asdict(row) | {"ratio": row.ratio, "is_near": row.is_near} for row in rows]
-    sys.stdout.write(json.dumps({"bound": BOUND, "rows": told}) + "\n")
+    report = [dataclasses.asdict(row) | {"ratio": row.ratio, "is_near": row.is_near} for row in rows]
+    sys.stdout.write(json.dumps({"bound": BOUND, "rows": report}) + "\n")
     return 0 if all(row.is_near for row in rows) else 1
 
 

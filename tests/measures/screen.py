@@ -51,8 +51,8 @@ def measured(kind: str, asked: argparse.Namespace, *, rows: int, columns: int) -
     count = drained(master)
     process.wait(timeout=asked.seconds + 60)
     with os.fdopen(reading) as file:
-        told = json.loads(file.read())
-    return {**told, "bytes_s": count[0] / (asked.seconds + WARM_UP_S)}
+        report = json.loads(file.read())
+    return {**report, "bytes_s": count[0] / (asked.seconds + WARM_UP_S)}
 
 
 def drained(master: int) -> list[int]:
@@ -72,19 +72,19 @@ def drained(master: int) -> list[int]:
 
 def inside(asked: argparse.Namespace) -> None:
     sys.path.insert(0, str(Path(__file__).parent.parent))
-    from doubles.scenes import EMPTY, MACHINE, FedWatch
+    from doubles.monitor_states import EMPTY, MACHINE, ManualWatch
 
     from eaglelocal.tui.display_options import DisplayOptions
     from eaglelocal.tui.monitor.monitor_app import Monitor
 
-    watches: list[FedWatch] = []
+    watches: list[ManualWatch] = []
 
     def open_watch(on_reading):  # type: ignore[no-untyped-def]
-        watches.append(FedWatch(on_reading))
+        watches.append(ManualWatch(on_reading))
         return watches[0]
 
     app = Monitor(DisplayOptions(), open_watch, read_machine=lambda: MACHINE)
-    told: dict[str, float] = {}
+    report: dict[str, float] = {}
 
     def drive() -> None:
         begin = time.monotonic()
@@ -94,17 +94,17 @@ def inside(asked: argparse.Namespace) -> None:
         time.sleep(WARM_UP_S)
         cpu_s, at_s = time.process_time(), time.monotonic()
         time.sleep(max(begin + WARM_UP_S + asked.seconds - time.monotonic(), 0.1))
-        told["share"] = (time.process_time() - cpu_s) / (time.monotonic() - at_s)
+        report["share"] = (time.process_time() - cpu_s) / (time.monotonic() - at_s)
         app.call_from_thread(app.exit)
 
     app.call_later(lambda: threading.Thread(target=drive, daemon=True).start())
     app.run()
-    os.write(asked.fd, json.dumps(told).encode())
+    os.write(asked.fd, json.dumps(report).encode())
 
 
 def feed(app, watch, asked: argparse.Namespace) -> None:  # type: ignore[no-untyped-def]
     """Until the process ends."""
-    from doubles.scenes import EMPTY, busy
+    from doubles.monitor_states import EMPTY, busy
 
     from eaglelocal.core.events import TextPiece, Tokens
 

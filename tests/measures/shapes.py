@@ -63,8 +63,8 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=None)
     asked = parser.parse_args()
     for target in asked.targets:
-        wish = RunOptions(target=target, threads=asked.threads)
-        measure(target, resolve(wish, on_progress=lambda fraction, what: None), asked.pairs)
+        options = RunOptions(target=target, threads=asked.threads)
+        measure(target, resolve(options, on_progress=lambda fraction, what: None), asked.pairs)
     if not asked.targets:
         with tempfile.TemporaryDirectory() as folder:
             target_file = write_target(Path(folder) / "target.gguf")

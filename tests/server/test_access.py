@@ -134,15 +134,15 @@ def test_rebound_names_are_misdirected(actor: Server, host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "told"),
+    ("header", "reply"),
     [
         ("Open-WebUI:8421", "Host 'open-webui'; `--allowed-hosts open-webui` admits it"),
         ("a b;c", "the Host 'a b;c' is not a host name"),
         (":8421", "the Host ':8421' is not a host name"),
     ],
 )
-def test_a_host_that_is_refused_is_told_what_would_admit_it(actor: Server, header: str, told: str) -> None:
-    assert told in exchange(actor.port, request("/v1/models", method="GET", host=header)).error["message"]
+def test_a_host_that_is_refusal_names_what_would_admit_it(actor: Server, header: str, reply: str) -> None:
+    assert reply in exchange(actor.port, request("/v1/models", method="GET", host=header)).error["message"]
 
 
 @pytest.mark.parametrize("host", ["localhost", "[::1]:99", "LOCALHOST.:1", "10.0.0.9"])
@@ -240,7 +240,7 @@ def test_pages_of_a_listed_scheme_are_answered_and_may_read_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("origin", "told"),
+    ("origin", "reply"),
     [
         (PAGE, f"'{PAGE}' may not send requests; `--cors-origins {PAGE}` admits them"),
         ("file://", "`--cors-origins file://` admits them"),
@@ -248,9 +248,9 @@ def test_pages_of_a_listed_scheme_are_answered_and_may_read_it() -> None:
         ("vscode-webview://1k2", "`--cors-origins vscode-webview://1k2` admits them, or 'vscode-webview://*' where"),
     ],
 )
-def test_an_origin_that_is_refused_is_told_what_would_admit_it(actor: Server, origin: str, told: str) -> None:
+def test_an_origin_that_is_refusal_names_what_would_admit_it(actor: Server, origin: str, reply: str) -> None:
     message = actor.http.get("/v1/models", headers={"Origin": origin}).json()["error"]["message"]
-    assert told in message
+    assert reply in message
     assert ("://*" in message) is ("webview" in origin)
     assert parse_origins([message.split("`")[1].split()[1]]) == (origin,)  # what is said is understood
 
@@ -302,7 +302,7 @@ def test_a_key_is_needed_and_must_be_right(guarded: Server, headers: dict[str, s
         assert (answer.error["type"], answer.error["code"]) == ("authentication_error", "invalid_api_key")
 
 
-def test_every_path_but_health_is_behind_the_key(guarded: Server) -> None:
+def test_every_path_but_health_needs_the_key(guarded: Server) -> None:
     paths = ("/v1/models", "/v1/models/actor", "/metrics", "/v1/snapshot", "/v1/events", "/openapi.json", "/nothing")
     assert {path: guarded.http.get(path).status_code for path in paths} == dict.fromkeys(paths, 401)
     for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/health/x", "//health"):
@@ -322,11 +322,11 @@ def test_clients_raise_what_they_call_it(guarded: Server) -> None:
     assert answer.stop_reason == "end_turn"
 
 
-def test_the_owner_is_told_by_name_and_never_by_key(guarded: Server) -> None:
+def test_the_owner_is_reported_by_name_and_never_by_key(guarded: Server) -> None:
     guarded.openai(KEY).completions.create(model="", prompt="say x")
-    told = guarded.http.get("/v1/snapshot", headers={"x-api-key": OTHER})
-    assert told.json()["recent"][0]["owner"] == "anna"
-    assert KEY not in told.text
+    reply = guarded.http.get("/v1/snapshot", headers={"x-api-key": OTHER})
+    assert reply.json()["recent"][0]["owner"] == "anna"
+    assert KEY not in reply.text
 
 
 def test_nobody_may_fill_the_whole_queue_where_several_share_it() -> None:

@@ -13,7 +13,7 @@ from doubles.running_server import Server
 TOOL: Any = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 
 
-def told(script: str) -> list[Any]:
+def run_script(script: str) -> list[Any]:
     return [{"role": "user", "content": script}]
 
 
@@ -28,14 +28,16 @@ def with_openai(server: Server, work: Callable[[openai.AsyncOpenAI], Awaitable[N
 def test_chat_completions(actor: Server) -> None:
     async def work(client: openai.AsyncOpenAI) -> None:
         ask = client.chat.completions.create
-        whole = await ask(model="actor", messages=told("think hm\nsay yes"), n=2, logprobs=True, seed=1)
+        whole = await ask(model="actor", messages=run_script("think hm\nsay yes"), n=2, logprobs=True, seed=1)
         assert [choice.message.content for choice in whole.choices] == ["yes", "yes"]
-        called = await ask(model="actor", messages=told('call add {"a": 1}'), tools=[TOOL], tool_choice="required")
+        called = await ask(
+            model="actor", messages=run_script('call add {"a": 1}'), tools=[TOOL], tool_choice="required"
+        )
         (call,) = called.choices[0].message.tool_calls or ()
         assert call.type == "function"
         assert (call.function.name, call.function.arguments) == ("add", '{"a": 1}')
         assert called.choices[0].finish_reason == "tool_calls"
-        stream = await ask(model="actor", messages=told("say a\nsay b"), stream=True)
+        stream = await ask(model="actor", messages=run_script("say a\nsay b"), stream=True)
         assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream]) == "ab"
 
     with_openai(actor, work)
@@ -59,7 +61,7 @@ def test_completions_responses_embeddings_models(actor: Server) -> None:
 
 def test_a_stream_that_is_closed_frees_its_slot(actor: Server) -> None:
     async def work(client: openai.AsyncOpenAI) -> None:
-        stream = await client.chat.completions.create(model="actor", messages=told("say a\nforever"), stream=True)
+        stream = await client.chat.completions.create(model="actor", messages=run_script("say a\nforever"), stream=True)
         async for _ in stream:
             break
         await stream.close()
@@ -71,9 +73,11 @@ def test_a_stream_that_is_closed_frees_its_slot(actor: Server) -> None:
 def test_messages(actor: Server) -> None:
     async def run() -> None:
         async with anthropic.AsyncAnthropic(base_url=actor.url, api_key="none", max_retries=0) as client:
-            whole = await client.messages.create(model="actor", max_tokens=9, messages=told("say hello"))
+            whole = await client.messages.create(model="actor", max_tokens=9, messages=run_script("say hello"))
             assert [block.text for block in whole.content if block.type == "text"] == ["hello"]
-            async with client.messages.stream(model="actor", max_tokens=9, messages=told("say a\nsay b")) as stream:
+            async with client.messages.stream(
+                model="actor", max_tokens=9, messages=run_script("say a\nsay b")
+            ) as stream:
                 assert "".join([text async for text in stream.text_stream]) == "ab"
 
     asyncio.run(run())

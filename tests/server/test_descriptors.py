@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from doubles.limited_server import limited_server
-from doubles.patience import PATIENCE_S
 from doubles.raw_server_client import connected
+from doubles.timeouts import PATIENCE_S
 
 from eaglelocal.cli.output import Output
 from eaglelocal.cli.serve_log import MAX_REPEATS, REPEAT_S, RepeatFilter, log_to
@@ -36,9 +36,9 @@ def test_idle_sockets_beyond_the_limit_keep_nobody_out_and_fill_no_log(tmp_path:
                 held.enter_context(connected(server.port))
             assert server.ask(f"say {number}").status_code == 200
         assert server.num_descriptors < 128
-        told = server.log.read_text()
-    assert len(told.splitlines()) < 30, told
-    assert "Too many open files" not in told
+        reply = server.log.read_text()
+    assert len(reply.splitlines()) < 30, reply
+    assert "Too many open files" not in reply
 
 
 @on_linux

@@ -12,9 +12,9 @@ import httpx
 import openai
 import pytest
 from doubles.directed_server_engine import plan
-from doubles.patience import PATIENCE_S, wait_until
 from doubles.raw_server_client import connected, request
 from doubles.running_server import Server, directed, served, typing
+from doubles.timeouts import PATIENCE_S, wait_until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +24,7 @@ from eaglelocal.worker.supervisor import RestartPolicy
 QUICK = RestartPolicy(first_delay_s=0.05, max_delay_s=0.05, max_crashes=3, stable_s=600)
 
 
-def told(script: str) -> list[Any]:
+def run_script(script: str) -> list[Any]:
     return [{"role": "user", "content": script}]
 
 
@@ -49,14 +49,16 @@ def test_a_stream_that_breaks_ends_with_an_error_and_done(mortal: Server) -> Non
 
 def events_of(server: Server, script: str) -> list[str]:
     """Data of a streamed answer, to its end."""
-    with server.http.stream("POST", "/v1/chat/completions", json={"messages": told(script), "stream": True}) as answer:
+    with server.http.stream(
+        "POST", "/v1/chat/completions", json={"messages": run_script(script), "stream": True}
+    ) as answer:
         assert answer.status_code == 200
         return [line.removeprefix("data: ") for line in answer.iter_lines() if line.startswith("data: ")]
 
 
 def test_openais_client_raises_what_breaks_in_the_stream(mortal: Server) -> None:
     stream = mortal.openai().chat.completions.create(
-        model="", messages=told("say so far\nsleep 0.2\nkill"), stream=True
+        model="", messages=run_script("say so far\nsleep 0.2\nkill"), stream=True
     )
     with pytest.raises(openai.APIError):
         list(stream)
@@ -64,9 +66,9 @@ def test_openais_client_raises_what_breaks_in_the_stream(mortal: Server) -> None
 
 def test_an_answer_that_breaks_is_500_in_shape(mortal: Server) -> None:
     with pytest.raises(openai.InternalServerError) as caught:
-        mortal.openai().chat.completions.create(model="", messages=told("say so far\nkill"))
+        mortal.openai().chat.completions.create(model="", messages=run_script("say so far\nkill"))
     assert (caught.value.status_code, caught.value.code) == (500, "engine_error")
-    refused = mortal.http.post("/v1/messages", json={"max_tokens": 9, "messages": told("kill")})
+    refused = mortal.http.post("/v1/messages", json={"max_tokens": 9, "messages": run_script("kill")})
     assert (refused.status_code, refused.json()["error"]["type"]) == (500, "api_error")
 
 
@@ -83,7 +85,7 @@ def test_all_that_ran_together_break_together(mortal: Server) -> None:
     mortal.wait_until_idle()
 
 
-def test_while_it_restarts_the_state_is_told_and_questions_wait() -> None:
+def test_while_it_restarts_the_state_is_reported_and_questions_wait() -> None:
     slow = RestartPolicy(first_delay_s=0.6, max_delay_s=0.6)
     with served(directed(restart=slow)) as server:
         server.ask("kill")
@@ -116,7 +118,7 @@ def test_a_request_that_crashed_the_engine_twice_is_refused_by_name(mortal: Serv
     assert mortal.snapshot()["restarts"] == 2
 
 
-def test_an_engine_that_is_away_is_told_by_every_route() -> None:
+def test_an_engine_that_is_away_is_reported_by_every_route() -> None:
     """Not loaded, restarting, and why; no path of a report."""
     away = RestartPolicy(max_crashes=1, num_retries=9, retry_s=600, max_retry_s=600)
     with served(directed(restart=away)) as server:
@@ -154,7 +156,9 @@ def test_a_stream_that_has_nothing_to_say_pings() -> None:
         answer = server.ask("sleep 0.3\nsay late", stream=True)
         assert answer.text.count(": ping") >= 3
         assert "late" in answer.text
-        text = server.openai().chat.completions.create(model="", messages=told("sleep 0.2\nsay late"), stream=True)
+        text = server.openai().chat.completions.create(
+            model="", messages=run_script("sleep 0.2\nsay late"), stream=True
+        )
         assert "".join(chunk.choices[0].delta.content or "" for chunk in text) == "late"
 
 
@@ -162,7 +166,7 @@ def test_a_stream_that_has_nothing_to_say_pings() -> None:
 def test_closing_a_stream_frees_its_slot(typist: Server) -> None:
     for _ in range(8):  # there are four slots
         stream = typist.openai().chat.completions.create(
-            model="", messages=told("Hello."), stream=True, extra_body={"ignore_eos": True}, max_tokens=400
+            model="", messages=run_script("Hello."), stream=True, extra_body={"ignore_eos": True}, max_tokens=400
         )
         next(iter(stream))
         stream.close()
@@ -172,14 +176,14 @@ def test_closing_a_stream_frees_its_slot(typist: Server) -> None:
 
 def test_hanging_up_on_a_whole_answer_cancels_it(actor: Server) -> None:
     with connected(actor.port) as sock:
-        sock.sendall(request("/v1/chat/completions", json.dumps({"messages": told("forever")}).encode()))
+        sock.sendall(request("/v1/chat/completions", json.dumps({"messages": run_script("forever")}).encode()))
         wait_until(lambda: actor.snapshot()["running"] == 1, "it runs")
     actor.wait_until_idle()
 
 
 def test_hanging_up_on_one_choice_of_many_cancels_all(actor: Server) -> None:
     with connected(actor.port) as sock:
-        body = json.dumps({"messages": told("forever"), "n": 4, "stream": True}).encode()
+        body = json.dumps({"messages": run_script("forever"), "n": 4, "stream": True}).encode()
         sock.sendall(request("/v1/chat/completions", body))
         wait_until(lambda: actor.snapshot()["running"] == 4, "they run")
     actor.wait_until_idle()
@@ -199,7 +203,7 @@ def test_callers_that_hang_up_anywhere_leak_nothing(typist: Server, cuts: list[t
     before = typist.num_tasks()
     socks = []
     for num_sent, is_whole, num_read, is_rude in cuts:
-        body = json.dumps({"messages": told("Hi."), "stream": is_whole, "max_tokens": 300, "ignore_eos": True})
+        body = json.dumps({"messages": run_script("Hi."), "stream": is_whole, "max_tokens": 300, "ignore_eos": True})
         sent = request("/v1/chat/completions", body.encode())
         sock = socket.create_connection(("127.0.0.1", typist.port), timeout=PATIENCE_S)
         sock.sendall(sent if is_whole else sent[:num_sent])
@@ -218,7 +222,7 @@ def test_a_reader_that_does_not_read_does_not_hold_its_place_for_ever() -> None:
     limits = ServerLimits(request_s=0.5, linger_s=0.1)
     with served(directed(limits=limits)) as server, connected(server.port) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        body = json.dumps({"messages": told("say " + "x" * 1_000_000), "n": 16, "stream": True}).encode()
+        body = json.dumps({"messages": run_script("say " + "x" * 1_000_000), "n": 16, "stream": True}).encode()
         sock.sendall(request("/v1/chat/completions", body))
         wait_until(lambda: server.serving.admission.num_inside == 16, "it runs")
         wait_until(lambda: server.serving.admission.num_inside == 0, "its place is free")
@@ -229,7 +233,7 @@ def test_a_reader_that_does_not_read_does_not_hold_its_place_for_ever() -> None:
 def test_a_server_that_ends_tells_streams_so() -> None:
     """Longer than it waits: what is left is cut off, in shape, and nothing stays behind (see served)."""
     with served(directed()) as server:
-        stream = server.openai().chat.completions.create(model="", messages=told("forever"), stream=True)
+        stream = server.openai().chat.completions.create(model="", messages=run_script("forever"), stream=True)
         next(iter(stream))
     with pytest.raises((openai.APIError, httpx.HTTPError)):
         list(stream)
@@ -243,7 +247,7 @@ def test_while_it_drains_nothing_new_is_taken(mortal: Server) -> None:
     assert mortal.http.get("/v1/events").text == ""
 
 
-def test_a_load_that_fails_at_the_start_is_told() -> None:
+def test_a_load_that_fails_at_the_start_is_reported() -> None:
     setup = directed(plans={"bad": plan("broken")}, waits=False)
     with served(setup) as server:
         wait_until(lambda: server.serving.state == "failed", "the load has failed")
@@ -259,7 +263,7 @@ def test_an_hour_in_small_leaks_nothing() -> None:
         before, threads = server.num_tasks(), threading.active_count()
         for i in range(300):
             stream = server.openai().chat.completions.create(
-                model="", messages=told(f"Hi {i}."), stream=True, max_tokens=50 if i % 3 else 5
+                model="", messages=run_script(f"Hi {i}."), stream=True, max_tokens=50 if i % 3 else 5
             )
             next(iter(stream))
             stream.close()

@@ -73,8 +73,8 @@ def seen(server: Server, *items: dict[str, Any]) -> list[dict[str, Any]]:
     """The messages that reached the engine, without the question."""
     answer = server.http.post("/v1/responses", json={"input": [*items, ASKED]})
     assert answer.status_code == 200, answer.text
-    told = json.loads(answer.json()["output"][0]["content"][0]["text"])
-    messages: list[dict[str, Any]] = told["messages"]
+    reply = json.loads(answer.json()["output"][0]["content"][0]["text"])
+    messages: list[dict[str, Any]] = reply["messages"]
     return messages[:-1]
 
 
@@ -83,8 +83,8 @@ def test_a_call_is_a_call_and_its_output_a_result(actor: Server, name: str) -> N
     item, called, arguments = CALLS[name]
     result = {"type": f"{item['type']}_output", "call_id": "c", "output": "It is done."}
     call, given = seen(actor, item, result)
-    (told,) = call["tool_calls"]
-    assert (told["id"], told["name"], json.loads(told["arguments"])) == ("c", called, arguments)
+    (reply,) = call["tool_calls"]
+    assert (reply["id"], reply["name"], json.loads(reply["arguments"])) == ("c", called, arguments)
     assert (given["role"], given["tool_call_id"], given["content"]) == ("tool", "c", "It is done.")
 
 
@@ -96,7 +96,7 @@ def test_an_output_of_any_shape_is_read(actor: Server, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", TEXTS)
-def test_what_others_did_by_themselves_is_told_as_a_text(actor: Server, kind: str) -> None:
+def test_what_others_did_by_themselves_is_reported_as_a_text(actor: Server, kind: str) -> None:
     item, read = TEXTS[kind]
     (message,) = seen(actor, {"type": kind, "id": "x", "status": "completed", **item})
     assert message["role"] == "assistant" and message["content"].startswith(f"[{kind}: ")
@@ -118,19 +118,19 @@ def test_an_approval_is_the_person_s(actor: Server) -> None:
 def test_a_foreign_item_can_be_continued_by_its_id(actor: Server) -> None:
     first = actor.http.post("/v1/responses", json={"input": [CALLS["custom"][0], {**ASKED, "content": "say x"}]}).json()
     answer = actor.http.post("/v1/responses", json={"input": [ASKED], "previous_response_id": first["id"]})
-    told = json.loads(answer.json()["output"][0]["content"][0]["text"])
-    assert told["messages"][0]["tool_calls"][0]["name"] == "apply_patch"
+    reply = json.loads(answer.json()["output"][0]["content"][0]["text"])
+    assert reply["messages"][0]["tool_calls"][0]["name"] == "apply_patch"
 
 
 def test_a_custom_tool_s_call_in_a_chat_is_one_of_a_function(actor: Server) -> None:
     call = {"id": "c", "type": "custom", "custom": {"name": "apply_patch", "input": "*** Begin"}}
     said = [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "c", "content": "Done."}]
     answer = actor.http.post("/v1/chat/completions", json={"messages": [*said, {"role": "user", "content": "show"}]})
-    told = json.loads(answer.json()["choices"][0]["message"]["content"])["messages"][0]["tool_calls"][0]
-    assert (told["name"], json.loads(told["arguments"])) == ("apply_patch", {"input": "*** Begin"})
+    reply = json.loads(answer.json()["choices"][0]["message"]["content"])["messages"][0]["tool_calls"][0]
+    assert (reply["name"], json.loads(reply["arguments"])) == ("apply_patch", {"input": "*** Begin"})
 
 
-def test_what_anthropic_s_own_tools_did_is_told_as_a_text(actor: Server) -> None:
+def test_what_anthropic_s_own_tools_did_is_reported_as_a_text(actor: Server) -> None:
     result = {"type": "web_search_result", "title": "Owls", "url": "https://example.com", "encrypted_content": "gAAAA"}
     said = [
         {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "owls"}},
@@ -150,7 +150,7 @@ def test_what_anthropic_s_own_tools_did_is_told_as_a_text(actor: Server) -> None
     assert '"query": "owls"' in content and "Owls are birds." in content and "gAAAA" not in content
 
 
-def test_blocks_of_searches_and_compactions_are_told_as_texts(actor: Server) -> None:
+def test_blocks_of_searches_and_compactions_are_reported_as_texts(actor: Server) -> None:
     found = {"type": "search_result", "source": "https://example.com", "title": "Owls", "content": [{"type": "text"}]}
     kept = {"type": "compaction", "content": "We spoke of birds."}
     for role, block, read in (("assistant", kept, "We spoke of birds."), ("user", found, "https://example.com")):

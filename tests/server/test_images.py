@@ -141,7 +141,7 @@ def test_a_result_s_failure_is_said_before_its_images(seer: Server) -> None:
     assert read(messages[1]) == ("Error: ", [(FIRST, 7)])
 
 
-def test_results_with_images_stand_before_what_is_said_beside_them(seer: Server) -> None:
+def test_results_with_images_stand_before_what_is_said_next_to_them(seer: Server) -> None:
     turn = answered([block(FIRST), text("a")])
     turn["content"] += [text("b"), block(SECOND)]
     messages = seen(seer, MESSAGES, [used("a"), turn])
@@ -173,8 +173,8 @@ def test_clients_of_openai_and_anthropic_send_them(seer: Server) -> None:
     response = seer.openai().responses.create(model="", input=shown)
     turns: Any = [user([text("see "), block(FIRST)]), SHOW]
     message: Any = seer.anthropic().messages.create(model="", max_tokens=9, messages=turns)
-    for told in (chat.choices[0].message.content, response.output_text, message.content[0].text):
-        assert read(json.loads(told or "")["messages"][0]) == ("see ", [(FIRST, 4)])
+    for reply in (chat.choices[0].message.content, response.output_text, message.content[0].text):
+        assert read(json.loads(reply or "")["messages"][0]) == ("see ", [(FIRST, 4)])
     assert seer.anthropic().messages.count_tokens(model="", messages=turns).input_tokens == len("show")
 
 
@@ -186,7 +186,7 @@ def test_a_response_is_remembered_with_its_images(seer: Server) -> None:
     assert read(json.loads(second.output_text)["messages"][0]) == ("see ", [(FIRST, 4)])
 
 
-def test_a_response_with_more_than_is_remembered_is_told_and_forgotten(seer: Server) -> None:
+def test_a_response_with_more_than_is_remembered_is_reported_and_forgotten(seer: Server) -> None:
     responses = seer.openai().responses
     asked: Any = [user([input_part(bytes(8 * 2**20))]), user("say well")]
     first = responses.create(model="", input=asked)
@@ -194,8 +194,8 @@ def test_a_response_with_more_than_is_remembered_is_told_and_forgotten(seer: Ser
     with pytest.raises(openai.BadRequestError, match="not stored"):
         responses.create(model="", input="show", previous_response_id=first.id)
     reference: Any = {"type": "item_reference", "id": first.output[0].id}
-    told = json.loads(responses.create(model="", input=[reference, SHOW]).output_text)["messages"]
-    assert told[0]["content"] == "well"  # what was told is
+    reply = json.loads(responses.create(model="", input=[reference, SHOW]).output_text)["messages"]
+    assert reply[0]["content"] == "well"  # what was told is
 
 
 # ---- refusals
@@ -341,7 +341,7 @@ def test_a_blind_model_is_shown_nothing(actor: Server, path: str, said: list[Any
     actor.wait_until_idle()
 
 
-def test_clients_of_anthropic_and_ollama_are_told_so_too(actor: Server) -> None:
+def test_clients_of_anthropic_and_ollama_are_notified_too(actor: Server) -> None:
     turns: Any = [user([text("see "), block(FIRST)])]
     ask_messages = actor.anthropic().messages
     for asking in (ask_messages.count_tokens, lambda **asked: ask_messages.create(max_tokens=9, **asked)):
@@ -417,5 +417,5 @@ def test_no_image_is_in_logs_or_figures(seer: Server, caplog: pytest.LogCaptureF
         ask(seer, CHAT, [user([chat_part(FIRST)]), user("say x")])
         ask(seer, CHAT, [user([cut(url_of(FIRST)[:-3])]), user("say x")])
         ask(seer, CHAT, [user([chat_part(FIRST)]), user("fail broken")])
-    told = caplog.text + json.dumps(seer.snapshot()) + seer.http.get("/metrics").text
-    assert encoded(FIRST)[:-4] not in told and repr(FIRST)[2:-1] not in told
+    reply = caplog.text + json.dumps(seer.snapshot()) + seer.http.get("/metrics").text
+    assert encoded(FIRST)[:-4] not in reply and repr(FIRST)[2:-1] not in reply

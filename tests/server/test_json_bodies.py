@@ -36,8 +36,8 @@ def post(server: Server, path: str, body: str | bytes) -> tuple[int, Any]:
     return answer.status_code, answer.json()
 
 
-def message_in(told: Any) -> str:
-    return str(told["error"] if isinstance(told["error"], str) else told["error"]["message"])
+def message_in(reply: Any) -> str:
+    return str(reply["error"] if isinstance(reply["error"], str) else reply["error"]["message"])
 
 
 # ---- no numbers
@@ -45,22 +45,22 @@ def message_in(told: Any) -> str:
 @pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
 def test_what_is_no_number_is_refused_by_its_place(actor: Server, path: str, word: str) -> None:
     for field, place in ((f'"x": {word}', "x"), (f'"x": {{"y": [0, {{"z": {word}}}]}}', "x.y.1.z")):
-        status, told = post(actor, path, ANSWERED[path] % field)
-        assert (status, message_in(told)) == (400, f"{place}: {word} is not a number in JSON")
+        status, reply = post(actor, path, ANSWERED[path] % field)
+        assert (status, message_in(reply)) == (400, f"{place}: {word} is not a number in JSON")
 
 
 @pytest.mark.parametrize("body", ["NaN", "[1, Infinity]"])
 def test_a_body_without_names_may_hold_it_too(actor: Server, body: str) -> None:
-    status, told = post(actor, "/v1/chat/completions", body)
-    assert status == 400 and "is not a number in JSON" in message_in(told)
+    status, reply = post(actor, "/v1/chat/completions", body)
+    assert status == 400 and "is not a number in JSON" in message_in(reply)
 
 
 @pytest.mark.parametrize("field", ["temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty"])
 @pytest.mark.parametrize("number", ["1e999", "-1e999"])
 def test_a_number_that_is_too_large_for_any_is_said_to_be(actor: Server, field: str, number: str) -> None:
     for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/completion"):
-        status, told = post(actor, path, ANSWERED[path] % f'"{field}": {number}')
-        assert (status, message_in(told)) == (400, f"{field}: Input should be a finite number")
+        status, reply = post(actor, path, ANSWERED[path] % f'"{field}": {number}')
+        assert (status, message_in(reply)) == (400, f"{field}: Input should be a finite number")
 
 
 # ---- half characters
@@ -93,8 +93,8 @@ PLACES = {
 @pytest.mark.parametrize("half", ["\\ud83e", "\\uDD85", "\\udd85\\ud83e"])
 def test_half_a_character_keeps_nothing_from_being_answered(actor: Server, path: str, half: str) -> None:
     for field in PLACES[path]:
-        status, told = post(actor, path, ANSWERED[path] % field.replace("%s", half))
-        assert status == 200, told
+        status, reply = post(actor, path, ANSWERED[path] % field.replace("%s", half))
+        assert status == 200, reply
 
 
 @pytest.mark.parametrize(
@@ -107,14 +107,14 @@ def test_half_a_character_keeps_nothing_from_being_answered(actor: Server, path:
     ],
 )
 def test_a_half_becomes_the_sign_for_what_is_no_character(actor: Server, sent: bytes, read: str) -> None:
-    status, told = post(actor, "/v1/chat/completions", b'{"messages": [{"role": "user", "content": "say %s"}]}' % sent)
-    assert (status, told["choices"][0]["message"]["content"]) == (200, read)
+    status, reply = post(actor, "/v1/chat/completions", b'{"messages": [{"role": "user", "content": "say %s"}]}' % sent)
+    assert (status, reply["choices"][0]["message"]["content"]) == (200, read)
 
 
 def test_names_of_models_may_hold_one_too(actor: Server) -> None:
     for path, body in ANSWERED.items():
-        status, told = post(actor, path, body % '"model": "\\ud83e"')
-        assert (status, "\\ufffd" in json.dumps(told)) == (404, True)
+        status, reply = post(actor, path, body % '"model": "\\ud83e"')
+        assert (status, "\\ufffd" in json.dumps(reply)) == (404, True)
 
 
 values = st.recursive(
@@ -167,16 +167,16 @@ LIMITS = [
 def test_more_than_there_is_room_for_is_as_much_as_there_is(actor: Server, path: str, field: str) -> None:
     body = ANSWERED.get(path, '{"input_prefix": "say x", "input_suffix": "", %s}')
     for number in ("10000001", "2147483647", "1000000000000", "1e12", f"1{'0' * 400}"):
-        status, told = post(actor, path, body % field.replace("%s", number))
-        assert status == 200, (number, told)
+        status, reply = post(actor, path, body % field.replace("%s", number))
+        assert status == 200, (number, reply)
     assert post(actor, path, body % field.replace("%s", "1.5"))[0] == 400
 
 
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
 def test_a_limit_of_a_plain_completion_is_obeyed_under_either_name(typist: Server, field: str) -> None:
     body = {"prompt": "abc", field: 2, "temperature": 0, "ignore_eos": True}
-    told = typist.http.post("/v1/completions", json=body).json()
-    assert (told["usage"]["completion_tokens"], told["choices"][0]["finish_reason"]) == (2, "length")
+    reply = typist.http.post("/v1/completions", json=body).json()
+    assert (reply["usage"]["completion_tokens"], reply["choices"][0]["finish_reason"]) == (2, "length")
 
 
 # ---- fields of several types
@@ -205,8 +205,8 @@ def test_a_limit_of_a_plain_completion_is_obeyed_under_either_name(typist: Serve
     ],
 )
 def test_the_type_that_the_value_has_says_what_is_wrong(actor: Server, path: str, field: str, said: str) -> None:
-    status, told = post(actor, path, ANSWERED[path] % field)
-    assert status == 400 and said in message_in(told), told
+    status, reply = post(actor, path, ANSWERED[path] % field)
+    assert status == 400 and said in message_in(reply), reply
 
 
 @pytest.mark.parametrize(

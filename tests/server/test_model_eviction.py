@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from doubles.patience import PATIENCE_S, wait_until
 from doubles.running_server import Server, directed, served
 from doubles.scripted_loader import ScriptedLoader, run_manager, until, use
+from doubles.timeouts import PATIENCE_S, wait_until
 
 from eaglelocal.core.events import EngineSnapshot
 from eaglelocal.server.http_errors import Problem
@@ -28,7 +28,7 @@ def keep_at_most(count: int) -> ChooseVictims:
     return lambda name, others: others[: max(len(others) + 1 - count, 0)]
 
 
-def test_models_stay_beside_each_other_where_there_is_room() -> None:
+def test_models_stay_next_to_each_other_where_there_is_room() -> None:
     async def test(loader: ScriptedLoader, models: ModelManager) -> None:
         for name in ("a", "b", "a", "c", "b"):
             assert await use(models, name) == name
@@ -372,12 +372,12 @@ def pair() -> Any:
         yield server
 
 
-def test_both_are_told_as_loaded(pair: Server) -> None:
+def test_both_are_reported_as_loaded(pair: Server) -> None:
     assert [model.model_extra["loaded"] for model in pair.openai().models.list() if model.model_extra] == [True, True]
     assert [card["name"] for card in pair.http.get("/api/ps").json()["models"]] == ["one:latest", "two:latest"]
     assert [row["name"] for row in pair.snapshot()["loaded"]] == ["one", "two"]
-    told = {name: pair.http.get("/props", params={"model": name}).json() for name in ("one", "two")}
-    assert {name: props["model_alias"] for name, props in told.items()} == {"one": "one", "two": "two"}
+    reply = {name: pair.http.get("/props", params={"model": name}).json() for name in ("one", "two")}
+    assert {name: props["model_alias"] for name, props in reply.items()} == {"one": "one", "two": "two"}
     assert pair.http.get("/props", params={"model": "three"}).status_code == 404
 
 
@@ -389,8 +389,8 @@ def test_the_monitor_shows_what_was_used_last(pair: Server) -> None:
 
 
 def test_figures_are_of_all_engines_together(pair: Server) -> None:
-    told = pair.snapshot()
-    each = [row["engine"]["generated_tokens"] for row in told["loaded"]]
+    reply = pair.snapshot()
+    each = [row["engine"]["generated_tokens"] for row in reply["loaded"]]
     assert len(each) == 2 and all(each)
     lines = pair.http.get("/metrics").text.splitlines()
     assert f"eaglelocal:generation_tokens_total {float(sum(each))}" in lines

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from doubles.directed_server_engine import plan
-from doubles.patience import PATIENCE_S, wait_until
 from doubles.raw_server_client import connected, request
 from doubles.running_server import Server, directed, served
 from doubles.scripted_loader import ScriptedLoader, run_manager, until, use
+from doubles.timeouts import PATIENCE_S, wait_until
 
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest, Ranking
@@ -254,22 +254,22 @@ def asked(server: Server, model: str, script: str = "say x") -> Future[Any]:
     return ThreadPoolExecutor(1).submit(server.ask, script, model=model)
 
 
-def test_models_are_listed_and_told(pool: tuple[Server, Path]) -> None:
+def test_models_are_listed_and_reported(pool: tuple[Server, Path]) -> None:
     server, _ = pool
     listed = {model.id: model.model_extra for model in server.openai().models.list()}
     assert list(listed) == ["one", "two", "bad", "slow"]
     assert [name for name, more in listed.items() if more and more["loaded"]] == ["one"]
     assert server.ask("say x", model="two").json()["model"] == "two"
-    told = server.openai().models.retrieve("two")
-    assert (told.id, told.model_extra and told.model_extra["max_model_len"]) == ("two", 4096)
+    reply = server.openai().models.retrieve("two")
+    assert (reply.id, reply.model_extra and reply.model_extra["max_model_len"]) == ("two", 4096)
 
 
-def test_aliases_are_listed_told_and_answered() -> None:
+def test_aliases_are_listed_reported_and_answered() -> None:
     with served(directed("./one.gguf", "two", aliases=("gpt-4o", "*"))) as server:
         listed = {model.id: (model.model_extra or {})["loaded"] for model in server.openai().models.list()}
         assert listed == {"one.gguf": True, "two": False, "gpt-4o": True}
-        told = {name: server.openai().models.retrieve(name).id for name in ("gpt-4o", "two", "one.gguf", "other")}
-        assert told == {"gpt-4o": "gpt-4o", "two": "two", "one.gguf": "one.gguf", "other": "one.gguf"}
+        reply = {name: server.openai().models.retrieve(name).id for name in ("gpt-4o", "two", "one.gguf", "other")}
+        assert reply == {"gpt-4o": "gpt-4o", "two": "two", "one.gguf": "one.gguf", "other": "one.gguf"}
         tidied = server.http.get("/v1/models/./one.gguf")  # by the client, on the way
         assert (tidied.request.url.path, tidied.json()["id"]) == ("/v1/models/one.gguf", "one.gguf")
         for name in ("gpt-4o", "one", "anything"):
@@ -318,7 +318,7 @@ def test_who_hangs_up_during_a_load_leaks_nothing(pool: tuple[Server, Path]) -> 
     assert [client.state for client in server.clients] == ["closed", "closed", "ready"]
 
 
-def test_an_idle_model_is_unloaded_behind_the_server() -> None:
+def test_an_idle_model_is_unloaded_while_the_server_runs() -> None:
     with served(directed(idle_s=0.01)) as server:
         time.sleep(0.02)
         assert server.loop is not None

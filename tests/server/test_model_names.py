@@ -53,11 +53,11 @@ def test_names_that_mean_a_model(names: list[str], aliases: list[str], asked: st
         (["user/repo:dir/m.gguf"], [], ["user/repo:dir/m.gguf"]),
     ],
 )
-def test_where_a_file_lies_is_not_told(names: list[str], aliases: list[str], listed: list[str]) -> None:
+def test_where_a_file_lies_is_not_reported(names: list[str], aliases: list[str], listed: list[str]) -> None:
     assert list(ModelNames(names, aliases).listed) == listed
 
 
-def test_who_asks_for_an_unknown_name_is_told_of_aliases() -> None:
+def test_an_unknown_name_gets_a_hint_about_aliases() -> None:
     with pytest.raises(Problem) as caught:
         ModelNames(["a", "b"], ["c"]).resolve("GPT 4o")
     assert caught.value.message == (

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import requests
 import schemathesis
-from doubles.patience import wait_until
 from doubles.running_server import Server, directed, served
-from doubles.served_process import served_process
+from doubles.running_server_process import running_server_process
+from doubles.timeouts import wait_until
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import Case, GenerationMode
@@ -76,8 +76,8 @@ def bound(asked: object) -> None:
 
 
 def is_idle(session: requests.Session, url: str) -> bool:
-    told = session.get(f"{url}/v1/snapshot", timeout=TIMEOUT_S).json()
-    return (told["running"], told["waiting"], len(told["requests"])) == (0, 0, 0)
+    reply = session.get(f"{url}/v1/snapshot", timeout=TIMEOUT_S).json()
+    return (reply["running"], reply["waiting"], len(reply["requests"])) == (0, 0, 0)
 
 
 def test_every_answer_is_a_documented_one(actor: Server) -> None:
@@ -86,29 +86,29 @@ def test_every_answer_is_a_documented_one(actor: Server) -> None:
 
 
 def test_the_document_names_what_is_served(actor: Server) -> None:
-    told = document(actor)
+    reply = document(actor)
     assert {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/models"} <= set(
-        told["paths"]
+        reply["paths"]
     )
-    assert {"/api/chat", "/api/generate", "/api/embed", "/api/tags", "/api/show", "/api/ps"} <= set(told["paths"])
+    assert {"/api/chat", "/api/generate", "/api/embed", "/api/tags", "/api/show", "/api/ps"} <= set(reply["paths"])
     assert {"/completion", "/infill", "/tokenize", "/detokenize", "/apply-template", "/props", "/slots"} <= set(
-        told["paths"]
+        reply["paths"]
     )
-    fields = told["components"]["schemas"]["ChatBody"]["properties"]
+    fields = reply["components"]["schemas"]["ChatBody"]["properties"]
     assert {"messages", "tools", "response_format", "stop", "logit_bias", "spec", "top_k"} <= set(fields)
 
 
 def test_the_document_names_no_status_that_never_comes(actor: Server) -> None:
-    told = document(actor)
-    statuses = {status for path in told["paths"].values() for one in path.values() for status in one["responses"]}
+    reply = document(actor)
+    statuses = {status for path in reply["paths"].values() for one in path.values() for status in one["responses"]}
     assert {"200", "400", "503"} <= statuses and "422" not in statuses
-    assert "HTTPValidationError" not in told["components"]["schemas"]
+    assert "HTTPValidationError" not in reply["components"]["schemas"]
 
 
 @pytest.mark.slow
 def test_ten_thousand_questions_leave_the_memory_as_it_was() -> None:
     """Of the server and of its engine, each a process of its own; what asks keeps all that it has asked."""
-    with served_process() as server:
+    with running_server_process() as server:
         fuzz(server.url, 1000)
         before = server.rss_bytes()
         fuzz(server.url, 10_000)

@@ -110,8 +110,8 @@ def test_a_target_may_be_a_whole_address(actor: Server, scheme: str) -> None:
     assert answered(actor, f"{base}/v1//v1/models").status == 200
     assert answered(actor, f"{base}/v1/models?x=http://y/z").status == 200
     assert {answered(actor, target).body for target in (base, f"{base}/")} == {answered(actor, "/").body}
-    told = answered(actor, f"{base}/v1/chat/completions", "x", "POST", json.dumps({"messages": MESSAGES}).encode())
-    assert json.loads(told.body)["choices"][0]["message"]["content"] == "x"
+    reply = answered(actor, f"{base}/v1/chat/completions", "x", "POST", json.dumps({"messages": MESSAGES}).encode())
+    assert json.loads(reply.body)["choices"][0]["message"]["content"] == "x"
 
 
 def test_of_a_whole_address_its_host_counts(actor: Server, guarded: Server) -> None:

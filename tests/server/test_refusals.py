@@ -9,8 +9,8 @@ from typing import Any
 import openai
 import pytest
 from doubles.directed_server_engine import plan
-from doubles.patience import wait_until
 from doubles.running_server import Server, directed, served
+from doubles.timeouts import wait_until
 
 from eaglelocal.server.server_state import ServerLimits
 
@@ -257,7 +257,7 @@ def test_paths_and_methods_that_are_not_there(actor: Server, method: str, path: 
 @pytest.mark.parametrize(
     ("method", "path"), [("POST", "/chat/completions"), ("POST", "/messages"), ("GET", "/models"), ("GET", "/snapshot")]
 )
-def test_a_path_without_its_version_is_told_with_it(actor: Server, method: str, path: str) -> None:
+def test_a_path_without_its_version_is_reported_with_it(actor: Server, method: str, path: str) -> None:
     answer = actor.http.request(method, path)
     error = answer.json()["error"]
     assert (answer.status_code, error["type"]) == (404, "not_found_error")

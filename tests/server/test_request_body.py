@@ -12,9 +12,9 @@ from functools import partial
 
 import httpx
 import pytest
-from doubles.patience import wait_until
 from doubles.raw_server_client import connected, exchange, read_answer, request
 from doubles.running_server import Server, directed, served
+from doubles.timeouts import wait_until
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
@@ -147,7 +147,7 @@ HALF = len(TEXT)
         ("/api/generate", "x" * HALF, HALF + 1, 400),
     ],
 )
-def test_what_stands_behind_an_answer_is_given_too(
+def test_what_stands_after_an_answer_is_given_too(
     actor: Server, path: str, prompts: object, suffix: int, status: int
 ) -> None:
     asked = {"prompt": prompts, "suffix": "x" * suffix, "max_tokens": 1, "stream": False}
@@ -245,7 +245,7 @@ GIVEN = with_pictures(2 * LARGE_BYTES).replace(b"say well", b"forever").replace(
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_body_is_gone_while_its_answer_is_told(label: str, path: str, body: bytes) -> None:
+def test_a_body_is_gone_while_its_answer_is_reported(label: str, path: str, body: bytes) -> None:
     """Its bytes, what JSON made of them, and its pictures, whether the engine has them or nobody looks at them."""
     with served(directed(label)) as server:
         gc.collect()

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from doubles.patience import PATIENCE_S
+from doubles.timeouts import PATIENCE_S
 
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.server.run_server import bind_socket, notify_service_manager
@@ -65,7 +65,7 @@ def test_addresses_that_are_none_of_ours_are_a_usage_error(host: str) -> None:
         bind_socket(host, 0)
 
 
-def test_the_service_manager_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_service_manager_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(str(path))

@@ -21,7 +21,7 @@ CALLS = [("weather", {"city": "Rome"}), ("time", {"of": "day"})]
 PING_S = 0.15
 
 
-def told(script: str) -> list[Any]:
+def run_script(script: str) -> list[Any]:
     return [{"role": "user", "content": script}]
 
 
@@ -34,7 +34,7 @@ def chatty() -> Any:
 
 def test_chunks_have_the_name_first_and_then_the_arguments(actor: Server) -> None:
     parts = []
-    for chunk in actor.openai().chat.completions.create(model="", messages=told(SCRIPT), stream=True):
+    for chunk in actor.openai().chat.completions.create(model="", messages=run_script(SCRIPT), stream=True):
         delta = chunk.choices[0].delta
         thought = (delta.model_extra or {}).get("reasoning_content")
         assert sum(map(bool, (delta.content, delta.tool_calls, thought))) <= 1
@@ -52,7 +52,7 @@ def test_chunks_have_the_name_first_and_then_the_arguments(actor: Server) -> Non
 
 
 def test_the_openai_client_gathers_them(actor: Server) -> None:
-    with actor.openai().chat.completions.stream(model="", messages=told(SCRIPT)) as stream:
+    with actor.openai().chat.completions.stream(model="", messages=run_script(SCRIPT)) as stream:
         kinds = Counter(event.type for event in stream)
         message = stream.get_final_completion().choices[0].message
     found = [(call.function.name, json.loads(call.function.arguments)) for call in message.tool_calls or ()]
@@ -62,7 +62,7 @@ def test_the_openai_client_gathers_them(actor: Server) -> None:
 
 def test_messages_fill_a_block_piece_by_piece(actor: Server) -> None:
     asked: dict[str, Any] = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
-    with actor.anthropic().messages.stream(model="", max_tokens=50, messages=told(SCRIPT), **asked) as stream:
+    with actor.anthropic().messages.stream(model="", max_tokens=50, messages=run_script(SCRIPT), **asked) as stream:
         kinds = [event.type for event in stream]
         final = stream.get_final_message()
     assert [(block.name, block.input) for block in final.content if block.type == "tool_use"] == CALLS
@@ -85,11 +85,11 @@ def test_responses_fill_an_item_piece_by_piece(actor: Server) -> None:
     assert list(deltas.values()) == [event.arguments for event in done] == ['{"city": "Rome"}', '{"of": "day"}']
 
 
-def test_a_call_that_was_cut_short_is_told_as_far_as_it_came(actor: Server) -> None:
+def test_a_call_that_was_cut_short_is_reported_as_far_as_it_came(actor: Server) -> None:
     ask = actor.openai()
     with pytest.raises(openai.LengthFinishReasonError) as streamed:  # the helper's way to say so
         _streamed(actor, CUT)
-    for answer in (ask.chat.completions.create(model="", messages=told(CUT)), streamed.value.completion):
+    for answer in (ask.chat.completions.create(model="", messages=run_script(CUT)), streamed.value.completion):
         (call,) = answer.choices[0].message.tool_calls or ()
         assert call.type == "function"
         assert (answer.choices[0].finish_reason, call.function.arguments) == ("length", '{"city": "Ro')
@@ -98,12 +98,12 @@ def test_a_call_that_was_cut_short_is_told_as_far_as_it_came(actor: Server) -> N
     assert (response.status, item.status, item.arguments) == ("incomplete", "incomplete", '{"city": "Ro')
     (item,) = ask.responses.create(model="", input="call weather\nlength").output
     assert item.status == "completed"  # it was cut behind it
-    message = actor.anthropic().messages.create(model="", max_tokens=50, messages=told(CUT))
+    message = actor.anthropic().messages.create(model="", max_tokens=50, messages=run_script(CUT))
     assert (message.stop_reason, message.content[0].type) == ("max_tokens", "tool_use")
 
 
 def _streamed(server: Server, script: str) -> Any:
-    with server.openai().chat.completions.stream(model="", messages=told(script)) as stream:
+    with server.openai().chat.completions.stream(model="", messages=run_script(script)) as stream:
         stream.until_done()
         return stream.get_final_completion().choices[0]
 
@@ -119,7 +119,7 @@ def _streamed(server: Server, script: str) -> Any:
 @pytest.mark.parametrize("script", ["say hi\nsleep 1", "say hi\nnothing 30 0.03"])
 def test_a_silent_stream_says_that_it_lives(chatty: Server, path: str, ping: bytes, script: str) -> None:
     """Whether nothing happens, or tokens come that cannot be told yet."""
-    asked = {"input": script} if path.endswith("responses") else {"messages": told(script), "max_tokens": 50}
+    asked = {"input": script} if path.endswith("responses") else {"messages": run_script(script), "max_tokens": 50}
     gaps, last, read = [], time.monotonic(), b""
     with chatty.http.stream("POST", path, json={"stream": True, **asked}) as response:
         for chunk in response.iter_raw():
@@ -132,5 +132,5 @@ def test_a_silent_stream_says_that_it_lives(chatty: Server, path: str, ping: byt
 def test_pings_are_nothing_to_the_clients(chatty: Server) -> None:
     script = f"say hi\nnothing 15 0.03\n{SCRIPT.partition(chr(10))[2]}"
     assert _streamed(chatty, script).message.content == "hiLet me see."
-    with chatty.anthropic().messages.stream(model="", max_tokens=50, messages=told(script)) as stream:
+    with chatty.anthropic().messages.stream(model="", max_tokens=50, messages=run_script(script)) as stream:
         assert [block.type for block in stream.get_final_message().content] == ["text", "tool_use", "tool_use"]

@@ -61,19 +61,19 @@ def post(server: Server, path: str, asked: dict[str, Any]) -> tuple[int, Any]:
     return answer.status_code, answer.json()
 
 
-def refusal(told: Any) -> tuple[str, str]:
+def refusal(reply: Any) -> tuple[str, str]:
     """Parameter and message. Shapes that have one text for both begin with the parameter, unless the text names it."""
-    error = told["error"]
+    error = reply["error"]
     if isinstance(error, dict) and "param" in error:
         return error["param"], error["message"]
     message = error if isinstance(error, str) else error["message"]
     return message.partition(": ")[0], message
 
 
-def is_blamed(told: Any, parameter: str) -> bool:
-    blamed, message = refusal(told)
+def is_blamed(reply: Any, parameter: str) -> bool:
+    blamed, message = refusal(reply)
     is_in_text = re.search(rf"(?<![\w.-]){re.escape(parameter)}(?![\w-]|\.\w)", message) is not None
-    return blamed == parameter or ("param" not in told["error"] and is_in_text)
+    return blamed == parameter or ("param" not in reply["error"] and is_in_text)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def is_blamed(told: Any, parameter: str) -> bool:
         ("system", "beside raw no system", "beside raw no system"),
     ],
 )
-def test_a_text_without_a_field_beside_it_names_the_field(parameter: str, message: str, placed: str) -> None:
+def test_a_text_without_a_field_next_to_it_names_the_field(parameter: str, message: str, placed: str) -> None:
     problem = Problem(400, message, parameter=parameter)
     assert problem.ollama_body() == {"error": placed}
     assert problem.anthropic_body() == {"type": "error", "error": {"type": problem.type, "message": placed}}
@@ -102,14 +102,14 @@ def test_every_unsupported_field_has_a_reason() -> None:
     ("path", "name"), [one for one in FOREIGN if one[1] != "response_format" or one[0] in NO_CHATS]
 )
 def test_no_route_ignores_what_another_refuses(actor: Server, path: str, name: str) -> None:
-    status, told = post(actor, path, BODIES[path] | {name: SOMETHING.get(name, 2)})
-    assert status == 400 and is_blamed(told, name), told
+    status, reply = post(actor, path, BODIES[path] | {name: SOMETHING.get(name, 2)})
+    assert status == 400 and is_blamed(reply, name), reply
     for nothing in (None, False, [], {}):
-        status, told = post(actor, path, BODIES[path] | {name: nothing})
-        assert status == 200, (nothing, told)
+        status, reply = post(actor, path, BODIES[path] | {name: nothing})
+        assert status == 200, (nothing, reply)
     if path in OLLAMA:
-        status, told = post(actor, path, BODIES[path] | {"options": {name: SOMETHING.get(name, 2)}})
-        assert status == 400 and is_blamed(told, f"options.{name}"), told
+        status, reply = post(actor, path, BODIES[path] | {"options": {name: SOMETHING.get(name, 2)}})
+        assert status == 400 and is_blamed(reply, f"options.{name}"), reply
 
 
 @pytest.mark.parametrize(
@@ -164,10 +164,10 @@ def test_the_field_that_is_meant_is_named(actor: Server, path: str, name: str, v
         "/v1/messages/count_tokens": {"messages": MESSAGES},
         "/tokenize": {},
     }
-    status, told = post(actor, path, (BODIES | others)[path] | {name: value})
-    error = told["error"] if isinstance(told["error"], str) else told["error"]["message"]
-    assert status == 400 and meant in error, told
-    assert is_blamed(told, name)
+    status, reply = post(actor, path, (BODIES | others)[path] | {name: value})
+    error = reply["error"] if isinstance(reply["error"], str) else reply["error"]["message"]
+    assert status == 400 and meant in error, reply
+    assert is_blamed(reply, name)
 
 
 OFF = {
@@ -184,8 +184,8 @@ OFF = {
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", *OLLAMA])
 def test_what_is_switched_off_is_answered(actor: Server, path: str) -> None:
     for off in ({"n": 1, "min_tokens": 0, "mirostat": 0}, {"response_format": {"type": "text"}}, {"n": None}, OFF):
-        status, told = post(actor, path, BODIES[path] | off)
-        assert status == 200, told
+        status, reply = post(actor, path, BODIES[path] | off)
+        assert status == 200, reply
 
 
 def test_messages_obey_what_chats_do(actor: Server) -> None:
@@ -207,11 +207,11 @@ def test_drafting_and_the_cache_are_steered_by_every_shape(actor: Server, path: 
         return BODIES[path] | ({"options": more} if path == "/api/chat" else more)
 
     for name, value in (("spec", 99), ("cache_prompt", 2)):
-        status, told = post(actor, path, steered(**{name: value}))
-        assert status == 400 and name in json.dumps(told), told
+        status, reply = post(actor, path, steered(**{name: value}))
+        assert status == 400 and name in json.dumps(reply), reply
     asked = json.loads(json.dumps(steered(spec="off", cache_prompt=False)).replace("say x", "show"))
-    status, told = post(actor, path, asked)
-    shown = json.dumps(told).replace("\\", "")
+    status, reply = post(actor, path, asked)
+    shown = json.dumps(reply).replace("\\", "")
     assert status == 200 and '"reuses_cache": false' in shown and '"drafting": "off"' in shown, shown
 
 
@@ -219,8 +219,8 @@ def test_drafting_and_the_cache_are_steered_by_every_shape(actor: Server, path: 
 def test_ollama_s_routes_obey_a_limit_of_openai_s_where_there_is_no_other(typist: Server, path: str) -> None:
     for more, count in (({}, 2), ({"num_predict": 3}, 3)):
         asked = BODIES[path] | {"max_tokens": 2, "options": {"ignore_eos": True, **more}}
-        told = typist.http.post(path, json=asked).json()
-        assert (told["eval_count"], told["done_reason"]) == (count, "length")
+        reply = typist.http.post(path, json=asked).json()
+        assert (reply["eval_count"], reply["done_reason"]) == (count, "length")
 
 
 # ---- formats
@@ -316,8 +316,8 @@ def test_a_format_that_would_bind_nothing_is_refused(said: dict[str, Any], param
     ],
 )
 def test_every_route_says_what_its_format_lacks(actor: Server, path: str, more: dict[str, Any], parameter: str) -> None:
-    status, told = post(actor, path, BODIES[path] | more)
-    assert (status, refusal(told)[0]) == (400, parameter), told
+    status, reply = post(actor, path, BODIES[path] | more)
+    assert (status, refusal(reply)[0]) == (400, parameter), reply
 
 
 @pytest.mark.parametrize(
@@ -337,6 +337,6 @@ def test_every_route_says_what_its_format_lacks(actor: Server, path: str, more: 
     ],
 )
 def test_a_format_reaches_the_engine_from_every_route(actor: Server, path: str, more: dict[str, Any]) -> None:
-    told = json.loads(json.dumps(BODIES[path]).replace("say x", "show"))
-    status, answer = post(actor, path, told | more)
+    reply = json.loads(json.dumps(BODIES[path]).replace("say x", "show"))
+    status, answer = post(actor, path, reply | more)
     assert status == 200 and "integer" in json.dumps(answer), answer

@@ -1,4 +1,4 @@
-"""What is learned from is what an ordinary decode gives, whatever the target is, and however the text is cut up."""
+"""Captured states equal those of an ordinary decode, for every target and however the text is split."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from doubles.hybrid_model import write_hybrid
-from doubles.living_models import write_living
 from doubles.random_models import TargetShape, write_target
+from doubles.runnable_models import write_runnable
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.llama_library import load_library
@@ -43,7 +43,7 @@ TARGETS = {  # whose states heads can read, and taps, in any order; the text is 
 def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("targets")
     special = {"llama": write_target(folder / "llama.gguf"), "lfm2": write_hybrid(folder / "lfm2.gguf")}
-    return special | {name: write_living(folder / f"{name}.gguf", name) for name in TARGETS if name not in special}
+    return special | {name: write_runnable(folder / f"{name}.gguf", name) for name in TARGETS if name not in special}
 
 
 def taps_of(name: str, path: Path) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What the target said is kept as it said it: in the order of asking, and no question is asked twice."""
+"""The target's answers are stored unchanged and in the order of the questions; no question is asked twice."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from doubles.questioned_client import Answer, QuestionedClient
+from doubles.canned_client import Answer, CannedClient
+from doubles.engine_harness import drive
 from doubles.random_models import TargetShape, write_target
 from doubles.real_engine import ask, real_engine
-from doubles.rig import drive
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,15 +60,15 @@ class Asking:
 
     path: Path
     answer: Callable[[ChatRequest], Answer] = answer_to
-    clients: list[QuestionedClient] = field(default_factory=list)
-    told: list[int] = field(default_factory=list)
+    clients: list[CannedClient] = field(default_factory=list)
+    order: list[int] = field(default_factory=list)
 
     def collect(self, numbers: range | list[int], max_answer_tokens: int = PLENTY) -> Collected:
         requests = [question(number) for number in numbers]
 
         def open_client() -> AbstractContextManager[Client]:
             new = {question_key(request) for request in requests} - read_conversations(self.path).keys()
-            self.clients.append(QuestionedClient(self.answer, AT_ONCE, len(new)))
+            self.clients.append(CannedClient(self.answer, AT_ONCE, len(new)))
             return self.clients[-1].opened()
 
         return gather_answers(
@@ -77,7 +77,7 @@ class Asking:
             open_client,
             concurrency=AT_ONCE,
             max_answer_tokens=max_answer_tokens,
-            on_tokens=self.told.append,
+            on_tokens=self.order.append,
         )
 
     @property
@@ -101,8 +101,8 @@ def test_answers_come_in_the_order_of_asking(asking: Asking) -> None:
     assert (collected.num_refused, collected.num_short) == (1, 2)
     assert [one.num_prompt for one in collected.conversations] == [3] * 7
     assert all(one.tokens[3:] == tuple(range(100, 110)) for one in collected.conversations)
-    assert asking.told == sorted(asking.told)
-    assert (asking.told[0], asking.told[-1], len(asking.told)) == (0, 74, 10)
+    assert asking.order == sorted(asking.order)
+    assert (asking.order[0], asking.order[-1], len(asking.order)) == (0, 74, 10)
     assert asking.clients[-1].state == "closed"
 
 
@@ -250,7 +250,7 @@ def test_of_a_real_engine_it_is_prompt_and_answer_to_the_token(tmp_path: Path) -
     """However it was drafted, and the token that ends it included."""
     engine = real_engine(write_target(tmp_path / "target.gguf", TargetShape(n_embd=64, n_ff=64)), "ngram")
     requests = [ask(str(number), [3, 5, number], max_tokens=12, ignore_eos=False) for number in range(6)]
-    plain = {name: told.tokens for name, told in drive(engine, requests).items()}
+    plain = {name: order.tokens for name, order in drive(engine, requests).items()}
     said = list(generate_answers(cast(Client, InProcess(engine)), requests, concurrency=2))
     engine.close()
     assert {one.key: list(one.tokens) for one in said if one} == {

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from doubles.eagle_files import WIDTH, school_beside, write_small_target
-from doubles.living_models import N_VOCAB
+from doubles.eagle_files import WIDTH, head_source, write_small_target
+from doubles.runnable_models import N_VOCAB
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,14 +66,14 @@ class Room:
     draft_head: DraftHead
     words: DraftVocabulary
 
-    def lesson(self, conversations: Sequence[TrainingConversation], seed: int = 1) -> HeadBatch:
+    def batch_of(self, conversations: Sequence[TrainingConversation], seed: int = 1) -> HeadBatch:
         return BatchBuilder(read, self.words, device="cpu").build(conversations, seed)
 
 
 @pytest.fixture(scope="module")
 def room(tmp_path_factory: pytest.TempPathFactory) -> Room:
     path = write_small_target(tmp_path_factory.mktemp("target") / "target.gguf", "llama", tied=False)
-    source = school_beside(path)
+    source = head_source(path)
     words = choose_vocabulary(source, WORDS)
     torch.manual_seed(3)
     return Room(make_draft_head(source, words, max_context=128), words)
@@ -160,10 +160,10 @@ def test_loss_and_acceptance_are_those_of_a_slow_reading(
     batch: list[TrainingConversation], room: Room, chains: Chains
 ) -> None:
     """Of a batch they are those of its conversations alone: padding, and answers of other lengths, change nothing."""
-    imitation, lesson = Imitation(room.draft_head, PLAN), room.lesson(batch)
+    imitation, batch_of = Imitation(room.draft_head, PLAN), room.batch_of(batch)
     expected = [chain for one in batch for chain in chains[one.key]]
-    assert float(imitation.loss(lesson).detach()) == pytest.approx(slow_loss(expected, PLAN), rel=1e-4)
-    assert imitation.measure_acceptance(lesson) == slow_accepted(expected, PLAN)
+    assert float(imitation.loss(batch_of).detach()) == pytest.approx(slow_loss(expected, PLAN), rel=1e-4)
+    assert imitation.measure_acceptance(batch_of) == slow_accepted(expected, PLAN)
 
 
 def test_the_comparison_sees_something(chains: Chains) -> None:
@@ -182,7 +182,7 @@ def test_acceptance_is_what_verifying_would_accept(room: Room) -> None:
         for root in range(one.num_prompt, len(one.tokens) - PLAN.num_steps):
             for depth in range(num_accepted(room, one, root)):
                 reached[depth] += 1
-    assert Imitation(room.draft_head, PLAN).measure_acceptance(room.lesson(CONVERSATIONS)).per_position == tuple(
+    assert Imitation(room.draft_head, PLAN).measure_acceptance(room.batch_of(CONVERSATIONS)).per_position == tuple(
         reached
     )
 
@@ -209,13 +209,13 @@ def num_accepted(room: Room, one: TrainingConversation, root: int) -> int:
     return verdict.num_accepted
 
 
-def test_what_a_lesson_holds(room: Room) -> None:
-    lesson = room.lesson(CONVERSATIONS)
-    assert lesson.lengths.tolist() == [29, 1, 6, 15]
-    assert lesson.starts.tolist() == [4, 8, 0, 29]
+def test_what_a_batch_holds(room: Room) -> None:
+    batch_of = room.batch_of(CONVERSATIONS)
+    assert batch_of.lengths.tolist() == [29, 1, 6, 15]
+    assert batch_of.starts.tolist() == [4, 8, 0, 29]
     for row, one in enumerate(CONVERSATIONS):
         behind = one.tokens[one.num_prompt + 1 :]  # the last token is foreseen, and nothing behind it
-        said = lesson.next_tokens[row, : len(behind)].tolist()
+        said = batch_of.next_tokens[row, : len(behind)].tolist()
         assert [OUTSIDE if place == OUTSIDE else int(WORDS[place]) for place in said] == [
             token if token in WORDS else OUTSIDE for token in behind
         ]
@@ -231,9 +231,9 @@ def test_a_head_that_says_everything(room: Room) -> None:
         had = read(tokens, first)
         return Captured(had.taps, np.zeros((len(had.best), N_VOCAB), np.float16), had.best)
 
-    lesson = BatchBuilder(of_all, every, device="cpu").build(CONVERSATIONS[:1], 1)
-    assert lesson.next_tokens[0].tolist() == list(CONVERSATIONS[0].tokens[6:])
-    assert lesson.is_draftable.all()
+    batch_of = BatchBuilder(of_all, every, device="cpu").build(CONVERSATIONS[:1], 1)
+    assert batch_of.next_tokens[0].tolist() == list(CONVERSATIONS[0].tokens[6:])
+    assert batch_of.is_draftable.all()
 
 
 # ---- chains

@@ -1,4 +1,4 @@
-"""A head that was read from a file drafts in torch what llama.cpp drafts from that file, at every depth of a chain.
+"""A head read from a file drafts in torch what llama.cpp drafts from that file, at every depth of a chain.
 
 Both are given the target's states as llama.cpp has them. llama.cpp is driven by the engine's own drafter, and row by
 row for the logits; torch unrolls what it learns on.
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from doubles.eagle_files import Form, school_beside, small_kind, write_form, write_small_target
-from doubles.living_models import N_VOCAB
+from doubles.eagle_files import Form, head_source, small_kind, write_form, write_small_target
+from doubles.runnable_models import N_VOCAB
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.head_context import LlamaHeadContext
@@ -119,7 +119,7 @@ def test_every_form_drafts_the_same(form: str, targets: dict[str, Path], tmp_pat
 
 @pytest.mark.parametrize("name", ["llama tied", "qwen3"])
 @pytest.mark.parametrize("form", ["EAGLE-3.1", "a lent output"])
-def test_beside_every_target(form: str, name: str, targets: dict[str, Path], tmp_path: Path) -> None:
+def test_next_to_every_target(form: str, name: str, targets: dict[str, Path], tmp_path: Path) -> None:
     check_same(FORMS[form], targets[name], tmp_path)
 
 
@@ -178,7 +178,7 @@ def test_a_rotation_that_is_not_computed_is_refused(
 
 
 def opened(path: Path, target: Path) -> tuple[DraftHead, DraftVocabulary]:
-    source = school_beside(target, path)
+    source = head_source(target, path)
     words = choose_vocabulary(source, None)
     draft_head = make_draft_head(source, words, max_context=64)
     rows = list(range(words.output.num_rows))

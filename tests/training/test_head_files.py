@@ -1,4 +1,4 @@
-"""A head that comes from a file goes into one as it came; a new one is a head that its target's engine takes."""
+"""A head read from a file is written back unchanged; a new head is one that its target's engine accepts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from doubles.eagle_files import WIDTH, Form, school_beside, small_kind, write_form, write_small_target
-from doubles.living_models import N_VOCAB
+from doubles.eagle_files import WIDTH, Form, head_source, small_kind, write_form, write_small_target
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
+from doubles.runnable_models import N_VOCAB
 
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.draft_pairing import read_draft
@@ -24,7 +24,7 @@ from eaglelocal.hub.heads.head_store import write_head_file
 
 torch = pytest.importorskip("torch")
 
-from eaglelocal.training import draft_head as pupils  # noqa: E402
+from eaglelocal.training import draft_head as draft_head_module  # noqa: E402
 from eaglelocal.training.draft_head import (  # noqa: E402
     HeadSource,
     choose_vocabulary,
@@ -68,14 +68,14 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("form", FORMS)
 def test_a_head_goes_into_a_file_as_it_came(form: str, target: Path, tmp_path: Path) -> None:
     first = write_form(tmp_path, FORMS[form], target)
-    again = through_torch(school_beside(target, first), tmp_path / "again.gguf")
+    again = through_torch(head_source(target, first), tmp_path / "again.gguf")
     check_same_head(read_header(first), again)
 
 
 def test_a_file_laid_out_otherwise(target: Path, tmp_path: Path) -> None:
     """Alignment, and what tells of parts, are the old file's own."""
     first = aligned(write_form(tmp_path, FORMS["EAGLE-3.1"], target), tmp_path / "aligned.gguf", 64)
-    again = through_torch(school_beside(target, first), tmp_path / "again.gguf")
+    again = through_torch(head_source(target, first), tmp_path / "again.gguf")
     check_same_head(read_header(first), again)
     assert not [key for key in again.metadata if key.startswith("split.") or key == "general.alignment"]
 
@@ -132,8 +132,8 @@ def tensors_in(header: Header) -> dict[str, np.ndarray]:
 
 def test_a_head_that_was_trained_here_keeps_its_name(target: Path, tmp_path: Path) -> None:
     first = write_form(tmp_path, FORMS["EAGLE-3"], target)
-    once = through_torch(school_beside(target, first), tmp_path / "once.gguf")
-    twice = through_torch(school_beside(target, once.path), tmp_path / "twice.gguf")
+    once = through_torch(head_source(target, first), tmp_path / "once.gguf")
+    twice = through_torch(head_source(target, once.path), tmp_path / "twice.gguf")
     assert EagleInfo.from_header(once).name == EagleInfo.from_header(twice).name
 
 
@@ -143,7 +143,7 @@ def test_a_new_head_fits_its_target(architecture: str, tied: bool, num_words: in
     target = write_small_target(tmp_path / "target.gguf", architecture, tied=tied)
     tokens = None if num_words is None else np.sort(np.random.default_rng(2).permutation(N_VOCAB)[:num_words])
     torch.manual_seed(1)
-    header = through_torch(school_beside(target), tmp_path / "new.gguf", tokens)
+    header = through_torch(head_source(target), tmp_path / "new.gguf", tokens)
     info = EagleInfo.from_header(header)
     flags = (info.fc_norm, info.norm_output, info.norm_before_residual, info.norm_before_fc)
     assert flags == (True, True, True, False)
@@ -159,7 +159,7 @@ def test_a_new_head_fits_its_target(architecture: str, tied: bool, num_words: in
 @pytest.mark.parametrize("kind", ["f16", "bf16", "q8_0"])
 def test_a_head_in_fewer_bits_is_nearly_the_same(kind: str, target: Path, tmp_path: Path) -> None:
     first = write_form(tmp_path, FORMS["EAGLE-3.1"], target)
-    again = through_torch(school_beside(target, first), tmp_path / "again.gguf", kind=kind)
+    again = through_torch(head_source(target, first), tmp_path / "again.gguf", kind=kind)
     before, after = tensors_in(read_header(first)), tensors_in(again)
     for name in before:
         np.testing.assert_allclose(after[name], before[name], atol=0.02 * np.abs(before[name]).max(), err_msg=name)
@@ -168,7 +168,7 @@ def test_a_head_in_fewer_bits_is_nearly_the_same(kind: str, target: Path, tmp_pa
 def test_targets_that_no_new_head_can_read(tmp_path: Path) -> None:
     shallow = write_target(tmp_path / "shallow.gguf", TargetShape(n_layer=3))
     with pytest.raises(IncompatibleError, match="3 layers"):
-        pupils.choose_head_shape(school_beside(shallow), max_context=64)
+        draft_head_module.choose_head_shape(head_source(shallow), max_context=64)
 
 
 @pytest.mark.parametrize(
@@ -188,6 +188,6 @@ def test_the_tokens_said_most_often(counts: list[int], most: int, expected: list
 def test_embeddings_are_those_of_the_tokens(target: Path, tmp_path: Path) -> None:
     own = write_head(tmp_path / "own.gguf", HeadShape(own_embeddings=True), TargetShape(n_embd=128, n_vocab=N_VOCAB))
     tokens = [7, 3, 7, 299, 0]
-    for path, source in ((target, school_beside(target)), (own, school_beside(target, own))):
+    for path, source in ((target, head_source(target)), (own, head_source(target, own))):
         table = read_tensor(path, read_header(path), "token_embd.weight")
         np.testing.assert_array_equal(choose_vocabulary(source, None).read_embeddings(tokens), table[tokens])

@@ -1,4 +1,4 @@
-"""A head learns from what its target said, and a run that was stopped ends as one that never was."""
+"""A head learns from its target's answers, and a resumed run ends exactly as an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from doubles.eagle_files import school_beside
+from doubles.eagle_files import head_source
+from doubles.engine_harness import drive
 from doubles.random_models import HeadShape, write_head, write_target
 from doubles.real_engine import TINY, ask, real_engine
-from doubles.rig import drive
 
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import OFF
@@ -35,7 +35,7 @@ NUM_STEPS = 8  # of a short study
 
 
 @dataclass(frozen=True)
-class Classroom:
+class TrainingSetup:
     target: Path
     said: tuple[TrainingConversation, ...]
 
@@ -44,7 +44,7 @@ class Classroom:
         plan = Plan(target=self.target, target_label="random", n_ctx=64, threads=1, **undrafted)
         return HeadTraining(
             plan=plan,
-            source=school_beside(self.target, head),
+            source=head_source(self.target, head),
             train_set=self.said[8:],
             held_out=self.said[:8],
             checkpoint=checkpoint,
@@ -66,33 +66,33 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def classroom(tmp_path_factory: pytest.TempPathFactory) -> Classroom:
+def training_setup(tmp_path_factory: pytest.TempPathFactory) -> TrainingSetup:
     target = write_target(tmp_path_factory.mktemp("target") / "target.gguf", SHAPE)
     engine = real_engine(target, spec=OFF, num_slots=4)
-    told = drive(engine, QUESTIONS)
+    result = drive(engine, QUESTIONS)
     engine.close()
     said = (
-        TrainingConversation(each.id, (*each.tokens, *told[each.id].tokens), len(each.tokens)) for each in QUESTIONS
+        TrainingConversation(each.id, (*each.tokens, *result[each.id].tokens), len(each.tokens)) for each in QUESTIONS
     )
-    return Classroom(target, tuple(said))
+    return TrainingSetup(target, tuple(said))
 
 
-def test_a_head_foresees_more_than_before(classroom: Classroom, tmp_path: Path) -> None:
+def test_a_head_foresees_more_than_before(training_setup: TrainingSetup, tmp_path: Path) -> None:
     """Held out, and in the engine: from a new head, nothing is right before."""
-    training = classroom.training(tmp_path / "state", epochs=8)
+    training = training_setup.training(tmp_path / "state", epochs=8)
     learned = train_head(training)
     assert learned.before.drafts == learned.after.drafts == 8 * 21
     assert learned.before.length < 1.2
     assert learned.after.length > learned.before.length + 0.5
     new = draft_head.make_draft_head(training.source, learned.vocabulary, max_context=64)
     accepted = [
-        accepted_with(classroom, replace(learned, draft_head=each), training, tmp_path / f"{number}.gguf")
+        accepted_with(training_setup, replace(learned, draft_head=each), training, tmp_path / f"{number}.gguf")
         for number, each in enumerate((new, learned.draft_head))
     ]
     assert accepted[1] > accepted[0] + 50
 
 
-def accepted_with(classroom: Classroom, learned: TrainedHead, training: HeadTraining, path: Path) -> int:
+def accepted_with(training_setup: TrainingSetup, learned: TrainedHead, training: HeadTraining, path: Path) -> int:
     """Drafted tokens that the target took, in answers to what was held out."""
     entries = make_head_entries(learned.draft_head.head, training.source, name="head", kind="f32")
     with write_head_file(
@@ -102,20 +102,20 @@ def accepted_with(classroom: Classroom, learned: TrainedHead, training: HeadTrai
         on_progress=lambda fraction: None,
     ):
         pass
-    engine = real_engine(classroom.target, "eagle3", path, num_draft_tokens=3)
-    told = drive(engine, QUESTIONS[:8])
+    engine = real_engine(training_setup.target, "eagle3", path, num_draft_tokens=3)
+    result = drive(engine, QUESTIONS[:8])
     engine.close()
-    finished = [one.finished for one in told.values()]
+    finished = [one.finished for one in result.values()]
     return sum(one.speculation.accepted_tokens for one in finished if one)
 
 
 @pytest.mark.parametrize("begins_with", ["nothing", "a head with its own output", "a head that lends its output"])
 def test_a_stopped_study_goes_on_as_if_it_had_not_been(
-    begins_with: str, classroom: Classroom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begins_with: str, training_setup: TrainingSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     head = head_of(begins_with, tmp_path)
-    whole = train_head(classroom.training(tmp_path / "whole", epochs=2, head=head))
-    halves = classroom.training(tmp_path / "halves", epochs=2, head=head)
+    whole = train_head(training_setup.training(tmp_path / "whole", epochs=2, head=head))
+    halves = training_setup.training(tmp_path / "halves", epochs=2, head=head)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         stop_before(patch, NUM_STEPS // 2 + 1)
         train_head(halves)
@@ -169,9 +169,9 @@ def of_lengths(num_prompt: int, num_answer_tokens: int) -> TrainingConversation:
     )
 
 
-def test_of_longer_conversations_the_end_is_left_out(classroom: Classroom, tmp_path: Path) -> None:
+def test_of_longer_conversations_the_end_is_left_out(training_setup: TrainingSetup, tmp_path: Path) -> None:
     train_set = tuple(of_lengths(*lengths) for lengths in ((10, 40), (10, 80), (60, 4), (61, 9), (70, 9)))
-    training = replace(classroom.training(tmp_path / "state", epochs=1), train_set=train_set, held_out=train_set)
+    training = replace(training_setup.training(tmp_path / "state", epochs=1), train_set=train_set, held_out=train_set)
     fits = fit_to_context(training)
     assert [(one.num_prompt, one.num_answer_tokens) for one in fits.train_set] == [(10, 40), (10, 54), (60, 4)]
     assert fits.held_out == fits.train_set
@@ -179,8 +179,8 @@ def test_of_longer_conversations_the_end_is_left_out(classroom: Classroom, tmp_p
         train_head(replace(training, train_set=train_set[3:]))
 
 
-def test_a_study_whose_context_shrank(classroom: Classroom, tmp_path: Path) -> None:
-    training = classroom.training(tmp_path / "state", epochs=1)
+def test_a_study_whose_context_shrank(training_setup: TrainingSetup, tmp_path: Path) -> None:
+    training = training_setup.training(tmp_path / "state", epochs=1)
     short = train_head(replace(training, plan=replace(training.plan, n_ctx=16)))
     assert short.after.drafts == 8 * (16 - 3 - 3)
 
@@ -189,13 +189,13 @@ def test_a_study_whose_context_shrank(classroom: Classroom, tmp_path: Path) -> N
 
 
 def test_a_new_head_says_what_was_said_most(
-    classroom: Classroom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    training_setup: TrainingSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "eaglelocal.training.trainer.select_frequent_tokens",
         lambda counts: draft_head.select_frequent_tokens(counts, 60),
     )
-    training = classroom.training(tmp_path / "state", epochs=1)
+    training = training_setup.training(tmp_path / "state", epochs=1)
     words = train_head(training).vocabulary
     said = [token for one in training.train_set for token in one.tokens[one.num_prompt :]]
     counts = np.bincount(said, minlength=SHAPE.n_vocab)

@@ -117,7 +117,7 @@ def test_a_step_whose_loss_is_no_number_changes_nothing(bad: float, tmp_path: Pa
     assert torch.isfinite(run.objective.matrix).all() and not torch.equal(run.objective.matrix, torch.ones(2, 2))
 
 
-def test_one_bad_step_is_told_and_many_on_end_are_the_end(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_one_bad_step_is_reported_and_many_end_the_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     bad_steps = {3}
     run = run_of(lambda stage, step: [torch.full((2, 2), math.nan if step in bad_steps else 1.0)], tmp_path)
     with TrainingProgress("test") as progress:
@@ -247,9 +247,9 @@ def test_a_step_keeps_no_more_than_was_reckoned(source: HeadSource, tokens: int,
         return tensor
 
     alive: list[torch.Tensor] = []
-    lesson = made_up(tokens, tokens // 2)
+    made_batch = made_up(tokens, tokens // 2)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), precision.autocast("cpu"):
-        Imitation(draft_head, plan).loss(lesson)
+        Imitation(draft_head, plan).loss(made_batch)
     weights = sum(weight.untyped_storage().nbytes() for weight in draft_head.parameters())
     learned = sum(kept.values()) - weights
     need = estimate_need(source, plan, max_tokens=tokens, device="cpu")
@@ -303,7 +303,7 @@ def test_memory_that_a_gpu_shares_is_counted_once_for_both() -> None:
     check_memory(NEED, HELD, (FreeMemory(RAM, 15 * GIB), FreeMemory("CUDA0", 15 * GIB, in_ram=True)), "cuda")
 
 
-def test_the_disk_holds_a_state_beside_the_one_before(tmp_path: Path) -> None:
+def test_the_disk_holds_a_state_next_to_the_one_before(tmp_path: Path) -> None:
     check_disk(NEED, tmp_path, 8 * GIB)
     with pytest.raises(ResourceError, match=r"need 8.0 GiB, but only 7.0 GiB are free"):
         check_disk(NEED, tmp_path, 7 * GIB)
@@ -351,7 +351,7 @@ def learned(source: HeadSource, folder: Path) -> TrainedHead:
     )
 
 
-def test_a_study_beside_a_wide_target_reads_one_conversation_at_a_time_and_can_be_repeated(
+def test_a_training_run_with_a_wide_target_reads_one_conversation_at_a_time_and_can_be_repeated(
     source: HeadSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trainer, "MAX_PART_VALUES", 1)
@@ -397,7 +397,9 @@ def test_shares_weigh_losses_in_either_type(
 ) -> None:
     monkeypatch.setattr(precision, "_cpu_has_bfloat16", lambda: has_bfloat16)
     draft_head = make_draft_head(source, choose_vocabulary(source, None), max_context=64).move_to("cpu")
-    lesson = made_up(40, 20)
+    made_batch = made_up(40, 20)
     with precision.autocast("cpu"):
-        whole, quarter = (Imitation(draft_head, Unrolling()).loss(replace(lesson, share=s)).item() for s in (1.0, 0.25))
+        whole, quarter = (
+            Imitation(draft_head, Unrolling()).loss(replace(made_batch, share=s)).item() for s in (1.0, 0.25)
+        )
     assert quarter == pytest.approx(whole / 4)

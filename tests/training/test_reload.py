@@ -1,4 +1,4 @@
-"""What was exported can be gone on from: the same tokenizer, target and head, and a build that starts there."""
+"""Exported files can be trained further: the same tokenizer, target and head, and a build that starts from them."""
 
 from __future__ import annotations
 

@@ -41,7 +41,10 @@ from eaglelocal.training.tokenizer import train_tokenizer  # noqa: E402
 from eaglelocal.training.training_time_test import ChainPlan, TrainingTimeTest, draw_chains  # noqa: E402
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
-STAGES = (Stage("short", 64, 64 * 4 * 6, tokens_per_step=256), Stage("long", 128, 128 * 2 * 4, tokens_per_step=256))
+STAGES = (
+    Stage("short", 64, 64 * 4 * 6, tokens_per_step=256),
+    Stage("long", 128, 128 * 2 * 4, tokens_per_step=256),
+)
 NUM_STEPS = 10
 
 
@@ -173,16 +176,16 @@ def cut(whole: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [cut, lambda whole: b"", lambda whole: b"PK" + whole[:99]])
-def test_a_damaged_checkpoint_is_told(damage: Callable[[bytes], bytes], shards: Shards, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_reported(damage: Callable[[bytes], bytes], shards: Shards, tmp_path: Path) -> None:
     run = run_of(small_target(), shards, tmp_path / "state")
     save_checkpoint(run.checkpoint, run.objective.trained, make_optimizers(run.objective.trained, run.recipe), done=4)
     run.checkpoint.write_bytes(damage(run.checkpoint.read_bytes()))
-    with pytest.raises(ResourceError, match="it is damaged") as told:
+    with pytest.raises(ResourceError, match="it is damaged") as raised:
         trained_by(run)
-    assert f"rm {run.checkpoint}" in told.value.hint
+    assert f"rm {run.checkpoint}" in raised.value.hint
 
 
-def test_the_checkpoint_of_another_head_is_told(shards: Shards, tmp_path: Path) -> None:
+def test_the_checkpoint_of_another_head_is_reported(shards: Shards, tmp_path: Path) -> None:
     other = LlamaTarget(
         TargetShape(vocab=300, width=32, num_layers=4, num_heads=1, num_kv_heads=1, head_size=32, ffn=96)
     )

@@ -1,4 +1,4 @@
-"""Folders of `train`: one run at a time, one target's answers, seen by `ls` and taken away by `rm`."""
+"""Folders of `train`: one run at a time, answers of one target, listed by `ls` and removed by `rm`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from doubles.questioned_client import QuestionedClient
+from doubles.canned_client import CannedClient
 
 from eaglelocal import locations
 from eaglelocal.cli import main
@@ -72,7 +72,7 @@ def folder_for_a_file(folder: Path) -> None:
         (folder_for_a_file, ResourceError, "cannot write"),
     ],
 )
-def test_a_folder_that_cannot_be_used_is_told(
+def test_a_folder_that_cannot_be_used_is_reported(
     made: Callable[[Path], None], kind: type[EagleLocalError], says: str, folder: Path
 ) -> None:
     made(folder)
@@ -88,8 +88,8 @@ def test_ls_tells_what_is_kept_and_rm_takes_it_away(folder: Path, capsys: pytest
     assert main.run(["ls"]) == 0
     assert "one\n    1.0 kB, a model" in capsys.readouterr().err
     assert main.run(["ls", "--json"]) == 0
-    (told,) = json.loads(capsys.readouterr().out.splitlines()[-1])["training"]
-    assert told == {"path": str(folder), "target": "a model", "size_bytes": 1000, "is_in_use": False}
+    (report,) = json.loads(capsys.readouterr().out.splitlines()[-1])["training"]
+    assert report == {"path": str(folder), "target": "a model", "size_bytes": 1000, "is_in_use": False}
     assert main.run(["rm", str(folder), "--yes"]) == 0
     assert not folder.exists() and folder.parent.is_dir()
 
@@ -101,14 +101,14 @@ def test_rm_leaves_what_people_put_there(folder: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["mine.txt"]
 
 
-def test_an_answer_that_the_disk_does_not_hold_is_told_and_those_before_are_whole(folder: Path) -> None:
+def test_an_answer_that_the_disk_does_not_hold_is_reported_and_those_before_are_whole(folder: Path) -> None:
     """The limit on a file's size stands for the disk."""
     requests = [ChatRequest(id="", text=f"question {number}") for number in range(40)]
-    client = QuestionedClient(lambda request: ((1, 2, 3), tuple(range(20))), block_size=1, num_questions=40)
+    client = CannedClient(lambda request: ((1, 2, 3), tuple(range(20))), block_size=1, num_questions=40)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
-        with pytest.raises(ResourceError, match="cannot write") as told:
+        with pytest.raises(ResourceError, match="cannot write") as report:
             gather_answers(
                 requests,
                 folder / ANSWERS,
@@ -119,7 +119,7 @@ def test_an_answer_that_the_disk_does_not_hold_is_told_and_those_before_are_whol
             )
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert told.value.hint
+    assert report.value.hint
     whole = read_conversations(folder / ANSWERS)
     assert 0 < len(whole) < 40
     assert {one.tokens for one in whole.values()} == {(1, 2, 3, *range(20))}

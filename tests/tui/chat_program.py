@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from doubles.chat_screen import Stage
+from doubles.chat_screen import ChatHarness
 from doubles.scripted_client import Script
 
 from eaglelocal.cli.main import report_failure
@@ -18,7 +18,7 @@ from eaglelocal.tui.chat.chat_app import ChatApp, run_chat
 WORDS = tuple(f"word{number}\n\n" if number % 5 == 0 else f"word{number} " for number in range(2000))
 
 if __name__ == "__main__":
-    stage = Stage(Path(sys.argv[1]), scripts=(Script(WORDS, delay_s=0.001),), saves=True)
+    stage = ChatHarness(Path(sys.argv[1]), scripts=(Script(WORDS, delay_s=0.001),), saves=True)
     if sys.argv[2:] == ["broken"]:
         ChatApp.action_run_command = lambda self, line: 1 // 0  # type: ignore[assignment,method-assign,return-value]
     try:

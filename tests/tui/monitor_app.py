@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from doubles.scenes import MACHINE, FedWatch
+from doubles.monitor_states import MACHINE, ManualWatch
 
 from eaglelocal.client.server_reading import ServerReading
 from eaglelocal.tui.display_options import DisplayOptions
@@ -14,11 +14,11 @@ from eaglelocal.tui.monitor.monitor_app import Monitor
 
 def monitor(
     display_options: DisplayOptions | None = None, *, owns_server: bool = False, log: LogTail | None = None
-) -> tuple[Monitor, FedWatch]:
-    made: list[FedWatch] = []
+) -> tuple[Monitor, ManualWatch]:
+    made: list[ManualWatch] = []
 
-    def open_watch(on_reading: Callable[[ServerReading], None]) -> FedWatch:
-        made.append(FedWatch(on_reading))
+    def open_watch(on_reading: Callable[[ServerReading], None]) -> ManualWatch:
+        made.append(ManualWatch(on_reading))
         return made[0]
 
     app = Monitor(

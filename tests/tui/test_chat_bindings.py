@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from doubles.chat_screen import Spectator, Stage, play
+from doubles.chat_screen import ChatHarness, ChatObserver, play
 from doubles.scripted_client import Script, says
 from textual.binding import Binding
 from textual.widgets import Input, OptionList, TextArea
@@ -31,9 +31,9 @@ def saved(folder: Path, name: str, *turns: Turn) -> None:
 
 
 def test_a_question_of_several_lines(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
+    stage = ChatHarness(tmp_path)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.type("first\nsecond")
         await person.pilot.press("shift+enter")
         await person.type("third")
@@ -49,9 +49,9 @@ def test_a_question_of_several_lines(tmp_path: Path) -> None:
 
 
 def test_a_line_that_arrives_at_once_is_sent_in_order(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
+    stage = ChatHarness(tmp_path)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         for key in ("o", "n", "e", "enter", "t", "w", "o", "enter"):
             person.app.simulate_key(key)
         await person.sees("first answer", "another one")
@@ -61,24 +61,24 @@ def test_a_line_that_arrives_at_once_is_sent_in_order(tmp_path: Path) -> None:
 
 
 def test_keys_that_move_act_in_order_too(tmp_path: Path) -> None:
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         for key in ("a", "space", "b", "ctrl+left", "x", "home", "y", "ctrl+c", "c", "ctrl+w", "d"):
             person.app.simulate_key(key)
         await person.until(lambda: person.app.prompt.text == "d", "what was typed last")
         await person.pilot.press("e", "ctrl+left", "ctrl+k", "f")
         assert person.app.prompt.text == "f"
 
-    play(Stage(tmp_path), scenario)
+    play(ChatHarness(tmp_path), scenario)
 
 
 @pytest.mark.parametrize("keys", [("shift+enter",), ("alt+enter",), ("ctrl+j",), ("\\", "enter")])
 def test_ways_to_begin_a_new_line(tmp_path: Path, keys: tuple[str, ...]) -> None:
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.type("ab")
         await person.pilot.press("left", *keys)
         assert person.app.prompt.text == "a\nb"
 
-    play(Stage(tmp_path), scenario)
+    play(ChatHarness(tmp_path), scenario)
 
 
 def test_alt_enter_as_terminals_send_it() -> None:
@@ -90,9 +90,9 @@ def test_alt_enter_as_terminals_send_it() -> None:
 
 def test_code_with_quotes_is_sent_as_it_is(tmp_path: Path) -> None:
     code = '"""What it does."""\n\ndef f():\n    """And how."""'
-    stage = Stage(tmp_path)
+    stage = ChatHarness(tmp_path)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         person.app.prompt.replace_text(code)
         await person.pilot.press("enter")
         await person.sees("first answer")
@@ -102,29 +102,29 @@ def test_code_with_quotes_is_sent_as_it_is(tmp_path: Path) -> None:
 
 
 def test_what_was_typed_is_taken_back(tmp_path: Path) -> None:
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.type("a b")
         await person.pilot.press("ctrl+z")  # where there is no shell to go back to, it does nothing
         await person.pilot.press("ctrl+w", "ctrl+underscore")
         assert person.app.prompt.text == "a b"
 
-    play(Stage(tmp_path), scenario)
+    play(ChatHarness(tmp_path), scenario)
 
 
 def test_history_of_questions(tmp_path: Path) -> None:
-    async def first(person: Spectator) -> None:
+    async def first(person: ChatObserver) -> None:
         await person.ask("one")
         await person.ask("/spec")
         await person.idle()
 
-    async def second(person: Spectator) -> None:
+    async def second(person: ChatObserver) -> None:
         await person.type("typed")
         for key, shown in (("up", "/spec"), ("up", "one"), ("up", "one"), ("down", "/spec"), ("down", "typed")):
             await person.pilot.press(key)
             assert person.app.prompt.text == shown
 
-    play(Stage(tmp_path), first)
-    play(Stage(tmp_path), second)
+    play(ChatHarness(tmp_path), first)
+    play(ChatHarness(tmp_path), second)
     assert (tmp_path / "questions.jsonl").stat().st_mode & 0o077 == 0
 
 
@@ -132,13 +132,13 @@ def test_earlier_questions_are_found_by_their_words(tmp_path: Path) -> None:
     history = QuestionHistory(tmp_path / "questions.jsonl")
     for question in ("What is an owl?", "What is an eagle?", "an OWL flies", "last"):
         history.add(question)
-    stage = Stage(tmp_path)
+    stage = ChatHarness(tmp_path)
 
-    async def looks(person: Spectator, *keys: str) -> str:
+    async def looks(person: ChatObserver, *keys: str) -> str:
         await person.pilot.press(*keys)
         return person.app.prompt.text
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.type("typed")
         await person.pilot.press("ctrl+r")
         assert person.app.prompt.text == "typed"
@@ -164,16 +164,16 @@ def test_earlier_questions_are_found_by_their_words(tmp_path: Path) -> None:
     play(stage, scenario)
 
 
-def pasted(person: Spectator, text: str) -> str:
+def pasted(person: ChatObserver, text: str) -> str:
     person.app.prompt._paste(text)
     return person.app.prompt.text
 
 
 def test_a_long_paste_is_folded_and_sent_whole(tmp_path: Path) -> None:
     log = "\n".join(f"line {number}" for number in range(312))
-    stage = Stage(tmp_path)
+    stage = ChatHarness(tmp_path)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.type("look ")
         assert pasted(person, log) == "look [pasted 312 lines]"
         await person.type(" again ")
@@ -204,9 +204,9 @@ def shouting(folder: Path) -> str:
 def test_a_folded_paste_is_undone_edited_and_copied_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VISUAL", shouting(tmp_path))
     long = "x" * 1001
-    stage = lent(Stage(tmp_path), monkeypatch)
+    stage = lent(ChatHarness(tmp_path), monkeypatch)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.type("a")
         assert pasted(person, long) == "a[pasted 1001 characters]"
         person.app.prompt.select_all()
@@ -224,17 +224,17 @@ def test_a_folded_paste_is_undone_edited_and_copied_whole(tmp_path: Path, monkey
 
 
 def test_tab_completes_a_command(tmp_path: Path) -> None:
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.type("/sy")
         await person.pilot.press("tab")
         assert person.app.prompt.text == "/system "
         assert person.app.focused is person.app.prompt
 
-    play(Stage(tmp_path), scenario)
+    play(ChatHarness(tmp_path), scenario)
 
 
-def test_commands_are_told_while_they_are_typed(tmp_path: Path) -> None:
-    async def scenario(person: Spectator) -> None:
+def test_commands_are_reported_while_they_are_typed(tmp_path: Path) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.type("/")
         await person.sees("/help /stats /spec")
         await person.type("s")
@@ -251,25 +251,25 @@ def test_commands_are_told_while_they_are_typed(tmp_path: Path) -> None:
         await person.pilot.press("tab")
         assert person.app.prompt.text == "/ex"  # export and exit
 
-    play(Stage(tmp_path), scenario)
+    play(ChatHarness(tmp_path), scenario)
 
 
 def test_pasted_lines_are_one_question(tmp_path: Path) -> None:
     from textual import events
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         person.app.prompt.post_message(events.Paste("first\r\nsecond\rthird"))
         await person.until(lambda: person.app.prompt.text == "first\nsecond\nthird", "the pasted text")
 
-    play(Stage(tmp_path), scenario)
+    play(ChatHarness(tmp_path), scenario)
 
 
 def test_keys_that_show_and_hide(tmp_path: Path) -> None:
     thoughtful = Turn("who?", "eagles", reasoning="who flies high")
     saved(tmp_path, "eagles", thoughtful)
-    stage = Stage(tmp_path)
+    stage = ChatHarness(tmp_path)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.pilot.press("f1")
         await person.sees("ctrl+g")
         await person.pilot.press("f2")
@@ -290,9 +290,9 @@ def test_keys_that_show_and_hide(tmp_path: Path) -> None:
 
 
 def test_drafted_text_is_marked_on_request(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
+    stage = ChatHarness(tmp_path)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ask("one")
         await person.sees("the first answer")
         assert marked(person) == ""
@@ -304,18 +304,18 @@ def test_drafted_text_is_marked_on_request(tmp_path: Path) -> None:
     play(stage, scenario)
 
 
-def marked(person: Spectator) -> str:
+def marked(person: ChatObserver) -> str:
     transcript = person.app.transcript
     strips = [transcript.render_line(y) for y in range(transcript.size.height)]
     return "".join(s.text for strip in strips for s in strip if s.style and s.style.underline)
 
 
 def test_retry_new_and_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(tmp_path)
+    stage = ChatHarness(tmp_path)
     desktop: list[str] = []
     monkeypatch.setattr("eaglelocal.tui.terminal.clipboard.copy_text", desktop.append)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.pilot.press("f8")
         await person.sees("there is no answer yet")
         await person.ask("one")
@@ -338,9 +338,9 @@ def test_retry_new_and_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_the_mouse_marks_is_copied(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
+    stage = ChatHarness(tmp_path)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ask("one")
         await person.sees("the first answer")
         row = next(number for number, text in enumerate(person.text.splitlines()) if "the first answer" in text)
@@ -355,10 +355,10 @@ def test_what_the_mouse_marks_is_copied(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("times", "copied"), [(2, "größer,"), (3, "🎉🎉 日本 größer, weiß")])
-def test_clicks_mark_a_word_or_a_line_also_behind_wide_characters(tmp_path: Path, times: int, copied: str) -> None:
-    stage = Stage(tmp_path, scripts=(says("🎉🎉 日本 größer, weiß\n\nmore"),))
+def test_clicks_mark_a_word_or_a_line_also_after_wide_characters(tmp_path: Path, times: int, copied: str) -> None:
+    stage = ChatHarness(tmp_path, scripts=(says("🎉🎉 日本 größer, weiß\n\nmore"),))
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ask("one")
         await person.sees("more")
         row = next(number for number, text in enumerate(person.text.splitlines()) if "größer" in text)
@@ -371,9 +371,9 @@ def test_clicks_mark_a_word_or_a_line_also_behind_wide_characters(tmp_path: Path
 
 def test_the_other_copy_key_copies_and_pages_are_turned(tmp_path: Path) -> None:
     lines = "\n\n".join(f"line{number}" for number in range(60))
-    stage = Stage(tmp_path, scripts=(says(lines),))
+    stage = ChatHarness(tmp_path, scripts=(says(lines),))
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ask("one")
         await person.sees("line59")
         for key, shown in (("ctrl+home", "target   scripted model"), ("pagedown", "line12"), ("ctrl+end", "line59")):
@@ -389,9 +389,9 @@ def test_the_other_copy_key_copies_and_pages_are_turned(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_stops_then_discards_then_leaves(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, scripts=(Script(("half",), hangs=True),))
+    stage = ChatHarness(tmp_path, scripts=(Script(("half",), hangs=True),))
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ask("one")
         await person.sees("half")
         await person.type("typed")
@@ -410,24 +410,24 @@ def test_ctrl_c_stops_then_discards_then_leaves(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keys", [("ctrl+q",), ("ctrl+d",), ("slash", "e", "x", "i", "t", "enter")])
 def test_ways_to_leave(tmp_path: Path, keys: tuple[str, ...]) -> None:
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.pilot.press(*keys)
         await person.until(lambda: person.app._exit, "the end")
 
-    assert play(Stage(tmp_path), scenario) in (0, None)
+    assert play(ChatHarness(tmp_path), scenario) in (0, None)
 
 
 def test_ctrl_d_deletes_where_something_is_typed(tmp_path: Path) -> None:
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.type("ab")
         await person.pilot.press("home", "ctrl+d")
         assert person.app.prompt.text == "b"
         assert not person.app._exit
 
-    play(Stage(tmp_path), scenario)
+    play(ChatHarness(tmp_path), scenario)
 
 
-def lent(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
+def lent(stage: ChatHarness, monkeypatch: pytest.MonkeyPatch) -> ChatHarness:
     """There is no terminal to lend in these tests."""
     monkeypatch.setattr(stage.app, "suspend", nullcontext)
     return stage
@@ -435,9 +435,9 @@ def lent(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 def test_the_editor_gets_the_question_and_gives_it_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VISUAL", shouting(tmp_path))
-    stage = lent(Stage(tmp_path), monkeypatch)
+    stage = lent(ChatHarness(tmp_path), monkeypatch)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.type("shout")
         await person.pilot.press("ctrl+g")
         await person.until(lambda: person.app.prompt.text == "SHOUT", "the edited text")
@@ -447,9 +447,9 @@ def test_the_editor_gets_the_question_and_gives_it_back(tmp_path: Path, monkeypa
 
 def test_an_editor_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VISUAL", "no-such-editor")
-    stage = lent(Stage(tmp_path), monkeypatch)
+    stage = lent(ChatHarness(tmp_path), monkeypatch)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.type("keep")
         await person.pilot.press("ctrl+g")
         await person.sees("error: editor not found: 'no-such-editor'")
@@ -463,15 +463,15 @@ def test_conversations_are_opened_renamed_deleted_exported(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     for name in ("one", "two", "three"):
         saved(tmp_path, name, Turn(f"{name}?", "answer"))
-    stage, folder = Stage(tmp_path), tmp_path / "conversations"
+    stage, folder = ChatHarness(tmp_path), tmp_path / "conversations"
 
-    async def choose(person: Spectator, name: str) -> None:
+    async def choose(person: ChatObserver, name: str) -> None:
         await person.pilot.press("ctrl+o")
         await person.until(lambda: isinstance(person.app.screen, ConversationsDialog), "the dialog")
         person.app.screen.query_one(OptionList).highlighted = conversation_file.list_names(folder).index(name)
         await person.pilot.pause()
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await choose(person, "two")
         await person.pilot.press("enter")
         await person.sees("❯ two?")
@@ -501,9 +501,9 @@ def test_conversations_are_opened_renamed_deleted_exported(tmp_path: Path, monke
 
 
 def test_settings_go_into_the_next_question(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
+    stage = ChatHarness(tmp_path)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.pilot.press("f4")
         await person.until(lambda: isinstance(person.app.screen, SettingsDialog), "the dialog")
         person.app.screen.query_one("#system", TextArea).text = "be brief"
@@ -527,20 +527,20 @@ def test_settings_go_into_the_next_question(tmp_path: Path) -> None:
 
 
 def test_what_a_command_has_set_stands_in_the_settings(tmp_path: Path) -> None:
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ask("/set top_k 17")
         await person.idle()
         await person.pilot.press("f4")
         await person.until(lambda: isinstance(person.app.screen, SettingsDialog), "the dialog")
         assert person.app.screen.query_one("#top_k", Input).value == "17"
 
-    play(Stage(tmp_path), scenario)
+    play(ChatHarness(tmp_path), scenario)
 
 
 def test_another_model_and_draft_length(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
+    stage = ChatHarness(tmp_path)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.pilot.press("f5")
         await person.until(lambda: isinstance(person.app.screen, ModelDialog), "the dialog")
         dialog = person.app.screen
@@ -561,11 +561,11 @@ def test_another_model_and_draft_length(tmp_path: Path) -> None:
 
 # ---- keys of one's own, and what is told of keys
 def test_keys_can_be_given_to_other_actions(tmp_path: Path) -> None:
-    stage = Stage(
+    stage = ChatHarness(
         tmp_path, display_options=DisplayOptions(keys=(("panel", "ctrl+b"), ("send", "ctrl+s"), ("newline", "enter")))
     )
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.pilot.press("ctrl+b")
         await person.sees("gain over plain")
         await person.pilot.press("f2")
@@ -579,20 +579,20 @@ def test_keys_can_be_given_to_other_actions(tmp_path: Path) -> None:
 
 
 def test_the_palette_has_everything_by_name(tmp_path: Path) -> None:
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.pilot.press("ctrl+p")
         await person.type("mark")
         await person.sees("Mark drafted")
         await person.pilot.press("down", "enter")
         await person.sees("drafted and accepted text is marked")
 
-    play(Stage(tmp_path), scenario)
+    play(ChatHarness(tmp_path), scenario)
 
 
-def test_every_key_is_told_by_help() -> None:
+def test_every_key_is_listed_by_help() -> None:
     bindings = [binding for binding in (*ChatApp.BINDINGS, *PromptInput.BINDINGS) if isinstance(binding, Binding)]
-    told = {key.strip().replace("page ", "page") for keys in CHAT_KEYS for key in keys.split(",")}
-    told |= {
+    mentioned = {key.strip().replace("page ", "page") for keys in CHAT_KEYS for key in keys.split(",")}
+    mentioned |= {
         key
         for purpose in CHAT_KEYS.values()
         for key in ("alt+enter", "shift+enter", "ctrl+j", "ctrl+end")
@@ -600,7 +600,7 @@ def test_every_key_is_told_by_help() -> None:
     }
     bound = {key for binding in bindings for key in binding.key.split(",")} - {"super+c", "ctrl+home", "f1"}
     keys = {key.replace("underscore", "_") for key in bound}
-    assert keys <= told, keys - told
+    assert keys <= mentioned, keys - mentioned
 
 
 def test_every_action_can_be_bound_by_its_name() -> None:
@@ -619,14 +619,14 @@ def test_every_action_can_be_bound_by_its_name() -> None:
 def test_ascii_draws_with_ascii_alone(tmp_path: Path) -> None:
     from eaglelocal.tui.glyphs import ASCII
 
-    stage = Stage(
+    stage = ChatHarness(
         tmp_path,
         display_options=DisplayOptions(glyphs=ASCII),
         size=(120, 40),
         scripts=(says("- one\n- two\n\n> three"),),
     )
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ask("one")
         await person.sees("* one", "| three", "41.2 tok/s")
         assert [char for char in person.text if not char.isascii()] == []

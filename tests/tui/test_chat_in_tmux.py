@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from doubles import tmux
-from doubles.patience import wait_until
+from doubles.timeouts import wait_until
 
 ROOT = Path(__file__).parents[2]
 CHAT = [sys.executable, "-m", "eaglelocal", "chat", "--url", "none", "--temperature", "0", "--target", "demo"]
@@ -69,7 +69,7 @@ def test_ctrl_z_gives_the_shell_back_and_fg_the_whole_screen(
     terminal.press("C-q")
 
 
-def test_to_be_told_to_go_on_changes_nothing(terminal: tmux.TmuxScreen, environ: dict[str, str]) -> None:
+def test_to_be_asked_to_continue_changes_nothing(terminal: tmux.TmuxScreen, environ: dict[str, str]) -> None:
     """Each SIGCONT began to read the keys in one thread more."""
     terminal.start(CHAT, environ)
     terminal.sees("context", "ready")
@@ -83,14 +83,14 @@ def test_to_be_told_to_go_on_changes_nothing(terminal: tmux.TmuxScreen, environ:
     assert chat.num_threads() <= num_threads
 
 
-@pytest.mark.parametrize("told", ["", "a question"])
-def test_a_closed_terminal_ends_it(tmp_path: Path, environ: dict[str, str], told: str) -> None:
+@pytest.mark.parametrize("expected", ["", "a question"])
+def test_a_closed_terminal_ends_it(tmp_path: Path, environ: dict[str, str], expected: str) -> None:
     with tmux.TmuxScreen(tmp_path) as terminal:
         terminal.start(CHAT, environ)
         terminal.sees("context", "ready")
         ours = processes(environ)
-        if told:
-            terminal.type(told)
+        if expected:
+            terminal.type(expected)
             terminal.press("Enter")
     assert ours
     assert psutil.wait_procs(ours, timeout=30)[1] == []

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from doubles.chat_screen import Spectator, Stage, play
-from doubles.pictures import write_picture
+from doubles.chat_screen import ChatHarness, ChatObserver, play
+from doubles.image_files import write_image
 from doubles.scripted_client import Script, says
 from textual import events
 
@@ -18,9 +18,9 @@ from eaglelocal.errors import EngineError
 
 
 def test_a_question_is_answered_with_its_figures(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
+    stage = ChatHarness(tmp_path)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.sees("scripted model", "scripted head")
         await person.ask("why?")
         await person.sees("❯ why?", "the first answer", "41.2 tok/s", "1/2 drafted accepted")
@@ -33,9 +33,9 @@ def test_a_question_is_answered_with_its_figures(tmp_path: Path) -> None:
 
 
 def test_what_is_typed_and_sent_while_the_model_loads_is_kept(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, is_held=True)
+    stage = ChatHarness(tmp_path, is_held=True)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.sees("62 %", "loading the scripted model")
         await person.ask("first")
         await person.sees("1 waiting")
@@ -49,9 +49,9 @@ def test_what_is_typed_and_sent_while_the_model_loads_is_kept(tmp_path: Path) ->
 
 
 def test_what_waits_is_in_sight(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, is_held=True)
+    stage = ChatHarness(tmp_path, is_held=True)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ask("[first]\nquestion")
         await person.ask("second")
         await person.sees("waiting: [first] question; second")
@@ -66,9 +66,9 @@ def test_what_waits_is_in_sight(tmp_path: Path) -> None:
 
 
 def test_esc_takes_back_what_waits(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, is_held=True)
+    stage = ChatHarness(tmp_path, is_held=True)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ask("first")
         await person.ask("second")
         await person.sees("2 waiting, esc takes back")
@@ -82,9 +82,9 @@ def test_esc_takes_back_what_waits(tmp_path: Path) -> None:
 
 
 def test_esc_stops_an_answer_and_the_next_question_works(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, scripts=(Script(("half", " an"), hangs=True), says("whole")))
+    stage = ChatHarness(tmp_path, scripts=(Script(("half", " an"), hangs=True), says("whole")))
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ask("one")
         await person.sees("half an", "answering, esc stops")
         await person.pilot.press("escape")
@@ -97,9 +97,9 @@ def test_esc_stops_an_answer_and_the_next_question_works(tmp_path: Path) -> None
 
 def test_a_failure_stands_in_the_transcript_with_its_hint(tmp_path: Path) -> None:
     dies = Script(("bro", "ken"), fails=EngineError("the engine process ended with signal 9", hint="ask again"))
-    stage = Stage(tmp_path, scripts=(dies, says("well")))
+    stage = ChatHarness(tmp_path, scripts=(dies, says("well")))
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ask("one")
         await person.sees("broken", "error: the engine process ended with signal 9", "hint: ask again")
         stage.client.state = "restarting"
@@ -114,9 +114,9 @@ def test_a_failure_stands_in_the_transcript_with_its_hint(tmp_path: Path) -> Non
 
 
 def test_the_engine_is_looked_at_after_every_answer_however_short(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
+    stage = ChatHarness(tmp_path)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         for number in (1, 2):
             await person.until(lambda: bool(stage.client.looked_at), "a first look")
             await person.ask("one")
@@ -125,10 +125,10 @@ def test_the_engine_is_looked_at_after_every_answer_however_short(tmp_path: Path
     play(stage, scenario)
 
 
-def test_a_joined_server_that_goes_and_comes_back_is_told_of(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
+def test_a_joined_server_that_goes_and_comes_back_is_reported(tmp_path: Path) -> None:
+    stage = ChatHarness(tmp_path)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         stage.client.state = "disconnected"
         await person.sees("the server no longer answers", "the server does not answer")
         stage.client.state = "ready"
@@ -140,9 +140,9 @@ def test_a_joined_server_that_goes_and_comes_back_is_told_of(tmp_path: Path) -> 
 
 
 def test_a_model_that_cannot_be_loaded_leaves_a_screen_that_loads_another(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, is_broken=True)
+    stage = ChatHarness(tmp_path, is_broken=True)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.sees("error: no file missing.gguf", "hint: eaglelocal chat --target demo")
         await person.ask("hello")
         await person.sees("error: no model is loaded")
@@ -176,9 +176,9 @@ def test_a_model_that_cannot_be_loaded_leaves_a_screen_that_loads_another(tmp_pa
     ],
 )
 def test_commands_do_what_they_do_in_line_mode(tmp_path: Path, line: str, expected: str) -> None:
-    stage = Stage(tmp_path, size=(100, 62))
+    stage = ChatHarness(tmp_path, size=(100, 62))
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ask(line)
         await person.sees(expected)
 
@@ -186,9 +186,9 @@ def test_commands_do_what_they_do_in_line_mode(tmp_path: Path, line: str, expect
 
 
 def test_a_draft_is_part_of_the_choice(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
+    stage = ChatHarness(tmp_path)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ask("/draft ngram")
         await person.idle()
         await person.ask("/model other")
@@ -200,9 +200,9 @@ def test_a_draft_is_part_of_the_choice(tmp_path: Path) -> None:
 
 
 def test_conversations_are_kept_by_themselves(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, saves=True)
+    stage = ChatHarness(tmp_path, saves=True)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ask("why is that?")
         await person.sees("first answer", "why is that")
         await person.ask("and?")
@@ -222,9 +222,9 @@ def saved(folder: Path, name: str, *turns: Turn) -> None:
 
 def test_a_saved_conversation_goes_on(tmp_path: Path) -> None:
     saved(tmp_path, "eagles", Turn("who?", "**eagles**", reasoning="who flies"))
-    stage = Stage(tmp_path)
+    stage = ChatHarness(tmp_path)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ask("/load eagles")
         await person.sees("❯ who?", "▸ thought, 2 words", " eagles")
         await person.ask("and?")
@@ -236,9 +236,9 @@ def test_a_saved_conversation_goes_on(tmp_path: Path) -> None:
 
 def test_the_oldest_turns_are_left_out_and_that_is_said(tmp_path: Path) -> None:
     saved(tmp_path, "long", *(Turn("word " * 60, "word " * 60) for _ in range(4)))
-    stage = Stage(tmp_path, n_ctx=300)
+    stage = ChatHarness(tmp_path, n_ctx=300)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ask("/load long")
         await person.ask("next")
         await person.sees("no longer sent", "the first answer")
@@ -247,9 +247,9 @@ def test_the_oldest_turns_are_left_out_and_that_is_said(tmp_path: Path) -> None:
 
 
 def test_an_edited_question_takes_the_place_of_the_last(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
+    stage = ChatHarness(tmp_path)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ask("whi")
         await person.sees("first answer", "41.2 tok/s")
         await person.idle()
@@ -264,9 +264,9 @@ def test_an_edited_question_takes_the_place_of_the_last(tmp_path: Path) -> None:
 
 
 def test_a_question_is_not_edited_while_the_next_one_is_answered(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, scripts=(says("first answer"), Script(("half",), hangs=True), says("whole")))
+    stage = ChatHarness(tmp_path, scripts=(says("first answer"), Script(("half",), hangs=True), says("whole")))
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ask("one")
         await person.sees("41.2 tok/s")
         await person.idle()
@@ -285,9 +285,9 @@ def test_a_question_is_not_edited_while_the_next_one_is_answered(tmp_path: Path)
 
 def test_an_edit_does_not_reach_another_conversation(tmp_path: Path) -> None:
     saved(tmp_path, "eagles", Turn("who?", "**eagles**"))
-    stage = Stage(tmp_path)
+    stage = ChatHarness(tmp_path)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ask("whi")
         await person.sees("41.2 tok/s")
         await person.idle()
@@ -307,9 +307,9 @@ def test_an_edit_does_not_reach_another_conversation(tmp_path: Path) -> None:
 
 def test_the_tail_is_followed_unless_somebody_reads_above(tmp_path: Path) -> None:
     words = tuple(f"word{number}\n\n" for number in range(40))
-    stage = Stage(tmp_path, scripts=(Script(words, hangs=True), says("end")))
+    stage = ChatHarness(tmp_path, scripts=(Script(words, hangs=True), says("end")))
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ask("one")
         await person.sees("word39")
         await person.pilot.press("pageup", "pageup")
@@ -327,9 +327,9 @@ def test_the_tail_is_followed_unless_somebody_reads_above(tmp_path: Path) -> Non
 
 def test_what_is_in_view_stays_however_much_was_looked_at(tmp_path: Path) -> None:
     saved(tmp_path, "long", Turn("q", "\n\n".join(f"paragraph {number}" for number in range(200))))
-    stage = Stage(tmp_path)
+    stage = ChatHarness(tmp_path)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ask("/load long")
         await person.sees("paragraph 199")
         transcript = person.app.transcript
@@ -341,10 +341,10 @@ def test_what_is_in_view_stays_however_much_was_looked_at(tmp_path: Path) -> Non
     play(stage, scenario)
 
 
-def test_what_is_said_beside_an_answer_stands_above_what_grows(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, scripts=(Script(("half", " an answer"), hangs=True), says("whole")))
+def test_what_is_said_next_to_an_answer_stands_above_what_grows(tmp_path: Path) -> None:
+    stage = ChatHarness(tmp_path, scripts=(Script(("half", " an answer"), hangs=True), says("whole")))
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ask("one")
         await person.sees("half an answer")
         stage.client.state = "restarting"
@@ -358,16 +358,16 @@ def test_what_is_said_beside_an_answer_stands_above_what_grows(tmp_path: Path) -
     play(stage, scenario)
 
 
-def shown(person: Spectator) -> list[str]:
+def shown(person: ChatObserver) -> list[str]:
     """The transcript, without its scrollbar."""
     return [text[:79].rstrip() for text in person.text.splitlines()[1:19]]
 
 
 def test_resizing_during_a_stream_shows_the_same_words(tmp_path: Path) -> None:
     words = tuple(f"word{number} " for number in range(300))
-    stage = Stage(tmp_path, scripts=(Script(words, delay_s=0.005),), size=(120, 40))
+    stage = ChatHarness(tmp_path, scripts=(Script(words, delay_s=0.005),), size=(120, 40))
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ask("one")
         for size in ((80, 24), (200, 60), (40, 12), (100, 30)):
             await person.pilot.resize_terminal(*size)
@@ -380,10 +380,10 @@ def test_resizing_during_a_stream_shows_the_same_words(tmp_path: Path) -> None:
     play(stage, scenario)
 
 
-def test_the_panel_stands_beside_or_below_and_can_be_sent_away(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, size=(120, 40))
+def test_the_panel_stands_next_to_or_below_and_can_be_sent_away(tmp_path: Path) -> None:
+    stage = ChatHarness(tmp_path, size=(120, 40))
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         panel, transcript = person.app.panel, person.app.transcript
         assert panel.region.y == transcript.region.y
         await person.sees("gain over plain")
@@ -399,9 +399,9 @@ def test_the_panel_stands_beside_or_below_and_can_be_sent_away(tmp_path: Path) -
 
 
 def test_a_resize_under_a_dialog_is_not_lost(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
+    stage = ChatHarness(tmp_path)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         body = person.app.screen_stack[0].query_one("#body")
         assert body.has_class("stacked") and not person.app.panel.display
         await person.pilot.press("f4")
@@ -416,9 +416,9 @@ def test_a_resize_under_a_dialog_is_not_lost(tmp_path: Path) -> None:
 
 
 def test_control_characters_of_a_model_do_not_reach_the_terminal(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, scripts=(Script(("a\x1b[31mb", "\x07c\td")),))
+    stage = ChatHarness(tmp_path, scripts=(Script(("a\x1b[31mb", "\x07c\td")),))
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ask("one")
         await person.sees("a\N{REPLACEMENT CHARACTER}[31mb\N{REPLACEMENT CHARACTER}c")
 
@@ -426,9 +426,9 @@ def test_control_characters_of_a_model_do_not_reach_the_terminal(tmp_path: Path)
 
 
 def test_leaving_ends_the_answer_and_the_engine(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, scripts=(Script(("half",), hangs=True),))
+    stage = ChatHarness(tmp_path, scripts=(Script(("half",), hangs=True),))
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ask("one")
         await person.sees("half")
         await person.pilot.press("ctrl+q")
@@ -439,10 +439,10 @@ def test_leaving_ends_the_answer_and_the_engine(tmp_path: Path) -> None:
 
 
 def test_a_picture_is_attached_and_stands_above_its_question(tmp_path: Path) -> None:
-    write_picture(tmp_path / "cat.png", size=(40, 30))
-    stage = Stage(tmp_path, sees_images=True, size=(120, 40))
+    write_image(tmp_path / "cat.png", size=(40, 30))
+    stage = ChatHarness(tmp_path, sees_images=True, size=(120, 40))
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         person.app.prompt.post_message(events.Paste(f"{tmp_path}/cat.png "))
         await person.sees("with the next question: [image: cat.png, 40x30]", "─ [image: cat.png, 40x30] ")
         assert person.app.prompt.text == ""
@@ -459,10 +459,10 @@ def test_a_picture_is_attached_and_stands_above_its_question(tmp_path: Path) -> 
 
 
 def test_a_picture_that_is_dropped_into_a_text_is_attached_and_the_text_stays(tmp_path: Path) -> None:
-    cat = write_picture(tmp_path / "cat.png")
-    stage = Stage(tmp_path, sees_images=True, size=(120, 40))
+    cat = write_image(tmp_path / "cat.png")
+    stage = ChatHarness(tmp_path, sees_images=True, size=(120, 40))
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ready()
         await person.type("/image ")
         person.app.prompt.post_message(events.Paste(str(cat)))
@@ -479,11 +479,11 @@ def test_a_picture_that_is_dropped_into_a_text_is_attached_and_the_text_stays(tm
 
 
 def test_the_status_tells_that_pictures_are_read_and_that_it_stops(tmp_path: Path) -> None:
-    cat = read_picture(write_picture(tmp_path / "cat.png"))
+    cat = read_picture(write_image(tmp_path / "cat.png"))
     slow = Script(("a", " cat"), delay_s=1.0)
-    stage = Stage(tmp_path, scripts=(slow,), sees_images=True, attached=(cat,))
+    stage = ChatHarness(tmp_path, scripts=(slow,), sees_images=True, attached=(cat,))
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ready()
         await person.ask("what is it")
         await person.sees("reading images, ", "answering, esc stops")
@@ -495,10 +495,10 @@ def test_the_status_tells_that_pictures_are_read_and_that_it_stops(tmp_path: Pat
 
 
 def test_what_was_attached_at_the_start_is_shown_at_once(tmp_path: Path) -> None:
-    cat = read_picture(write_picture(tmp_path / "cat.png"))
-    stage = Stage(tmp_path, sees_images=True, attached=(cat,))
+    cat = read_picture(write_image(tmp_path / "cat.png"))
+    stage = ChatHarness(tmp_path, sees_images=True, attached=(cat,))
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.sees("─ [image: cat.png, 4x3] ")
         await person.ask("/image none")
         await person.no_longer_sees("─ [image: cat.png, 4x3] ")
@@ -510,10 +510,10 @@ def test_what_was_attached_at_the_start_is_shown_at_once(tmp_path: Path) -> None
 
 
 def test_a_path_for_a_model_without_eyes_stays_text_until_it_is_sent(tmp_path: Path) -> None:
-    cat = write_picture(tmp_path / "cat.png")
-    stage = Stage(tmp_path, size=(120, 40))
+    cat = write_image(tmp_path / "cat.png")
+    stage = ChatHarness(tmp_path, size=(120, 40))
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         person.app.prompt.replace_text("see ")
         person.app.prompt.post_message(events.Paste(str(cat)))
         await person.until(lambda: person.app.prompt.text == f"see {cat}", "the path in the text")
@@ -528,12 +528,12 @@ def test_a_path_for_a_model_without_eyes_stays_text_until_it_is_sent(tmp_path: P
 
 
 def test_a_kept_conversation_shows_its_pictures_again(tmp_path: Path) -> None:
-    cat = read_picture(write_picture(tmp_path / "cat.png"))
+    cat = read_picture(write_image(tmp_path / "cat.png"))
     talk = Conversation(turns=[Turn("what is it", "a cat", pictures=(cat,))])
     conversation_file.save(talk, tmp_path / "conversations" / "talk.json", target="m")
-    stage = Stage(tmp_path, sees_images=True)
+    stage = ChatHarness(tmp_path, sees_images=True)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ask("/load talk")
         await person.sees("[image: cat.png, 4x3]", "what is it", "a cat")
         await person.ask("and now")
@@ -544,10 +544,10 @@ def test_a_kept_conversation_shows_its_pictures_again(tmp_path: Path) -> None:
 
 
 def test_tab_completes_the_path_of_a_picture(tmp_path: Path) -> None:
-    write_picture(tmp_path / "catalog.png")
-    stage = Stage(tmp_path)
+    write_image(tmp_path / "catalog.png")
+    stage = ChatHarness(tmp_path)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         person.app.prompt.replace_text(f"/image {tmp_path}/cata")
         await person.pilot.press("tab")
         assert person.app.prompt.text == f"/image {tmp_path}/catalog.png"

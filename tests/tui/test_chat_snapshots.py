@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doubles.chat_screen import Spectator, Stage
+from doubles.chat_screen import ChatHarness, ChatObserver
 from doubles.scripted_client import Script, says
 from textual.pilot import Pilot
 
@@ -76,11 +76,11 @@ async def settled(pilot: Pilot[int]) -> None:
         shown.append(pilot.app.export_screenshot())
 
 
-def compare(snap_compare: SnapCompare, stage: Stage, frame: PanelFrame, scenario: Any) -> None:
+def compare(snap_compare: SnapCompare, stage: ChatHarness, frame: PanelFrame, scenario: Any) -> None:
     stage.app.view.feed = StillFeed(frame)  # type: ignore[assignment]
 
     async def before(pilot: Pilot[int]) -> None:
-        await scenario(Spectator(stage.app, pilot))
+        await scenario(ChatObserver(stage.app, pilot))
         stage.app.view.draw(0.0)
         await settled(pilot)
 
@@ -93,59 +93,59 @@ def compare(snap_compare: SnapCompare, stage: Stage, frame: PanelFrame, scenario
 
 @SIZES
 def test_loading(snap_compare: SnapCompare, tmp_path: Path, size: tuple[int, int]) -> None:
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ask("typed while it loads")
         await person.type("and more")
         await person.sees("62 %", "1 waiting", "and more")
 
-    compare(snap_compare, Stage(tmp_path, size=size, is_held=True), PanelFrame(connection="loading"), scenario)
+    compare(snap_compare, ChatHarness(tmp_path, size=size, is_held=True), PanelFrame(connection="loading"), scenario)
 
 
 @SIZES
 def test_empty(snap_compare: SnapCompare, tmp_path: Path, size: tuple[int, int]) -> None:
-    compare(snap_compare, Stage(tmp_path, size=size), QUIET, Spectator.ready)
+    compare(snap_compare, ChatHarness(tmp_path, size=size), QUIET, ChatObserver.ready)
 
 
 @SIZES
 def test_streaming(snap_compare: SnapCompare, tmp_path: Path, size: tuple[int, int]) -> None:
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ready()
         await person.ask("what is that?")
         await person.sees("Nothing changes but the speed.", "answering")
 
-    stage = Stage(tmp_path, size=size, scripts=(Script(tuple(ANSWER.splitlines(keepends=True)), hangs=True),))
+    stage = ChatHarness(tmp_path, size=size, scripts=(Script(tuple(ANSWER.splitlines(keepends=True)), hangs=True),))
     compare(snap_compare, stage, BUSY, scenario)
 
 
 @SIZES
 def test_off(snap_compare: SnapCompare, tmp_path: Path, size: tuple[int, int]) -> None:
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ready()
         await person.ask("what is that?")
         await person.sees("41.2 tok/s")
         await person.idle()
 
-    compare(snap_compare, Stage(tmp_path, size=size, scripts=(says("plainly said"),)), OFF, scenario)
+    compare(snap_compare, ChatHarness(tmp_path, size=size, scripts=(says("plainly said"),)), OFF, scenario)
 
 
 @SIZES
 def test_failed(snap_compare: SnapCompare, tmp_path: Path, size: tuple[int, int]) -> None:
     fails = Script(("half", " an"), fails=EngineError("the engine process ended with signal 9", hint="ask again"))
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ready()
         await person.ask("what is that?")
         await person.sees("hint: ask again")
         await person.idle()
 
-    compare(snap_compare, Stage(tmp_path, size=size, scripts=(fails,)), QUIET, scenario)
+    compare(snap_compare, ChatHarness(tmp_path, size=size, scripts=(fails,)), QUIET, scenario)
 
 
 @SIZES
 def test_restarting(snap_compare: SnapCompare, tmp_path: Path, size: tuple[int, int]) -> None:
-    stage = Stage(tmp_path, size=size)
+    stage = ChatHarness(tmp_path, size=size)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ready()
         stage.client.state = "restarting"
         await person.sees("is being restarted", "restarting the engine")
@@ -155,9 +155,9 @@ def test_restarting(snap_compare: SnapCompare, tmp_path: Path, size: tuple[int, 
 
 @SIZES
 def test_disconnected(snap_compare: SnapCompare, tmp_path: Path, size: tuple[int, int]) -> None:
-    stage = Stage(tmp_path, size=size)
+    stage = ChatHarness(tmp_path, size=size)
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ready()
         stage.client.state = "disconnected"
         await person.sees("no longer answers", "the server does not answer")
@@ -174,9 +174,9 @@ def test_dialogs(snap_compare: SnapCompare, tmp_path: Path, size: tuple[int, int
         when = datetime.datetime(2026, 1, day, 12, 30).timestamp()
         os.utime(path, (when, when))
 
-    async def scenario(person: Spectator) -> None:
+    async def scenario(person: ChatObserver) -> None:
         await person.ready()
         await person.pilot.press(key)
         await person.sees(shown)
 
-    compare(snap_compare, Stage(tmp_path, size=size), QUIET, scenario)
+    compare(snap_compare, ChatHarness(tmp_path, size=size), QUIET, scenario)

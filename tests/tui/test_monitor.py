@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from doubles.scenes import EMPTY, GONE, RESTARTING, FedWatch, busy, off
+from doubles.monitor_states import EMPTY, GONE, RESTARTING, ManualWatch, busy, off
 from textual.binding import Binding
 from textual.pilot import Pilot
 from textual.widgets import Input
@@ -44,7 +44,7 @@ def text_of(pilot: Pilot[object]) -> str:
     return "\n".join(painted.text for painted in pilot.app.screen_stack[0].query(LinesWidget))
 
 
-async def show(pilot: Pilot[object], watch: FedWatch, reading: ServerReading, word: str) -> None:
+async def show(pilot: Pilot[object], watch: ManualWatch, reading: ServerReading, word: str) -> None:
     watch.on_reading(reading)
     await until(pilot, lambda: word in text_of(pilot), f"{word!r} is shown")
 
@@ -199,7 +199,7 @@ def test_drafting_is_switched(key: str, spec: object) -> None:
 
 
 @pytest.mark.parametrize("key", ["c", "d"])
-def test_a_server_that_cannot_be_told_anything_is_not(key: str) -> None:
+def test_a_server_that_cannot_be_configured_is_not(key: str) -> None:
     async def run() -> None:
         app, watch = monitor()
         row = busy().requests

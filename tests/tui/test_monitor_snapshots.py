@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from doubles.scenes import EMPTY, GONE, RESTARTING, FedWatch, busy, off
+from doubles.monitor_states import EMPTY, GONE, RESTARTING, ManualWatch, busy, off
 from textual.pilot import Pilot
 from tui.monitor_app import monitor
 
@@ -30,7 +30,7 @@ NOW = 5000.0
 Compare = Callable[..., bool]
 
 
-def fed(app: Monitor, watch: FedWatch, readings: list[ServerReading]) -> Callable[[Pilot[object]], object]:
+def fed(app: Monitor, watch: ManualWatch, readings: list[ServerReading]) -> Callable[[Pilot[object]], object]:
     """The readings, as of a moment that is always the same."""
 
     async def run(pilot: Pilot[object]) -> None:

@@ -14,7 +14,7 @@ import termios
 import time
 from pathlib import Path
 
-from doubles.patience import wait_until
+from doubles.timeouts import wait_until
 
 PROGRAM = Path(__file__).with_name("chat_program.py")
 PATIENCE_S = 60.0

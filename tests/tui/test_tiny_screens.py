@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from doubles import tmux
-from doubles.chat_screen import Spectator, Stage, play
+from doubles.chat_screen import ChatHarness, ChatObserver, play
+from doubles.monitor_states import busy
 from doubles.pages_server import llama_pages, serving
-from doubles.scenes import busy
 from doubles.scripted_client import Script
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,7 +73,7 @@ def test_panels_and_tables_fit_any_size(glyphs: object) -> None:
         format_snapshot(scene, max(width, 1), glyphs)  # type: ignore[arg-type]
 
 
-def test_what_a_tiny_terminal_is_told_fits_it() -> None:
+def test_what_a_tiny_terminal_is_sent_fits_it() -> None:
     for width, height in TINY:
         shown = format_too_small(Size(width, height)).split("\x1b[H")[1].split("\r\n")
         assert len(shown) <= height and all(0 < len(row) <= width for row in shown)
@@ -87,9 +87,9 @@ def sizes(seed: int, number: int) -> list[tuple[int, int]]:
 
 def test_the_chat_is_resized_while_it_answers(tmp_path: Path) -> None:
     words = tuple(random.Random(1).choice(MARKDOWN) for _ in range(400))
-    stage = Stage(tmp_path, scripts=(Script(words, delay_s=0.005, thought="hm, so"),))
+    stage = ChatHarness(tmp_path, scripts=(Script(words, delay_s=0.005, thought="hm, so"),))
 
-    async def scenario(spectator: Spectator) -> None:
+    async def scenario(spectator: ChatObserver) -> None:
         pilot = spectator.pilot
         await spectator.ask("go on")
         for number, (width, height) in enumerate(sizes(7, 60)):

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from doubles.patience import wait_until
 from doubles.serve_process import free_port
+from doubles.timeouts import wait_until
 
 from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
 from eaglelocal.client.servers.server_watch import ServerWatch
@@ -66,8 +66,8 @@ def test_it_is_read_through_restarts() -> None:
         seen = subprocess.run(
             [sys.executable, "-m", "eaglelocal", "top", url, "--json"], capture_output=True, text=True, timeout=60
         )
-        told = json.loads(seen.stdout.splitlines()[-1])
-        assert (told["kind"], told["state"], told["server"]["model"]) == ("llama-server", "ready", after.model)
+        report = json.loads(seen.stdout.splitlines()[-1])
+        assert (report["kind"], report["state"], report["server"]["model"]) == ("llama-server", "ready", after.model)
         assert "/" not in after.model
     assert until(watch, DISCONNECTED).kind == "llama-server"
     with llama_server(port):

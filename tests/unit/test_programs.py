@@ -23,12 +23,12 @@ def test_what_is_ignored_here_is_not_inherited() -> None:
     try:
         with interruptible(), Programs() as programs:
             signal.raise_signal(signal.SIGHUP)  # still without effect
-            _, told, _ = output_of(programs.start(["cat", "/proc/self/status"]))
+            _, proc_status, _ = output_of(programs.start(["cat", "/proc/self/status"]))
         after = {number: signal.getsignal(number) for number in before}
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    assert not ignored_by(told.decode()) & (1 << (signal.SIGINT - 1) | 1 << (signal.SIGHUP - 1))
+    assert not ignored_by(proc_status.decode()) & (1 << (signal.SIGINT - 1) | 1 << (signal.SIGHUP - 1))
     assert set(after.values()) == {signal.SIG_IGN}
 
 

@@ -1,4 +1,4 @@
-"""Settings: which source wins, what is refused, and that the person is told where."""
+"""Settings: which source wins, what is refused, and that the error names the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`serve --web`: the real server beside the page of its monitor, in one process."""
+"""`serve --web`: the real server and the page of its monitor, in one process."""
 
 from __future__ import annotations
 

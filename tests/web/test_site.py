@@ -1,4 +1,4 @@
-"""The monitor in a browser: who gets in, what they see, what stays. Real sockets and screens."""
+"""The monitor in a browser: who gets access, what they see, and what remains. Real sockets and screens."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_a_key_makes_no_other_host_welcome() -> None:
     play(scenario, KEYED)
 
 
-def test_doubtful_keys_of_a_page_are_told(tmp_path: Path) -> None:
+def test_doubtful_keys_of_a_page_are_reported(tmp_path: Path) -> None:
     keys, stderr = tmp_path / "keys", io.StringIO()
     keys.write_text("anna: 1234\n")
     keys.chmod(0o644)
@@ -350,7 +350,7 @@ def test_top_web_is_a_page_until_it_is_stopped() -> None:
         assert (program.returncode, out, rest) == (0, b"", b"")
 
 
-def test_a_screen_ends_when_the_program_behind_it_is_killed() -> None:
+def test_a_screen_ends_when_its_program_is_killed() -> None:
     async def look(program: subprocess.Popen[bytes], url: str) -> list[psutil.Process]:
         async with aiohttp.ClientSession() as browser, browser.ws_connect(f"{url}/ws") as websocket:
             await shown(websocket, "vLLM at")

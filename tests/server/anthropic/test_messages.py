@@ -17,20 +17,20 @@ TOOLS: list[Any] = [{"name": "weather", "description": "of a city", "input_schem
 COLD = {"temperature": 0}  # newer clients know no temperature
 
 
-def told(script: str) -> list[Any]:
+def run_script(script: str) -> list[Any]:
     return [{"role": "user", "content": script}]
 
 
 def seen(server: Server, **asked: Any) -> dict[str, Any]:
     """The request as it reached the engine."""
-    given: dict[str, Any] = {"model": "", "max_tokens": 50, "messages": told("show")} | asked
+    given: dict[str, Any] = {"model": "", "max_tokens": 50, "messages": run_script("show")} | asked
     answer = server.anthropic().messages.create(**given)
     found: dict[str, Any] = json.loads(answer.content[0].text)
     return found
 
 
 def test_a_whole_answer(typist: Server) -> None:
-    answer = typist.anthropic().messages.create(model="typist", max_tokens=20, messages=told("Say hello."))
+    answer = typist.anthropic().messages.create(model="typist", max_tokens=20, messages=run_script("Say hello."))
     assert (answer.type, answer.role, answer.model) == ("message", "assistant", "typist")
     assert answer.stop_reason == "max_tokens"
     assert answer.content[0].type == "text"
@@ -39,7 +39,7 @@ def test_a_whole_answer(typist: Server) -> None:
 
 
 def test_figures_do_not_count_the_cache_twice(actor: Server) -> None:
-    answer = actor.anthropic().messages.create(model="", max_tokens=20, messages=told("say Hello."))
+    answer = actor.anthropic().messages.create(model="", max_tokens=20, messages=run_script("say Hello."))
     assert answer.stop_reason == "end_turn"
     assert answer.usage.cache_read_input_tokens == CACHED_TOKENS
     assert answer.usage.input_tokens == len("say Hello.") - CACHED_TOKENS
@@ -47,7 +47,7 @@ def test_figures_do_not_count_the_cache_twice(actor: Server) -> None:
 
 def test_a_stream_tells_the_same_text(typist: Server) -> None:
     asked: dict[str, Any] = {
-        "model": "typist", "max_tokens": 20, "messages": told("Say hello."), "extra_body": COLD
+        "model": "typist", "max_tokens": 20, "messages": run_script("Say hello."), "extra_body": COLD
     }  # fmt: skip
     whole = typist.anthropic().messages.create(**asked)
     with typist.anthropic().messages.stream(**asked) as stream:
@@ -60,7 +60,7 @@ def test_a_stream_tells_the_same_text(typist: Server) -> None:
 def test_thinking_text_and_tools_are_blocks_of_their_own(actor: Server) -> None:
     script = 'think It is far.\nsay Let me see.\ncall weather {"city": "Rome"}\ncall weather {"city": "Oslo"}'
     asked: dict[str, Any] = {
-        "model": "", "max_tokens": 50, "messages": told(script), "tools": TOOLS, "thinking": {"type": "adaptive"}
+        "model": "", "max_tokens": 50, "messages": run_script(script), "tools": TOOLS, "thinking": {"type": "adaptive"}
     }  # fmt: skip
     whole = actor.anthropic().messages.create(**asked)
     with actor.anthropic().messages.stream(**asked) as stream:
@@ -123,10 +123,10 @@ def test_what_is_asked_reaches_the_engine(actor: Server) -> None:
 
 
 @pytest.mark.parametrize("thinking", [None, {"type": "disabled"}])
-def test_thoughts_that_were_not_asked_for_are_neither_wanted_nor_told(actor: Server, thinking: Any) -> None:
+def test_thoughts_that_were_not_asked_for_are_neither_wanted_nor_reported(actor: Server, thinking: Any) -> None:
     asked: dict[str, Any] = {"thinking": thinking} if thinking else {}
     assert dict(seen(actor, **asked)["template_values"]) == {"enable_thinking": "false"}
-    asked |= {"model": "", "max_tokens": 50, "messages": told("think It is far.\nsay Yes.")}
+    asked |= {"model": "", "max_tokens": 50, "messages": run_script("think It is far.\nsay Yes.")}
     whole = actor.anthropic().messages.create(**asked)
     with actor.anthropic().messages.stream(**asked) as stream:
         final = stream.get_final_message()
@@ -141,10 +141,10 @@ def test_thoughts_that_are_asked_for_are_wanted(actor: Server, kind: str) -> Non
     assert dict(seen(actor, thinking=given)["template_values"]) == {"enable_thinking": "true"}
 
 
-def test_thoughts_may_be_thought_and_not_told(actor: Server) -> None:
+def test_thoughts_may_be_thought_and_not_reported(actor: Server) -> None:
     thinking: Any = {"type": "adaptive", "display": "omitted"}
     assert dict(seen(actor, thinking=thinking)["template_values"]) == {"enable_thinking": "true"}
-    asked: dict[str, Any] = {"model": "", "max_tokens": 50, "messages": told("think Hm.\nsay Yes.")}
+    asked: dict[str, Any] = {"model": "", "max_tokens": 50, "messages": run_script("think Hm.\nsay Yes.")}
     answer = actor.anthropic().messages.create(thinking=thinking, **asked)
     assert [block.type for block in answer.content] == ["text"]
 
@@ -165,17 +165,17 @@ def test_an_output_format_binds_the_answer(actor: Server) -> None:
     older: Any = {"output_format": config["format"]}
     assert seen(actor, extra_body=older)["constraint"] == request["constraint"]
     answer = actor.anthropic().messages.parse(
-        model="", max_tokens=50, messages=told('say {"city": "Rome"}'), output_format=Place
+        model="", max_tokens=50, messages=run_script('say {"city": "Rome"}'), output_format=Place
     )
     assert answer.parsed_output == Place(city="Rome")
 
 
 @pytest.mark.parametrize("is_error", [True, False])
-def test_a_tool_s_failure_is_told_as_one(actor: Server, is_error: bool) -> None:
+def test_a_tool_s_failure_is_reported_as_one(actor: Server, is_error: bool) -> None:
     used: Any = [{"type": "tool_use", "id": "a", "name": "weather", "input": {}}]
     result: Any = {"type": "tool_result", "tool_use_id": "a", "content": "no such city", "is_error": is_error}
     messages: list[Any] = [
-        *told("Rome?"),
+        *run_script("Rome?"),
         {"role": "assistant", "content": used},
         {"role": "user", "content": [result, {"type": "text", "text": "show"}]},
     ]
@@ -193,10 +193,10 @@ WORDS: Any = {
 
 def with_result(content: list[Any]) -> list[Any]:
     return [
-        *told("Look."),
+        *run_script("Look."),
         {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "weather", "input": {}}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": content}]},
-        *told("show"),
+        *run_script("show"),
     ]
 
 
@@ -230,7 +230,7 @@ def test_names_of_mcp_tools_and_long_ids_are_taken(actor: Server) -> None:
 
 
 def test_strict_tools_and_answers_that_go_on_reach_the_engine(actor: Server) -> None:
-    messages: list[Any] = [*told("show"), {"role": "assistant", "content": "The answer is ("}]
+    messages: list[Any] = [*run_script("show"), {"role": "assistant", "content": "The answer is ("}]
     request = seen(actor, messages=messages, tools=[{**TOOLS[0], "strict": True}])
     assert request["tools"][0]["is_strict"] is True
     assert request["continues_last"] is True
@@ -239,20 +239,20 @@ def test_strict_tools_and_answers_that_go_on_reach_the_engine(actor: Server) -> 
 
 # ---- counting
 def test_tokens_are_counted_as_they_are_prompted(typist: Server) -> None:
-    asked: dict[str, Any] = {"model": "typist", "messages": told("Say hello."), "system": "Be brief."}
+    asked: dict[str, Any] = {"model": "typist", "messages": run_script("Say hello."), "system": "Be brief."}
     counted = typist.anthropic().messages.count_tokens(**asked)
     usage = typist.anthropic().messages.create(max_tokens=1, **asked).usage
     assert counted.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
     more = typist.anthropic().messages.count_tokens(tools=TOOLS, **asked).input_tokens
     assert more > counted.input_tokens
-    long = typist.anthropic().messages.count_tokens(model="typist", messages=told("x" * 5000))
+    long = typist.anthropic().messages.count_tokens(model="typist", messages=run_script("x" * 5000))
     assert long.input_tokens > 5000  # what does not fit can be counted
     typist.wait_until_idle()
 
 
 def test_counting_is_no_answer(actor: Server) -> None:
     before = (actor.serving.num_answered, len(actor.serving.recent), actor.serving.metrics.text())
-    assert actor.anthropic().messages.count_tokens(model="", messages=told("show")).input_tokens == 4
+    assert actor.anthropic().messages.count_tokens(model="", messages=run_script("show")).input_tokens == 4
     actor.wait_until_idle()
     assert (actor.serving.num_answered, len(actor.serving.recent)) == before[:2]
     assert whole_answers(actor.serving.metrics.text()) == whole_answers(before[2])
@@ -264,7 +264,7 @@ def whole_answers(metrics: bytes) -> list[str]:
 
 def test_counting_refuses_what_asking_would(actor: Server) -> None:
     wrong: Any = [{"role": "user", "content": [{"type": "image"}]}]
-    for messages, status in ((wrong, 400), (told("show"), 404)):
+    for messages, status in ((wrong, 400), (run_script("show"), 404)):
         with pytest.raises(anthropic.APIStatusError) as caught:
             actor.anthropic().messages.count_tokens(model="" if status == 400 else "claude", messages=messages)
         assert caught.value.status_code == status
@@ -274,7 +274,7 @@ def test_counting_refuses_what_asking_would(actor: Server) -> None:
 
 def test_a_prompt_that_is_too_long_is_said_in_its_words(typist: Server) -> None:
     with pytest.raises(anthropic.BadRequestError) as caught:
-        typist.anthropic().messages.create(model="typist", max_tokens=5, messages=told("x" * 5000))
+        typist.anthropic().messages.create(model="typist", max_tokens=5, messages=run_script("x" * 5000))
     body: Any = caught.value.body
     assert body["error"]["message"].startswith("prompt is too long")
 
@@ -307,22 +307,22 @@ def test_what_is_new_in_every_request_does_not_begin_the_prompt(
 def test_it_is_not_counted_either(typist: Server) -> None:
     count = typist.anthropic().messages.count_tokens
     blocks: list[Any] = [{"type": "text", "text": text} for text in (BILLED.format("0a1b2"), "Be brief.")]
-    asked: dict[str, Any] = {"model": "", "messages": told("Say hello.")}
+    asked: dict[str, Any] = {"model": "", "messages": run_script("Say hello.")}
     assert count(system=blocks, **asked) == count(system=blocks[1:], **asked)
 
 
 def test_there_may_be_more_tools_than_openai_allows(actor: Server) -> None:
     tools = [{**TOOLS[0], "name": f"tool_{i}"} for i in range(MAX_TRANSLATED_TOOLS + 1)]
     assert len(seen(actor, tools=tools[1:])["tools"]) == MAX_TRANSLATED_TOOLS == 1024
-    assert actor.anthropic().messages.count_tokens(model="", messages=told("show"), tools=tools[1:]).input_tokens
+    assert actor.anthropic().messages.count_tokens(model="", messages=run_script("show"), tools=tools[1:]).input_tokens
     with pytest.raises(anthropic.BadRequestError, match="tools"):
         seen(actor, tools=tools)
 
 
 def test_stop_sequences_end_the_answer(typist: Server) -> None:
     ask = typist.anthropic().messages.create
-    text = ask(model="", max_tokens=30, messages=told("Hi."), extra_body=COLD).content[0].text  # type: ignore[union-attr]
-    short = ask(model="", max_tokens=30, messages=told("Hi."), extra_body=COLD, stop_sequences=[text[9:12]])
+    text = ask(model="", max_tokens=30, messages=run_script("Hi."), extra_body=COLD).content[0].text  # type: ignore[union-attr]
+    short = ask(model="", max_tokens=30, messages=run_script("Hi."), extra_body=COLD, stop_sequences=[text[9:12]])
     assert short.content[0].text == text[: text.index(text[9:12])]  # type: ignore[union-attr]
 
 
@@ -341,7 +341,7 @@ def test_stop_sequences_end_the_answer(typist: Server) -> None:
     ],
 )
 def test_errors_have_its_shape(actor: Server, asked: dict[str, Any], message: str) -> None:
-    given: dict[str, Any] = {"model": "", "max_tokens": 50, "messages": told("say x")} | asked
+    given: dict[str, Any] = {"model": "", "max_tokens": 50, "messages": run_script("say x")} | asked
     with pytest.raises(anthropic.BadRequestError, match=message) as caught:
         actor.anthropic().messages.create(**given)
     body: Any = caught.value.body
@@ -350,7 +350,7 @@ def test_errors_have_its_shape(actor: Server, asked: dict[str, Any], message: st
 
 def test_unknown_models_have_its_shape(actor: Server) -> None:
     with pytest.raises(anthropic.NotFoundError) as caught:
-        actor.anthropic().messages.create(model="claude", max_tokens=5, messages=told("say x"))
+        actor.anthropic().messages.create(model="claude", max_tokens=5, messages=run_script("say x"))
     body: Any = caught.value.body
     assert body["error"]["type"] == "not_found_error"
 
@@ -359,7 +359,7 @@ def test_a_failure_in_the_stream_is_an_event(actor: Server) -> None:
     with (
         pytest.raises(anthropic.APIStatusError, match="no room"),
         actor.anthropic().messages.stream(
-            model="", max_tokens=50, messages=told("say so far\nsleep 0.2\nfail full")
+            model="", max_tokens=50, messages=run_script("say so far\nsleep 0.2\nfail full")
         ) as stream,
     ):
         list(stream)

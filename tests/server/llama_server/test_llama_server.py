@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 from doubles.directed_server_engine import CACHED_TOKENS, plan
-from doubles.patience import wait_until
 from doubles.running_server import Server, directed, served
+from doubles.timeouts import wait_until
 
 from eaglelocal.server.access import Access, ApiKeys
 
@@ -50,10 +50,10 @@ def seen(server: Server, **more: object) -> dict[str, Any]:
 # ---- answers
 @pytest.mark.parametrize("path", ["/completion", "/completions"])
 def test_an_answer_tells_what_llama_server_tells(actor: Server, path: str) -> None:
-    told = actor.http.post(path, json={"prompt": "say It is\nlength", "n_predict": 9, "temperature": 0}).json()
-    settings, timings = told.pop("generation_settings"), told.pop("timings")
-    assert told.pop("speculation")["accepted_tokens"] == 5
-    assert told == {
+    reply = actor.http.post(path, json={"prompt": "say It is\nlength", "n_predict": 9, "temperature": 0}).json()
+    settings, timings = reply.pop("generation_settings"), reply.pop("timings")
+    assert reply.pop("speculation")["accepted_tokens"] == 5
+    assert reply == {
         "index": 0, "content": "It is", "tokens": [], "id_slot": -1, "stop": True, "model": "actor",
         "tokens_predicted": 2, "tokens_evaluated": 16, "prompt": "say It is\nlength", "has_new_line": False,
         "truncated": False, "stop_type": "limit", "stopping_word": "", "tokens_cached": 17,
@@ -74,7 +74,7 @@ def test_a_stream_ends_with_the_whole_and_no_word_of_openais(actor: Server) -> N
     assert last["generation_settings"]["stream"] is True and last["timings"]["predicted_n"] == 3
 
 
-def test_tokens_are_told_to_who_wants_them(actor: Server) -> None:
+def test_tokens_are_sent_on_request(actor: Server) -> None:
     assert complete(actor, "say a b", return_tokens=True).json()["tokens"] == [1, 2]
 
 
@@ -89,7 +89,7 @@ def test_log_probabilities_are_llama_cpps(actor: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "reply"),
     [
         (["content", "timings/cache_n", "no", "no/more", "content/more"], {"content": "a", "timings/cache_n": 3}),
         ([""], {}),
@@ -97,10 +97,10 @@ def test_log_probabilities_are_llama_cpps(actor: Server) -> None:
         (["generation_settings/n_ctx", "truncated"], {"generation_settings/n_ctx": 4096, "truncated": False}),
     ],
 )  # fmt: skip
-def test_only_what_was_asked_for_is_told(actor: Server, fields: list[str], told: object) -> None:
-    assert complete(actor, "say a", response_fields=fields).json() == told
+def test_only_what_was_asked_for_is_reported(actor: Server, fields: list[str], reply: object) -> None:
+    assert complete(actor, "say a", response_fields=fields).json() == reply
     assert events_of(complete(actor, "say a", response_fields=fields, stream=True))[-1] == (
-        told if "content" not in fields else {"content": "", "timings/cache_n": 3}
+        reply if "content" not in fields else {"content": "", "timings/cache_n": 3}
     )
 
 
@@ -117,8 +117,8 @@ def test_only_what_was_asked_for_is_told(actor: Server, fields: list[str], told:
     ],
 )
 def test_prompts_come_in_many_shapes(actor: Server, prompt: object, mixed: list[object]) -> None:
-    told = complete(actor, prompt).json()
-    answers = told if len(mixed) > 1 else [told]
+    reply = complete(actor, prompt).json()
+    answers = reply if len(mixed) > 1 else [reply]
     assert [json.loads(answer["content"])["mixed"]["parts"] for answer in answers] == mixed
     assert [answer["index"] for answer in answers] == list(range(len(mixed)))
 
@@ -131,22 +131,22 @@ def test_several_answers_are_a_list_and_a_stream_of_each(actor: Server) -> None:
 
 def test_the_real_engine_goes_on_as_it_does_for_openais_clients(typist: Server) -> None:
     asked: dict[str, Any] = {"prompt": "Once upon", "temperature": 0, "stop": ["\n"], "max_tokens": 9}
-    told = typist.http.post("/completion", json=asked).json()
+    reply = typist.http.post("/completion", json=asked).json()
     whole = typist.http.post("/v1/completions", json=asked).json()
-    assert told["content"] == whole["choices"][0]["text"]
-    assert (told["prompt"], told["tokens_evaluated"]) == ("Once upon", 9)
-    again = typist.http.post("/completion", json=asked | {"stop": [told["content"][3]], "return_tokens": True}).json()
-    assert (again["stop_type"], again["stopping_word"]) == ("word", told["content"][3])
-    assert again["content"] == told["content"][: told["content"].index(told["content"][3])]
+    assert reply["content"] == whole["choices"][0]["text"]
+    assert (reply["prompt"], reply["tokens_evaluated"]) == ("Once upon", 9)
+    again = typist.http.post("/completion", json=asked | {"stop": [reply["content"][3]], "return_tokens": True}).json()
+    assert (again["stop_type"], again["stopping_word"]) == ("word", reply["content"][3])
+    assert again["content"] == reply["content"][: reply["content"].index(reply["content"][3])]
 
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_prompt_is_read_in_advance(typist: Server, stream: bool) -> None:
     prompt = f"In advance {stream} " * 3
     answer = complete(typist, prompt, n_predict=0, stream=stream)
-    told = events_of(answer)[-1] if stream else answer.json()
-    assert (told["content"], told["tokens_predicted"], told["stop_type"]) == ("", 0, "limit")
-    assert told["tokens_cached"] == told["tokens_evaluated"] == len(prompt)
+    reply = events_of(answer)[-1] if stream else answer.json()
+    assert (reply["content"], reply["tokens_predicted"], reply["stop_type"]) == ("", 0, "limit")
+    assert reply["tokens_cached"] == reply["tokens_evaluated"] == len(prompt)
     assert complete(typist, prompt, n_predict=1).json()["timings"]["prompt_n"] <= 3
     for path, asked in (("/v1/completions", {"prompt": "a"}), ("/v1/chat/completions", {"messages": said("a")})):
         usage = typist.http.post(path, json={**asked, "n_predict": 0}).json()["usage"]
@@ -158,11 +158,11 @@ def said(text: str) -> list[dict[str, str]]:
 
 
 def test_an_answer_that_filled_the_context_is_truncated(typist: Server) -> None:
-    told = complete(typist, "x" * 490, n_predict=-1, ignore_eos=True).json()
-    assert (told["truncated"], told["stop_type"], told["tokens_evaluated"] + told["tokens_predicted"]) == (
+    reply = complete(typist, "x" * 490, n_predict=-1, ignore_eos=True).json()
+    assert (reply["truncated"], reply["stop_type"], reply["tokens_evaluated"] + reply["tokens_predicted"]) == (
         *(True, "limit"), 512,
     )  # fmt: skip
-    assert told["has_new_line"] is ("\n" in told["content"])
+    assert reply["has_new_line"] is ("\n" in reply["content"])
 
 
 # ---- questions
@@ -266,9 +266,9 @@ def test_what_an_editor_sends_reaches_the_engine(actor: Server) -> None:
     snippets = [{"text": "import b\n", "time": 3, "filename": "a.py"}, {"text": "y"}]
     gap = {"input_prefix": "show", "input_suffix": ")\n", "input_extra": snippets, "prompt": "  return"}
     fields = ["content", "timings/prompt_n", "truncated", "tokens_cached"]
-    told = actor.http.post("/infill", json={**gap, **VIM, "n_predict": 128, "response_fields": fields}).json()
-    assert list(told) == fields
-    request = json.loads(told["content"])
+    reply = actor.http.post("/infill", json={**gap, **VIM, "n_predict": 128, "response_fields": fields}).json()
+    assert list(reply) == fields
+    request = json.loads(reply["content"])
     assert request["infill"] == {
         "before": ["show"], "behind": [")\n"], "snippets": [["a.py", "import b\n"], ["tmp", "y"]], "begun": "  return",
     }  # fmt: skip
@@ -336,10 +336,10 @@ def test_bodies_are_json_whatever_they_say(actor: Server) -> None:
 
 
 def test_a_conversation_as_the_model_reads_it(typist: Server) -> None:
-    told = typist.http.post("/apply-template", json={"messages": said("Hello")}).json()["prompt"]
-    assert "Hello" in told and told.endswith("assistant\n")
+    reply = typist.http.post("/apply-template", json={"messages": said("Hello")}).json()["prompt"]
+    assert "Hello" in reply and reply.endswith("assistant\n")
     asked = {"temperature": 0, "n_predict": 9, "ignore_eos": True}
-    alone = complete(typist, told, **asked).json()
+    alone = complete(typist, reply, **asked).json()
     chat = typist.http.post("/v1/chat/completions", json={"messages": said("Hello"), **asked}).json()
     assert alone["content"].startswith(chat["choices"][0]["message"]["content"])
     assert alone["tokens_evaluated"] == chat["usage"]["prompt_tokens"]
@@ -347,11 +347,11 @@ def test_a_conversation_as_the_model_reads_it(typist: Server) -> None:
 
 # ---- the server's state
 def test_the_properties_of_what_is_served(actor: Server) -> None:
-    told = actor.http.get("/props").json()
-    assert (told["total_slots"], told["model_alias"], told["is_sleeping"]) == (4, "actor", False)
-    assert told["default_generation_settings"]["n_ctx"] == 4096
-    assert told["default_generation_settings"]["params"]["temperature"] == 0.7
-    assert told["modalities"] == {"vision": False, "audio": False, "video": False}
+    reply = actor.http.get("/props").json()
+    assert (reply["total_slots"], reply["model_alias"], reply["is_sleeping"]) == (4, "actor", False)
+    assert reply["default_generation_settings"]["n_ctx"] == 4096
+    assert reply["default_generation_settings"]["params"]["temperature"] == 0.7
+    assert reply["modalities"] == {"vision": False, "audio": False, "video": False}
     assert "template" not in actor.snapshot()["model"]  # which is told twice a second
 
 
@@ -360,16 +360,16 @@ def test_a_model_that_sleeps_is_known_and_one_that_was_never_loaded_is_not() -> 
         assert (server.http.get("/props").status_code, server.http.get("/slots").status_code) == (503, 503)
         assert complete(server, "say a").json()["content"] == "a"
         wait_until(lambda: server.serving.models.current is None, "it is unloaded")
-        told = server.http.get("/props").json()
-        assert (told["is_sleeping"], told["total_slots"]) == (True, 4)
+        reply = server.http.get("/props").json()
+        assert (reply["is_sleeping"], reply["total_slots"]) == (True, 4)
 
 
-def test_a_path_is_told_to_nobody() -> None:
+def test_a_path_is_reported_to_nobody() -> None:
     setup = directed("actor")
     with served(replace(setup, plans={"/home/anna/x.gguf": plan("actor")})) as server:
         assert server.http.get("/props").json()["model_path"] == "x.gguf"
-        told = [complete(server, "say a", model=name).json()["model"] for name in ("x", "x.gguf", "/home/anna/x.gguf")]
-        assert told == ["x.gguf"] * 3
+        reply = [complete(server, "say a", model=name).json()["model"] for name in ("x", "x.gguf", "/home/anna/x.gguf")]
+        assert reply == ["x.gguf"] * 3
         assert server.http.get("/v1/models").json()["data"][0]["id"] == "x.gguf"
 
 
@@ -407,9 +407,9 @@ def test_slots_tell_how_many_are_busy_and_nothing_else(actor: Server) -> None:
     with actor.http.stream("POST", "/completion", json={"prompt": "forever", "stream": True}) as answer:
         lines = answer.iter_lines()
         next(lines)
-        told = actor.http.get("/slots").json()
-        assert told[0] == {"id": 0, "n_ctx": 4096, "speculative": False, "is_processing": True}
-        assert [slot["is_processing"] for slot in told] == [True, False, False, False]
+        reply = actor.http.get("/slots").json()
+        assert reply[0] == {"id": 0, "n_ctx": 4096, "speculative": False, "is_processing": True}
+        assert [slot["is_processing"] for slot in reply] == [True, False, False, False]
         assert actor.http.get("/slots?fail_on_no_slot=1").status_code == 200
     actor.wait_until_idle()
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from doubles.patience import wait_until
 from doubles.running_server import Server, directed, served
+from doubles.timeouts import wait_until
 
 from eaglelocal.server.access import THIS_MACHINE, Access, ApiKeys
 from eaglelocal.worker.supervisor import RestartPolicy
@@ -51,12 +51,12 @@ def running_id(server: Server, headers: dict[str, str] | None = None) -> str:
     return str(rows()[0]["id"])
 
 
-def test_a_request_is_cancelled_and_its_caller_told(actor: Server) -> None:
+def test_a_request_is_cancelled_and_its_caller_notified(actor: Server) -> None:
     answers: list[httpx.Response] = []
     thread = asked_aside(actor, answers)
     wanted = running_id(actor)
-    told = actor.http.post(f"/v1/requests/{wanted}/cancel")
-    assert (told.status_code, told.json()) == (200, {"id": wanted, "cancelled": True})
+    reply = actor.http.post(f"/v1/requests/{wanted}/cancel")
+    assert (reply.status_code, reply.json()) == (200, {"id": wanted, "cancelled": True})
     thread.join(10)
     assert answers[0].status_code == 403  # clients ask again after a 5xx
     assert answers[0].json()["error"]["code"] == "cancelled"
@@ -75,8 +75,8 @@ def test_a_stream_that_is_cancelled_ends_with_an_error(actor: Server) -> None:
 
 
 def test_what_does_not_run_cannot_be_cancelled(actor: Server) -> None:
-    told = actor.http.post("/v1/requests/no-such/cancel")
-    assert (told.status_code, told.json()["error"]["code"]) == (404, "request_not_found")
+    reply = actor.http.post("/v1/requests/no-such/cancel")
+    assert (reply.status_code, reply.json()["error"]["code"]) == (404, "request_not_found")
 
 
 def test_who_may_cancel_whose(shared: Server) -> None:
@@ -98,8 +98,8 @@ def test_who_may_cancel_whose(shared: Server) -> None:
 @pytest.mark.parametrize("spec", ["off", "auto", "pid", 3])
 def test_drafting_is_switched(actor: Server, spec: str | int) -> None:
     try:
-        told = actor.http.post("/v1/speculation", json={"spec": spec})
-        assert (told.status_code, told.json()) == (200, {"spec": str(spec)})
+        reply = actor.http.post("/v1/speculation", json={"spec": spec})
+        assert (reply.status_code, reply.json()) == (200, {"spec": str(spec)})
         wait_until(lambda: actor.snapshot()["engine"]["spec"] == str(spec), "the engine has heard it")
     finally:
         actor.http.post("/v1/speculation", json={"spec": "auto"})
@@ -115,8 +115,8 @@ def test_only_the_operator_switches_for_everybody(shared: Server) -> None:
         return shared.http.post("/v1/speculation", json={"spec": "off"}, headers=bearer(key)).status_code
 
     assert [switch(key) for key in (ANNA, BEN, OWN)] == [403, 403, 200]
-    told = {key: shared.http.get("/v1/snapshot", headers=bearer(key)).json()["is_operator"] for key in (ANNA, OWN)}
-    assert told == {ANNA: False, OWN: True}
+    reply = {key: shared.http.get("/v1/snapshot", headers=bearer(key)).json()["is_operator"] for key in (ANNA, OWN)}
+    assert reply == {ANNA: False, OWN: True}
 
 
 def test_the_only_key_that_was_given_out_is_an_operators() -> None:

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 from doubles.directed_server_engine import STATS
-from doubles.patience import wait_until
 from doubles.running_server import Server, directed, served
 from doubles.scripted_client import ScriptedClient, says
+from doubles.timeouts import wait_until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -70,14 +70,14 @@ def test_names_are_those_that_dashboards_know(actor: Server) -> None:
 
 def test_values_are_the_engines(actor: Server) -> None:
     actor.ask("say x")
-    told = read(actor)
-    assert told["eaglelocal:spec_decode_num_drafts_total"] == STATS.drafts
-    assert told['eaglelocal:spec_decode_num_accepted_tokens_per_pos_total{"position": "2"}'] == 1
-    assert told["eaglelocal:kv_cache_usage_perc"] == 0.25
-    assert told["eaglelocal:draft_length"] == 4
-    assert told['eaglelocal:speculation_state{"state": "on"}'] == 1
-    assert told["eaglelocal:predicted_speedup"] == 1.5
-    assert told["eaglelocal:swapped_bytes"] == 3 * 2**20
+    reply = read(actor)
+    assert reply["eaglelocal:spec_decode_num_drafts_total"] == STATS.drafts
+    assert reply['eaglelocal:spec_decode_num_accepted_tokens_per_pos_total{"position": "2"}'] == 1
+    assert reply["eaglelocal:kv_cache_usage_perc"] == 0.25
+    assert reply["eaglelocal:draft_length"] == 4
+    assert reply['eaglelocal:speculation_state{"state": "on"}'] == 1
+    assert reply["eaglelocal:predicted_speedup"] == 1.5
+    assert reply["eaglelocal:swapped_bytes"] == 3 * 2**20
 
 
 def test_answers_are_counted_and_timed(actor: Server) -> None:
@@ -98,12 +98,12 @@ def test_an_answer_without_tokens_still_takes_its_time(actor: Server) -> None:
     assert read(actor)[name] >= before + 0.1
 
 
-def test_what_runs_and_waits_is_told(actor: Server) -> None:
+def test_what_runs_and_waits_is_reported(actor: Server) -> None:
     stream = actor.openai().completions.create(model="", prompt="forever", stream=True)
     wait_until(lambda: read(actor)["eaglelocal:num_requests_running"] == 1, "it runs")
-    told = actor.snapshot()
-    assert (told["running"], told["waiting"], len(told["requests"])) == (1, 0, 1)
-    row = told["requests"][0]
+    reply = actor.snapshot()
+    assert (reply["running"], reply["waiting"], len(reply["requests"])) == (1, 0, 1)
+    row = reply["requests"][0]
     assert (row["state"], row["model"], row["owner"]) == ("running", "actor", "local")
     assert row["completion_tokens"] > 0
     assert row["drafting"] == "on"
@@ -115,24 +115,24 @@ def test_what_runs_and_waits_is_told(actor: Server) -> None:
 
 def test_the_snapshot_has_what_monitors_read(actor: Server) -> None:
     actor.ask("say x")
-    told = actor.snapshot()
-    assert {"time", "uptime_s", "state", "model", "models", "answered", "engine", "restarts", "recent"} <= set(told)
-    assert told["model"]["name"] == "actor"
-    assert told["engine"]["speculation"]["acceptance_length"] == STATS.acceptance_length
-    assert {"steps", "host_s", "native_s", "draft_s", "verify_s", "costs"} <= set(told["engine"])
-    assert set(told["engine"]["costs"]) == {
+    reply = actor.snapshot()
+    assert {"time", "uptime_s", "state", "model", "models", "answered", "engine", "restarts", "recent"} <= set(reply)
+    assert reply["model"]["name"] == "actor"
+    assert reply["engine"]["speculation"]["acceptance_length"] == STATS.acceptance_length
+    assert {"steps", "host_s", "native_s", "draft_s", "verify_s", "costs"} <= set(reply["engine"])
+    assert set(reply["engine"]["costs"]) == {
         *("decodes", "draft_steps", "at_once", "noise", "context", "plain_overhead_s", "drafted_overhead_s"),
     }
-    newest = told["recent"][0]
+    newest = reply["recent"][0]
     assert (newest["state"], newest["completion_tokens"]) == ("stop", 1)
 
 
 def test_events_are_snapshots(actor: Server) -> None:
     with actor.http.stream("GET", "/v1/events") as stream:
         assert stream.headers["content-type"].startswith("text/event-stream")
-        told = [json.loads(line.removeprefix("data: ")) for line in first_two(stream.iter_lines())]
-    assert told[0]["state"] == told[1]["state"] == "ready"
-    assert told[0]["time"] < told[1]["time"]
+        reply = [json.loads(line.removeprefix("data: ")) for line in first_two(stream.iter_lines())]
+    assert reply[0]["state"] == reply[1]["state"] == "ready"
+    assert reply[0]["time"] < reply[1]["time"]
 
 
 def first_two(lines: Iterator[str]) -> Iterator[str]:
@@ -168,13 +168,13 @@ engines = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5), st.integers(0
 
 @settings(max_examples=20)
 @given(engines)
-def test_no_order_of_engines_makes_a_counter_fall(told: list[tuple[int, int, int]]) -> None:
+def test_no_order_of_engines_makes_a_counter_fall(reply: list[tuple[int, int, int]]) -> None:
     """Each reads: which process, how much it has done more since it was last read, how often it was restarted."""
     totals: dict[int, int] = {}
     served_by = 0
     metrics, gauges, last = Metrics(), [gauges_of(0, 0, 0)], dict[str, float]()
     metrics.set_engine_source(lambda: gauges[-1])
-    for pid, more, restarts in told:
+    for pid, more, restarts in reply:
         if pid != served_by and pid in totals:
             continue  # a process that is gone does not come back
         served_by = pid
@@ -193,7 +193,7 @@ def gauges_of(pid: int, count: int, restarts: int) -> MetricGauges:
     return MetricGauges((snapshot,) if pid else (), {"one": restarts}, 0, 0, None)
 
 
-def test_reading_beside_answers_is_safe(actor: Server) -> None:
+def test_prefill_next_to_answers_is_safe(actor: Server) -> None:
     """Metrics are read on other threads than answers are told."""
     with ThreadPoolExecutor(4) as pool:
         reads = [pool.submit(actor.http.get, "/metrics") for _ in range(100)]
@@ -204,9 +204,9 @@ def test_reading_beside_answers_is_safe(actor: Server) -> None:
 def test_counters_begin_with_nothing() -> None:
     metrics = Metrics()
     metrics.set_engine_source(lambda: gauges_of(0, 0, 0))
-    told = samples(metrics.text().decode())
+    reply = samples(metrics.text().decode())
     labelled = "spec_decode_num_accepted_tokens_per_pos_total"
-    assert {told[f"eaglelocal:{name}"] for name in COUNTERS if name != labelled} == {0.0}
+    assert {reply[f"eaglelocal:{name}"] for name in COUNTERS if name != labelled} == {0.0}
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/v1/snapshot", "/health", "/v1/models"])

@@ -42,10 +42,10 @@ def generate(server: Server, prompt: str, **more: object) -> httpx.Response:
 def seen(server: Server, path: str = "/api/chat", **more: object) -> dict[str, Any]:
     """The request as it reached the engine."""
     if path == "/api/chat":
-        told = chat(server, "show", stream=False, **more).json()["message"]["content"]
+        reply = chat(server, "show", stream=False, **more).json()["message"]["content"]
     else:
-        told = generate(server, "show", stream=False, **more).json()["response"]
-    found: dict[str, Any] = json.loads(told)
+        reply = generate(server, "show", stream=False, **more).json()["response"]
+    found: dict[str, Any] = json.loads(reply)
     return found
 
 
@@ -89,13 +89,13 @@ def test_an_answer_that_was_cut_short_says_so(actor: Server) -> None:
     assert chat(actor, "say a\nlength", stream=False).json()["done_reason"] == "length"
 
 
-def test_calls_are_told_whole_with_an_object_each(actor: Server) -> None:
+def test_calls_are_reported_whole_with_an_object_each(actor: Server) -> None:
     script = 'say Wait.\nbegin weather\nargue {"city":\nargue  "Rome"}\ncall weather {"city": "Oslo"}'
     *parts, last = lines_of(chat(actor, script, tools=TOOLS))
     whole = chat(actor, script, tools=TOOLS, stream=False).json()
-    told = [part["message"]["tool_calls"] for part in parts if "tool_calls" in part["message"]]
-    assert told == [whole["message"]["tool_calls"]]
-    assert [(call["function"]["name"], call["function"]["arguments"]) for call in told[0]] == [
+    reply = [part["message"]["tool_calls"] for part in parts if "tool_calls" in part["message"]]
+    assert reply == [whole["message"]["tool_calls"]]
+    assert [(call["function"]["name"], call["function"]["arguments"]) for call in reply[0]] == [
         ("weather", {"city": "Rome"}),
         ("weather", {"city": "Oslo"}),
     ]
@@ -103,24 +103,24 @@ def test_calls_are_told_whole_with_an_object_each(actor: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "reply"),
     [
         ('call weather {"city": "Oslo"}\nbegin weather\nargue {"city": "Ro', ["Oslo"]),
         ('call weather {"city": "Oslo"}\nbegin weather\nargue {"city": "Rome"}', ["Oslo", "Rome"]),
         ("begin weather", []),
     ],
 )
-def test_a_call_within_which_the_answer_was_cut_is_not_told(actor: Server, script: str, told: list[str]) -> None:
+def test_a_call_within_which_the_answer_was_cut_is_not_reported(actor: Server, script: str, reply: list[str]) -> None:
     """Nothing says that it is a part of one: it would be run."""
     *parts, last = lines_of(chat(actor, f"{script}\nlength", tools=TOOLS))
     whole = chat(actor, f"{script}\nlength", tools=TOOLS, stream=False).json()
     streamed = [call for part in parts for call in part["message"].get("tool_calls", [])]
     for calls in (streamed, whole["message"].get("tool_calls", [])):
-        assert [call["function"]["arguments"]["city"] for call in calls] == told
+        assert [call["function"]["arguments"]["city"] for call in calls] == reply
     assert last["done_reason"] == whole["done_reason"] == "length"
 
 
-def test_log_probabilities_are_told_beside_the_text(actor: Server) -> None:
+def test_log_probabilities_are_reported_next_to_the_text(actor: Server) -> None:
     asked: dict[str, Any] = {"logprobs": True, "top_logprobs": 2}
     streamed = [one for part in lines_of(chat(actor, "weigh a b", **asked)) for one in part.get("logprobs", [])]
     whole = chat(actor, "weigh a b", stream=False, **asked).json()["logprobs"]
@@ -186,7 +186,7 @@ def test_thinking_is_wanted_or_not(actor: Server, path: str, think: object, valu
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_thoughts_that_were_not_wanted_are_not_told(actor: Server, stream: bool) -> None:
+def test_thoughts_that_were_not_wanted_are_not_reported(actor: Server, stream: bool) -> None:
     assert "Far" not in chat(actor, "think Far.\nsay x", think=False, stream=stream).text
 
 
@@ -218,8 +218,8 @@ def test_results_find_their_calls_without_ids(actor: Server) -> None:
         {"role": "tool", "content": "e", "tool_name": "nobody"},
         *said("show"),
     ]
-    told = actor.http.post("/api/chat", json={"messages": messages, "tools": TOOLS, "stream": False}).json()
-    request = json.loads(told["message"]["content"])
+    reply = actor.http.post("/api/chat", json={"messages": messages, "tools": TOOLS, "stream": False}).json()
+    request = json.loads(reply["message"]["content"])
     assistant, *results = request["messages"][1:-1]
     ids = {call["name"]: call["id"] for call in assistant["tool_calls"]}
     assert (assistant["reasoning"], len(set(ids.values())), ids["kiel"]) == ("Far.", 4, "x")
@@ -244,8 +244,8 @@ def test_results_are_of_the_latest_calls(actor: Server) -> None:
         {"role": "tool", "content": "d"},
         *said("show"),
     ]
-    told = actor.http.post("/api/chat", json={"messages": messages, "stream": False}).json()
-    results = [one for one in json.loads(told["message"]["content"])["messages"] if one["role"] == "tool"]
+    reply = actor.http.post("/api/chat", json={"messages": messages, "stream": False}).json()
+    results = [one for one in json.loads(reply["message"]["content"])["messages"] if one["role"] == "tool"]
     assert [(one["content"], one["name"], one["tool_call_id"]) for one in results] == [
         *(("a", "rome", "call_0_0"), ("b", "oslo", "call_0_1"), ("c", "bonn", ""), ("d", "rome", "call_4_0")),
     ]
@@ -253,8 +253,8 @@ def test_results_are_of_the_latest_calls(actor: Server) -> None:
 
 def test_a_last_message_of_the_assistant_goes_on(actor: Server) -> None:
     messages = [*said("show"), {"role": "assistant", "content": "The answer is ("}]
-    told = actor.http.post("/api/chat", json={"messages": messages, "stream": False}).json()
-    assert json.loads(told["message"]["content"])["continues_last"] is True
+    reply = actor.http.post("/api/chat", json={"messages": messages, "stream": False}).json()
+    assert json.loads(reply["message"]["content"])["continues_last"] is True
 
 
 def test_a_question_has_a_system_before_it(actor: Server) -> None:
@@ -289,9 +289,9 @@ def test_a_body_is_json_whatever_its_type(actor: Server, kind: str) -> None:
 )
 @pytest.mark.parametrize(("keep_alive", "reason"), [(None, "load"), ("5m", "load"), (-1, "load"), (0, "unload")])
 def test_nothing_asked_loads(actor: Server, path: str, asked: Any, keep_alive: object, reason: str) -> None:
-    told = actor.http.post(path, json={"model": "actor", "keep_alive": keep_alive, **asked}).json()
-    assert (told["model"], told["done"], told["done_reason"]) == ("actor", True, reason)
-    assert (told["message"]["content"] if path == "/api/chat" else told["response"]) == ""
+    reply = actor.http.post(path, json={"model": "actor", "keep_alive": keep_alive, **asked}).json()
+    assert (reply["model"], reply["done"], reply["done_reason"]) == ("actor", True, reason)
+    assert (reply["message"]["content"] if path == "/api/chat" else reply["response"]) == ""
 
 
 def test_a_model_is_loaded_but_none_to_be_given_up() -> None:
@@ -331,23 +331,23 @@ def test_models_are_listed_with_a_tag(several: Server) -> None:
 
 @pytest.mark.parametrize("name", ["one", "one:latest", "llama3", "llama3:latest", ""])
 def test_a_tag_may_be_said_or_not(several: Server, name: str) -> None:
-    told = several.http.post("/api/show", json={"model": name}).json()
-    info = told["model_info"]
+    reply = several.http.post("/api/show", json={"model": name}).json()
+    info = reply["model_info"]
     assert info[f"{info['general.architecture']}.context_length"] == 4096
-    assert told["capabilities"] == ["completion", "tools", "thinking"]
-    assert "tools" in told["template"]
-    assert {"modelfile", "parameters", "template", "details", "modified_at"} <= set(told)
+    assert reply["capabilities"] == ["completion", "tools", "thinking"]
+    assert "tools" in reply["template"]
+    assert {"modelfile", "parameters", "template", "details", "modified_at"} <= set(reply)
     answer = several.http.post("/api/generate", json={"model": name, "prompt": "say x", "stream": False}).json()
     assert (answer["model"], answer["response"]) == (name or "one", "x")
 
 
 def test_what_is_not_loaded_has_no_figures_and_older_clients_are_understood(several: Server) -> None:
-    told = several.http.post("/api/show", json={"name": "two:q4_k_m"}).json()
-    assert told["model_info"]["general.basename"] == "two:q4_k_m"
-    assert not [name for name in told["model_info"] if name.endswith("context_length")]
+    reply = several.http.post("/api/show", json={"name": "two:q4_k_m"}).json()
+    assert reply["model_info"]["general.basename"] == "two:q4_k_m"
+    assert not [name for name in reply["model_info"] if name.endswith("context_length")]
 
 
-def test_the_loaded_model_is_told(several: Server) -> None:
+def test_the_loaded_model_is_reported(several: Server) -> None:
     (running,) = several.http.get("/api/ps").json()["models"]
     assert (running["name"], running["model"], running["context_length"]) == ("one:latest", "one:latest", 4096)
 
@@ -355,8 +355,8 @@ def test_the_loaded_model_is_told(several: Server) -> None:
 def test_an_embedding_model_says_what_it_is(actor: Server) -> None:
     loaded = actor.serving.models.current
     assert loaded is not None
-    told = model_info("bert", replace(loaded.info, embedding_size=64))
-    assert told[f"{told['general.architecture']}.embedding_length"] == 64
+    reply = model_info("bert", replace(loaded.info, embedding_size=64))
+    assert reply[f"{reply['general.architecture']}.embedding_length"] == 64
 
 
 def test_a_loaded_model_tells_its_family_and_no_other_does(several: Server) -> None:
@@ -365,7 +365,7 @@ def test_a_loaded_model_tells_its_family_and_no_other_does(several: Server) -> N
     info = replace(loaded.info, architecture="qwen3")
     assert model_info("one", info)["qwen3.context_length"] == 4096
     known, other = model_details("one", info), model_details("two", None)
-    assert [(told.family, told.families) for told in (known, other)] == [("qwen3", ["qwen3"]), ("", [])]
+    assert [(reply.family, reply.families) for reply in (known, other)] == [("qwen3", ["qwen3"]), ("", [])]
 
 
 @pytest.mark.parametrize("path", ["/", "/api/version", "/api/tags"])

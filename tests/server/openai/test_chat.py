@@ -16,13 +16,13 @@ from openai.types.shared.reasoning_effort import ReasoningEffort
 HELLO: list[Any] = [{"role": "user", "content": "Say hello."}]
 
 
-def told(script: str) -> list[Any]:
+def run_script(script: str) -> list[Any]:
     return [{"role": "user", "content": script}]
 
 
 def seen(server: Server, **asked: Any) -> dict[str, Any]:
     """The request as it reached the engine."""
-    answer = server.openai().chat.completions.create(model="", messages=told("show"), **asked)
+    answer = server.openai().chat.completions.create(model="", messages=run_script("show"), **asked)
     found: dict[str, Any] = json.loads(answer.choices[0].message.content or "")
     return found
 
@@ -113,7 +113,7 @@ def test_a_seed_of_minus_one_is_none(typist: Server) -> None:
     assert len({choice.message.content for answer in answers for choice in answer.choices}) == 4
 
 
-def test_several_streamed_choices_are_told_apart(typist: Server) -> None:
+def test_several_streamed_choices_are_distinguished(typist: Server) -> None:
     texts: dict[int, str] = {}
     stream = typist.openai().chat.completions.create(
         model="typist", messages=HELLO, n=2, seed=7, max_tokens=24, temperature=1, stream=True
@@ -179,7 +179,7 @@ def test_top_k_of_one_is_greedy(typist: Server) -> None:
     assert len(texts) == 1
 
 
-def test_what_was_accepted_of_drafts_is_told(typist: Server) -> None:
+def test_what_was_accepted_of_drafts_is_reported(typist: Server) -> None:
     answer = typist.openai().chat.completions.create(model="typist", messages=HELLO, max_tokens=30, temperature=0)
     assert answer.usage is not None
     details = answer.usage.completion_tokens_details
@@ -211,7 +211,7 @@ def test_a_prompt_is_computed_anew_where_that_is_asked_for(typist: Server) -> No
 
 def test_a_prompt_that_is_too_long_is_the_callers_error(typist: Server) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
-        typist.openai().chat.completions.create(model="typist", messages=told("long " * 200))
+        typist.openai().chat.completions.create(model="typist", messages=run_script("long " * 200))
     assert (caught.value.param, caught.value.code) == ("messages", "context_length_exceeded")
 
 
@@ -456,7 +456,7 @@ def test_calls_as_careless_clients_send_them_reach_the_engine(
     actor: Server, call: dict[str, Any], expected: tuple[str, str]
 ) -> None:
     before: Any = {"role": "assistant", "content": None, "tool_calls": [{"type": "function"} | call]}
-    answer = actor.openai().chat.completions.create(model="", messages=[before, *told("show")])
+    answer = actor.openai().chat.completions.create(model="", messages=[before, *run_script("show")])
     (found,) = json.loads(answer.choices[0].message.content or "")["messages"][0]["tool_calls"]
     assert (found["id"], found["arguments"]) == expected
 
@@ -468,7 +468,7 @@ def test_names_of_tools_may_begin_with_a_servers(actor: Server) -> None:
 
 def test_the_result_of_a_call_with_a_long_id_reaches_the_engine(actor: Server) -> None:
     result: Any = {"role": "tool", "tool_call_id": "a" * 1024, "content": "12"}
-    answer = actor.openai().chat.completions.create(model="", messages=[result, *told("show")])
+    answer = actor.openai().chat.completions.create(model="", messages=[result, *run_script("show")])
     assert json.loads(answer.choices[0].message.content or "")["messages"][0]["tool_call_id"] == "a" * 1024
 
 
@@ -477,7 +477,7 @@ def test_the_result_of_a_call_with_a_long_id_reaches_the_engine(actor: Server) -
     [({}, True), ({"continue_final_message": False}, False), ({"continue_final_message": True}, True)],
 )
 def test_whether_the_last_message_goes_on_reaches_the_engine(actor: Server, asked: Any, continues: bool) -> None:
-    messages: list[Any] = [*told("show"), {"role": "assistant", "content": "The answer is ("}]
+    messages: list[Any] = [*run_script("show"), {"role": "assistant", "content": "The answer is ("}]
     answer = actor.openai().chat.completions.create(model="", messages=messages, extra_body=asked)
     assert json.loads(answer.choices[0].message.content or "")["continues_last"] is continues
 
@@ -489,7 +489,7 @@ TOOLS: list[Any] = [{"type": "function", "function": {"name": "weather", "descri
 def test_calls_of_tools_whole_and_as_a_round_trip(actor: Server) -> None:
     ask = actor.openai().chat.completions.create
     script = 'say Let me see.\ncall weather {"city": "Rome"}\ncall weather {"city": "Oslo"}'
-    answer = ask(model="", messages=told(script), tools=TOOLS)
+    answer = ask(model="", messages=run_script(script), tools=TOOLS)
     choice = answer.choices[0]
     assert (choice.finish_reason, choice.message.content) == ("tool_calls", "Let me see.")
     calls = choice.message.tool_calls or []
@@ -498,20 +498,23 @@ def test_calls_of_tools_whole_and_as_a_round_trip(actor: Server) -> None:
         ("call_1", "function", '{"city": "Oslo"}'),
     ]
     results: list[Any] = [{"role": "tool", "tool_call_id": call.id, "content": "sunny"} for call in calls]
-    more = ask(model="", messages=[*told(script), choice.message, *results, *told("show")], tools=TOOLS)  # type: ignore[list-item]
+    more = ask(model="", messages=[*run_script(script), choice.message, *results, *run_script("show")], tools=TOOLS)  # type: ignore[list-item]
     request = json.loads(more.choices[0].message.content or "")
     assert [call["id"] for call in request["messages"][1]["tool_calls"]] == ["call_0", "call_1"]
     assert [message["tool_call_id"] for message in request["messages"][2:4]] == ["call_0", "call_1"]
 
 
 def test_an_answer_of_calls_alone_has_no_content(actor: Server) -> None:
-    answer = actor.openai().chat.completions.create(model="", messages=told("call weather"), tools=TOOLS)
+    answer = actor.openai().chat.completions.create(model="", messages=run_script("call weather"), tools=TOOLS)
     assert answer.choices[0].message.content is None
 
 
 def test_calls_are_streamed(actor: Server) -> None:
     stream = actor.openai().chat.completions.create(
-        model="", messages=told('say One moment.\ncall weather {"city": "Rome"}\ncall time'), tools=TOOLS, stream=True
+        model="",
+        messages=run_script('say One moment.\ncall weather {"city": "Rome"}\ncall time'),
+        tools=TOOLS,
+        stream=True,
     )
     calls: dict[int, list[str]] = {}
     reasons = []
@@ -527,15 +530,15 @@ def test_calls_are_streamed(actor: Server) -> None:
 
 def test_the_clients_own_stream_helper_gathers_everything(actor: Server) -> None:
     with actor.openai().chat.completions.stream(
-        model="", messages=told('think It is far.\nsay Wait.\ncall weather {"city": "Rome"}')
+        model="", messages=run_script('think It is far.\nsay Wait.\ncall weather {"city": "Rome"}')
     ) as stream:
         final = stream.get_final_completion()
     assert final.choices[0].message.content == "Wait."
     assert (final.choices[0].message.tool_calls or [])[0].function.arguments == '{"city": "Rome"}'
 
 
-def test_reasoning_is_told_apart(actor: Server) -> None:
-    answer = actor.openai().chat.completions.create(model="", messages=told("think Hm, well.\nsay Yes."))
+def test_reasoning_is_distinguished(actor: Server) -> None:
+    answer = actor.openai().chat.completions.create(model="", messages=run_script("think Hm, well.\nsay Yes."))
     message = answer.choices[0].message
     assert (message.content, message.model_extra["reasoning_content"]) == ("Yes.", "Hm, well. ")  # type: ignore[index]
     assert answer.usage is not None
@@ -544,14 +547,16 @@ def test_reasoning_is_told_apart(actor: Server) -> None:
 
 
 def test_reasoning_is_streamed_apart(actor: Server) -> None:
-    stream = actor.openai().chat.completions.create(model="", messages=told("think Hm, well.\nsay Yes."), stream=True)
+    stream = actor.openai().chat.completions.create(
+        model="", messages=run_script("think Hm, well.\nsay Yes."), stream=True
+    )
     deltas = [chunk.choices[0].delta for chunk in stream]
     assert "".join((delta.model_extra or {}).get("reasoning_content", "") for delta in deltas) == "Hm, well. "
     assert "".join(delta.content or "" for delta in deltas) == "Yes."
 
 
 def test_log_probabilities_have_text_and_bytes(actor: Server) -> None:
-    answer = actor.openai().chat.completions.create(model="", messages=told("weigh gut ähm"), logprobs=True)
+    answer = actor.openai().chat.completions.create(model="", messages=run_script("weigh gut ähm"), logprobs=True)
     assert answer.choices[0].logprobs is not None
     entries = answer.choices[0].logprobs.content or []
     assert [entry.token for entry in entries] == ["gut ", "ähm ", "\N{REPLACEMENT CHARACTER}"]
@@ -559,9 +564,9 @@ def test_log_probabilities_have_text_and_bytes(actor: Server) -> None:
     assert entries[0].top_logprobs[1].token == "other"
 
 
-def test_streamed_log_probabilities_are_told_once(actor: Server) -> None:
+def test_streamed_log_probabilities_are_reported_once(actor: Server) -> None:
     stream = actor.openai().chat.completions.create(
-        model="", messages=told("weigh gut ähm"), logprobs=True, stream=True
+        model="", messages=run_script("weigh gut ähm"), logprobs=True, stream=True
     )
     told_of = [chunk.choices[0].logprobs for chunk in stream]
     tokens = [entry.token for one in told_of if one is not None for entry in one.content or []]
@@ -569,7 +574,7 @@ def test_streamed_log_probabilities_are_told_once(actor: Server) -> None:
 
 
 def test_figures_are_those_of_the_engine(actor: Server) -> None:
-    answer = actor.openai().chat.completions.create(model="", messages=told("say one two three"))
+    answer = actor.openai().chat.completions.create(model="", messages=run_script("say one two three"))
     assert answer.usage is not None
     assert answer.usage.prompt_tokens == len("say one two three")
     assert answer.usage.prompt_tokens_details is not None
@@ -596,15 +601,15 @@ def test_the_timings_of_several_choices_are_those_of_all(typist: Server, count: 
     assert accepted > 10 * count
     assert (timings["draft_n"], timings["draft_n_accepted"]) == (accepted + rejected, accepted)
     assert timings["predicted_n"] == answer.usage.completion_tokens == 20 * count
-    told: dict[str, int] = answer.model_extra["speculation"]  # type: ignore[index]
-    assert (told["draft_tokens"], told["accepted_tokens"]) == (accepted + rejected, accepted)
+    run_script: dict[str, int] = answer.model_extra["speculation"]  # type: ignore[index]
+    assert (run_script["draft_tokens"], run_script["accepted_tokens"]) == (accepted + rejected, accepted)
     rate = 19 * count / timings["predicted_ms"] * 1000
     assert timings["predicted_per_second"] == pytest.approx(rate, rel=0.01)
 
 
 def test_unicode_passes_unharmed(actor: Server) -> None:
     text = "grüß-𝔊ott-\u200d-👩‍👩‍👧-\x00-\u2028"
-    answer = actor.openai().chat.completions.create(model="", messages=told(f"say {text}"))
+    answer = actor.openai().chat.completions.create(model="", messages=run_script(f"say {text}"))
     assert answer.choices[0].message.content == text
-    stream = actor.openai().chat.completions.create(model="", messages=told(f"say {text}"), stream=True)
+    stream = actor.openai().chat.completions.create(model="", messages=run_script(f"say {text}"), stream=True)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == text

@@ -20,7 +20,7 @@ def test_a_text_goes_on(typist: Server) -> None:
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (len("Once upon"), 16)
 
 
-def test_what_stands_behind_reaches_the_engine(actor: Server) -> None:
+def test_what_stands_after_reaches_the_engine(actor: Server) -> None:
     request = json.loads(actor.openai().completions.create(model="", prompt="show", suffix="return x").choices[0].text)
     assert (request["text"], request["suffix"]) == ("show", "return x")
     nothing = actor.openai().completions.create(model="", prompt="show", suffix="").choices[0].text
@@ -81,18 +81,18 @@ def test_ignore_eos_and_stop(typist: Server) -> None:
 
 def test_log_probabilities(actor: Server) -> None:
     answer = actor.openai().completions.create(model="", prompt="weigh so ähnlich", logprobs=2)
-    told = answer.choices[0].logprobs
-    assert told is not None
-    assert told.tokens == ["so ", "ähnlich ", "\N{REPLACEMENT CHARACTER}"]
-    assert told.token_logprobs == [-0.25] * 3
-    assert told.text_offset == [0, 3, 11]
-    assert (told.top_logprobs or [])[0] == {"so ": -0.25, "other": -2.5}
+    reply = answer.choices[0].logprobs
+    assert reply is not None
+    assert reply.tokens == ["so ", "ähnlich ", "\N{REPLACEMENT CHARACTER}"]
+    assert reply.token_logprobs == [-0.25] * 3
+    assert reply.text_offset == [0, 3, 11]
+    assert (reply.top_logprobs or [])[0] == {"so ": -0.25, "other": -2.5}
 
 
 def test_offsets_go_on_over_the_chunks_of_a_stream(actor: Server) -> None:
     stream = actor.openai().completions.create(model="", prompt="weigh a b c d e f", logprobs=0, stream=True)
-    told = [choice.logprobs for chunk in stream for choice in chunk.choices if choice.logprobs]
-    assert [offset for one in told for offset in one.text_offset or []] == list(range(0, 14, 2))
+    reply = [choice.logprobs for chunk in stream for choice in chunk.choices if choice.logprobs]
+    assert [offset for one in reply for offset in one.text_offset or []] == list(range(0, 14, 2))
 
 
 def test_the_request_reaches_the_engine(actor: Server) -> None:
@@ -122,8 +122,8 @@ def test_the_timings_of_several_prompts_are_those_of_all(typist: Server) -> None
     details = answer.usage.completion_tokens_details
     assert timings["draft_n_accepted"] == details.accepted_prediction_tokens
     assert timings["predicted_n"] == answer.usage.completion_tokens
-    told: dict[str, int] = answer.model_extra["speculation"]  # type: ignore[index]
-    assert told["accepted_tokens"] == details.accepted_prediction_tokens
+    reply: dict[str, int] = answer.model_extra["speculation"]  # type: ignore[index]
+    assert reply["accepted_tokens"] == details.accepted_prediction_tokens
 
 
 @pytest.mark.parametrize("prompt", ["", [], [[]], [""]])

@@ -51,9 +51,9 @@ def test_any_split_by_images_joins_to_the_same_text_and_places(pieces: list[str 
 @given(PIECES)
 def test_where_an_image_stood_it_is_said_so(pieces: list[str | bytes]) -> None:
     content = join_pieces(pieces)
-    told = describe_message_images(Message("tool", content.text, images=content.images))
-    assert told.content == "".join(piece if isinstance(piece, str) else UNSEEN_IMAGE for piece in pieces)
-    assert told.images == ()
+    reply = describe_message_images(Message("tool", content.text, images=content.images))
+    assert reply.content == "".join(piece if isinstance(piece, str) else UNSEEN_IMAGE for piece in pieces)
+    assert reply.images == ()
 
 
 def lined(text: str, end: str) -> str:

@@ -72,8 +72,8 @@ def test_a_real_embedding_model(encoder: Server) -> None:
 
 @pytest.mark.parametrize("path", ["/api/generate", "/api/chat"])
 def test_an_embedding_model_is_loaded_like_others_and_says_what_it_does(encoder: Server, path: str) -> None:
-    told = encoder.http.post(path, json={"model": "bert"})
-    assert (told.status_code, told.json()["done_reason"]) == (200, "load")
+    reply = encoder.http.post(path, json={"model": "bert"})
+    assert (reply.status_code, reply.json()["done_reason"]) == (200, "load")
     assert encoder.http.post("/api/show", json={"model": "bert"}).json()["capabilities"] == ["embedding"]
 
 

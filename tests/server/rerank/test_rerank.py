@@ -25,7 +25,7 @@ def ranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def told(server: Server, path: str = "/v1/rerank", **body: object) -> object:
+def rerank(server: Server, path: str = "/v1/rerank", **body: object) -> object:
     answer = server.http.post(path, json={"model": "rank", **ASKED, **body})
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -33,7 +33,7 @@ def told(server: Server, path: str = "/v1/rerank", **body: object) -> object:
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank", "/v1/reranking", "/reranking"])
 def test_the_best_come_first(ranker: Server, path: str) -> None:
-    said = told(ranker, path)
+    said = rerank(ranker, path)
     assert isinstance(said, dict)
     scores = {row["index"]: row["relevance_score"] for row in said["results"]}
     assert [row["index"] for row in said["results"]] == sorted(range(4), key=lambda i: (-scores[i], i))
@@ -44,7 +44,7 @@ def test_the_best_come_first(ranker: Server, path: str) -> None:
 
 
 def test_as_many_as_were_asked_for_with_their_texts(ranker: Server) -> None:
-    whole, some = told(ranker), told(ranker, top_n=2, return_documents=True)
+    whole, some = rerank(ranker), rerank(ranker, top_n=2, return_documents=True)
     assert isinstance(whole, dict) and isinstance(some, dict)
     assert [row["index"] for row in some["results"]] == [row["index"] for row in whole["results"]][:2]
     assert [row["document"]["text"] for row in some["results"]] == [
@@ -53,21 +53,21 @@ def test_as_many_as_were_asked_for_with_their_texts(ranker: Server) -> None:
     unsaid = dict.fromkeys(
         ("texts", "top_n", "return_documents", "return_text", "truncate", "truncation_direction", "raw_scores")
     )
-    assert told(ranker, **unsaid) == told(ranker, texts=[], return_text=True) == whole
-    objects = told(ranker, documents=[{"text": text} for text in ASKED["documents"]])
+    assert rerank(ranker, **unsaid) == rerank(ranker, texts=[], return_text=True) == whole
+    objects = rerank(ranker, documents=[{"text": text} for text in ASKED["documents"]])
     assert objects == whole
 
 
 def test_in_the_shape_of_text_embeddings_inference(ranker: Server) -> None:
-    whole = told(ranker)
+    whole = rerank(ranker)
     assert isinstance(whole, dict)
-    rows = told(ranker, "/rerank", documents=None, texts=ASKED["documents"], return_text=True)
+    rows = rerank(ranker, "/rerank", documents=None, texts=ASKED["documents"], return_text=True)
     assert isinstance(rows, list)
     assert [(row["index"], row["score"]) for row in rows] == [
         (row["index"], row["relevance_score"]) for row in whole["results"]
     ]
     assert [row["text"] for row in rows] == [ASKED["documents"][row["index"]] for row in rows]
-    raw = told(ranker, "/rerank", documents=[], texts=ASKED["documents"], raw_scores=True)
+    raw = rerank(ranker, "/rerank", documents=[], texts=ASKED["documents"], raw_scores=True)
     assert isinstance(raw, list)
     assert [row["index"] for row in raw] == [row["index"] for row in rows]
     assert set(raw[0]) == {"index", "score"} and raw[0]["score"] != rows[0]["score"]
@@ -99,16 +99,16 @@ def test_what_is_refused_names_the_parameter(ranker: Server, body: dict[str, obj
 
 
 def test_a_long_document_may_lose_its_end(ranker: Server) -> None:
-    said = told(ranker, documents=["word1 " * 90], truncate=True)
+    said = rerank(ranker, documents=["word1 " * 90], truncate=True)
     assert isinstance(said, dict)
     assert said["usage"]["prompt_tokens"] == 64
 
 
 def test_a_document_may_be_limited_in_tokens(ranker: Server) -> None:
     """As Cohere's clients say it."""
-    limited = told(ranker, "/v2/rerank", documents=["word1 word2 word3 word4", "word2"], max_tokens_per_doc=2)
-    assert limited == told(ranker, "/v2/rerank", documents=["word1 word2", "word2"])
-    assert told(ranker, "/v2/rerank", max_tokens_per_doc=None) == told(ranker, "/v2/rerank")
+    limited = rerank(ranker, "/v2/rerank", documents=["word1 word2 word3 word4", "word2"], max_tokens_per_doc=2)
+    assert limited == rerank(ranker, "/v2/rerank", documents=["word1 word2", "word2"])
+    assert rerank(ranker, "/v2/rerank", max_tokens_per_doc=None) == rerank(ranker, "/v2/rerank")
     fields = ranker.http.get("/openapi.json").json()["components"]["schemas"]["RankingBody"]["properties"]
     assert "loses its end" in fields["max_tokens_per_doc"]["description"]
 

@@ -75,8 +75,8 @@ def test_a_whole_answer(typist: Server) -> None:
 
 
 def test_the_time_is_a_whole_number_as_some_clients_read_no_other(actor: Server) -> None:
-    told = actor.http.post("/v1/responses", json={"input": "say x"}).json()["created_at"]
-    assert isinstance(told, int) and abs(told - time.time()) < 60
+    reply = actor.http.post("/v1/responses", json={"input": "say x"}).json()["created_at"]
+    assert isinstance(reply, int) and abs(reply - time.time()) < 60
 
 
 def test_an_answer_that_is_complete_says_so(actor: Server) -> None:
@@ -176,8 +176,8 @@ def test_what_was_thought_belongs_to_what_was_said_or_called_next(actor: Server)
         thought("Nobody says this."),
         {"role": "user", "content": "show"},
     ]
-    told = seen(actor, input=conversation)["messages"]
-    assert [(message["role"], message["reasoning"], len(message["tool_calls"])) for message in told] == [
+    reply = seen(actor, input=conversation)["messages"]
+    assert [(message["role"], message["reasoning"], len(message["tool_calls"])) for message in reply] == [
         ("user", "", 0),
         ("assistant", "I need it.", 1),
         ("tool", "", 0),
@@ -274,8 +274,10 @@ def test_a_call_names_the_namespace_of_its_function(actor: Server) -> None:
     ask = actor.openai().responses.create
     whole = ask(model="", input=SPOKEN, tools=[*MCP, *TOOLS]).output
     events = list(ask(model="", input=SPOKEN, tools=[*MCP, *TOOLS], stream=True))
-    told = [event.item for event in events if event.type in ("response.output_item.added", "response.output_item.done")]
-    for items in (whole, told[::2], told[1::2]):
+    reply = [
+        event.item for event in events if event.type in ("response.output_item.added", "response.output_item.done")
+    ]
+    for items in (whole, reply[::2], reply[1::2]):
         assert [(item.name, item.namespace) for item in items if item.type == "function_call"] == [
             ("read-file", "mcp__web"),
             ("weather", None),
@@ -340,8 +342,8 @@ def test_instructions_alone_are_answered(actor: Server, typist: Server) -> None:
     assert answer.status == "completed"
     typed = typist.openai().responses.create(model="", input=[], instructions="Be brief.", max_output_tokens=5)
     assert len(typed.output_text) == 5
-    told = translate_items("Be brief.", [])
-    assert [(place, message["role"]) for place, message in told] == [("instructions", "system"), ("input", "user")]
+    reply = translate_items("Be brief.", [])
+    assert [(place, message["role"]) for place, message in reply] == [("instructions", "system"), ("input", "user")]
 
 
 def test_a_picture_that_a_call_gave_ends_nothing(actor: Server) -> None:
@@ -381,7 +383,7 @@ def test_a_response_that_fails_in_the_stream_says_so_at_last(script: str) -> Non
     assert (response.output[0].status, response.output_text) == ("incomplete", "so far")
 
 
-def test_a_limit_beyond_any_context_is_told_again_as_it_came(actor: Server) -> None:
+def test_a_limit_beyond_any_context_is_reported_again_as_it_came(actor: Server) -> None:
     asked = {"input": "say x", "max_output_tokens": 2**31 - 1}
     answer = actor.http.post("/v1/responses", json=asked).json()
     assert (answer["status"], answer["max_output_tokens"]) == ("completed", 2**31 - 1)

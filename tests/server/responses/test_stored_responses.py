@@ -42,7 +42,7 @@ def refused(server: Server, *, key: str = "none", **asked: Any) -> tuple[int, An
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_second_turn_names_what_the_first_told(actor: Server, streams: bool) -> None:
+def test_a_second_turn_names_what_the_first_returned(actor: Server, streams: bool) -> None:
     ask = actor.openai().responses
     if streams:
         with ask.stream(model="", input=SCRIPT, tools=TOOLS) as stream:
@@ -87,7 +87,7 @@ def test_nothing_is_kept_that_must_not_be(actor: Server) -> None:
     assert "send the whole conversation" in message
 
 
-def test_nobody_finds_what_another_was_told() -> None:
+def test_nobody_finds_the_response_of_another() -> None:
     keys = ApiKeys((("anna", "key-of-anna-000000"), ("ben", "key-of-ben-0000000")))
     with served(directed(access=Access(keys=keys))) as server:
         first = server.openai("key-of-anna-000000").responses.create(model="", input="say secret")
@@ -125,13 +125,13 @@ def test_what_ended_early_may_be_named(actor: Server, ending: str) -> None:
     assert shown(answer)[1] == ("assistant", "", "so far")
 
 
-def test_what_nobody_was_told_is_not_kept() -> None:
+def test_an_unsent_response_is_not_kept() -> None:
     memory, body = StoredResponses(), ResponsesBody(input="say x")
     store_response(ResponsesEncoder("id", "model", body), memory, None, [])
     assert (len(memory.items), len(memory.responses)) == (0, 0)
 
 
-def test_what_a_model_told_and_nobody_could_send_is_the_caller_s_to_leave_out(actor: Server) -> None:
+def test_what_a_model_sent_and_nobody_could_return_is_the_caller_s_to_leave_out(actor: Server) -> None:
     first = actor.openai().responses.create(model="", input=f"call {'x' * 300}", tools=TOOLS)
     assert refused(actor, input=[*references(first), SHOW])[:2] == (400, "input.0")
     assert refused(actor, previous_response_id=first.id)[:2] == (400, "previous_response_id")
@@ -167,11 +167,11 @@ def test_what_is_used_stays() -> None:
 
 def test_a_chain_with_a_gap_is_none() -> None:
     memory = StoredResponses(responses=RecentItems(max_entries=2))
-    told = [{"id": "msg", "content": "\ud800"}]  # JSON can spell it
-    memory.store("1", None, [{"content": "a"}], told)
+    reply = [{"id": "msg", "content": "\ud800"}]  # JSON can spell it
+    memory.store("1", None, [{"content": "a"}], reply)
     memory.store("2", "1", [{"content": "b"}], [])
-    assert memory.find_conversation("2") == [{"content": "a"}, *told, {"content": "b"}]
+    assert memory.find_conversation("2") == [{"content": "a"}, *reply, {"content": "b"}]
     assert memory.find_conversation(None) == []
     memory.store("3", "2", [], [])
     assert memory.find_conversation("3") is None
-    assert memory.items.find("msg") == told[0]
+    assert memory.items.find("msg") == reply[0]

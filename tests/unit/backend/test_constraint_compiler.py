@@ -207,11 +207,11 @@ def test_what_a_family_writes_is_admitted_and_read(judge: Judge, form: CallForm,
     text = write_calls(form, [(tool.name, arguments)])
     assert judge.accepts(make_constraint(split, REQUIRED, None, tokens={}, is_split=True), text), text
     parser = SplitText(split, lambda: "id")
-    told = [*(parser.push(char) for char in text), parser.finish("")]
+    expected = [*(parser.push(char) for char in text), parser.finish("")]
     assert [
-        (call.name, json.loads(call.arguments)) for call in join_calls(part for one in told for part in one.calls)
+        (call.name, json.loads(call.arguments)) for call in join_calls(part for one in expected for part in one.calls)
     ] == [(tool.name, arguments)]
-    assert not "".join(one.text for one in told)
+    assert not "".join(one.text for one in expected)
 
 
 @pytest.mark.parametrize("form", [forms.CODER, forms.GLM, forms.GEMMA, forms.LFM], ids=lambda form: form.label)
@@ -419,7 +419,7 @@ def test_what_a_schema_says_that_cannot_be_bound_binds_nothing(model: LlamaModel
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"),
+    ("expected", "reason"),
     [
         ("plain", "plain"),
         ("at 6(9): failed to compile JSON schema: Unknown format: x\n   4 | call", "Unknown format: x"),
@@ -428,8 +428,8 @@ def test_what_a_schema_says_that_cannot_be_bound_binds_nothing(model: LlamaModel
         ("regex parse error:", "regex parse error:"),
     ],
 )
-def test_reasons_are_one_line(told: str, reason: str) -> None:
-    assert extract_reason(told) == reason
+def test_reasons_are_one_line(expected: str, reason: str) -> None:
+    assert extract_reason(expected) == reason
 
 
 def test_the_reason_of_a_pattern_is_found_in_what_the_library_says(model: LlamaModel) -> None:

@@ -1,4 +1,4 @@
-"""Draws from few candidates against the whole vocabulary: what the C part leaves to llama.cpp, and what is drawn."""
+"""Draws from a few candidates equal draws from the whole vocabulary, and llama.cpp draws where they could not."""
 
 from __future__ import annotations
 

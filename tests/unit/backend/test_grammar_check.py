@@ -48,7 +48,7 @@ def test_one_that_takes_too_long_ends_a_fork(check: LimitedProcess) -> None:
     check.close()
 
 
-def test_large_grammars_are_told_as_small_ones_are(check: LimitedProcess) -> None:
+def test_large_grammars_are_handled_as_small_ones_are(check: LimitedProcess) -> None:
     assert check.call(grammar({"properties": FILLER})) == ""
     assert check.call(grammar({"properties": FILLER, "allOf": [False]})) in (
         NO_ANSWER,

@@ -1,4 +1,4 @@
-"""Picture files that people send, and files that are none."""
+"""Image files that callers send, and files that are not images."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 
 import numpy as np
 import pytest
-from doubles.pictures import boasting
+from doubles.image_files import image_with_false_size
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -109,9 +109,9 @@ def test_thin_lines_become_grey_where_it_is_made_smaller(mode: str) -> None:
         (b"hello", "damaged, or no PNG"),
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "damaged, or no PNG"),
         (b"II*\0" + bytes(100), "damaged, or no PNG"),  # TIFF, of which there are too many kinds
-        (boasting(100_000, 100_000), "million pixels"),
-        (boasting(9_000, 9_000), "9000 x 9000 are more than 80 million pixels"),
-        (boasting(1_000, 1_000), "cannot be read: image file is truncated"),  # and has them not
+        (image_with_false_size(100_000, 100_000), "million pixels"),
+        (image_with_false_size(9_000, 9_000), "9000 x 9000 are more than 80 million pixels"),
+        (image_with_false_size(1_000, 1_000), "cannot be read: image file is truncated"),  # and has them not
         (file_of(Image.new("RGB", (400, 3))), "more than 100 times"),
         (file_of(NOISE, "JPEG")[:-400], "cannot be read"),
     ],

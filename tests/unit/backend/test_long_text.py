@@ -1,4 +1,4 @@
-"""Texts with long runs come in parts: all of the text, no long run, and no control token in two."""
+"""Texts with long runs are split into parts: no text is lost, no run is long, no control token is cut in two."""
 
 from __future__ import annotations
 

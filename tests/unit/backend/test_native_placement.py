@@ -1,4 +1,4 @@
-"""What llama.cpp is told about where a model lies."""
+"""The parameters that tell llama.cpp where a model is placed."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def test_more_shares_than_devices_can_be() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "says"), [({"split": "tensor"}, "--split"), ({"devices": "CUDA7"}, "no device CUDA7")]
+    ("fields", "says"), [({"split": "tensor"}, "--split"), ({"devices": "CUDA7"}, "no device CUDA7")]
 )
-def test_names_that_llama_cpp_does_not_know(wish: dict[str, str], says: str) -> None:
+def test_names_that_llama_cpp_does_not_know(fields: dict[str, str], says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        NativePlacement(load_library(), Placement(**wish))  # type: ignore[arg-type]
+        NativePlacement(load_library(), Placement(**fields))  # type: ignore[arg-type]
 
 
 def test_a_split_that_devices_do_not_know_is_no_fault_of_the_file() -> None:

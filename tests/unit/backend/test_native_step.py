@@ -50,7 +50,7 @@ def test_tokens_that_cannot_be_drafted_rank_last_and_stay_as_they_were() -> None
     np.testing.assert_array_equal(logits, before)
 
 
-def test_a_second_choice_is_as_sure_as_it_is_beside_the_third() -> None:
+def test_a_second_choice_is_as_sure_as_it_is_next_to_the_third() -> None:
     """One more is ranked than is told of; of the last nothing could be said."""
     row = np.array([1.0, 5.0, -4.0, 3.0], np.float32)
     for branches in (1, 2):

@@ -1,4 +1,4 @@
-"""Processes of ours that others of ours start: none outlives its killed parent, whatever it is doing."""
+"""Child processes end when their parent is killed, whatever they are doing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from doubles.patience import wait_until
+from doubles.timeouts import wait_until
 
 STARTS = """
 import subprocess, sys, time

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from doubles.measured_client import MeasuredClient, Told
+from doubles.timed_client import TimedAnswer, TimedClient
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,7 +50,7 @@ def test_the_first_difference_is_the_first(a: list[int], b: list[int]) -> None:
 
 
 def examined(
-    told: Sequence[Told],
+    planned_answer: Sequence[TimedAnswer],
     flip: Flip,
     common: Sequence[int],
     *,
@@ -58,8 +58,8 @@ def examined(
     params: SamplingParams = GREEDY,
 ) -> tuple[Difference, list[ChatRequest]]:
     """The finding, when the answers to what is asked again are these in turn."""
-    waiting = list(told)
-    client = MeasuredClient(lambda request: waiting.pop(0))
+    waiting = list(planned_answer)
+    client = TimedClient(lambda request: waiting.pop(0))
     plain, other = Side("plain", client, OFF), Side("auto", client, AUTO)
     difference = TextComparer(plain, bound=BOUND).examine(prompt, params, other=other, flip=flip, common=common)
     assert not waiting
@@ -67,20 +67,20 @@ def examined(
 
 
 def test_the_two_best_tokens_close_together_are_a_near_tie() -> None:
-    told = Told([1, 2, 5, 9], gaps={2: (6, 0.01)})
-    difference, (request,) = examined([told], Flip(2, 5, 6), [1, 2])
+    planned_answer = TimedAnswer([1, 2, 5, 9], gaps={2: (6, 0.01)})
+    difference, (request,) = examined([planned_answer], Flip(2, 5, 6), [1, 2])
     assert difference == Difference("auto", "x", 2, DifferenceVerdict.NEAR_TIE, pytest.approx(0.01))
     assert (request.messages, request.spec) == (CHAT.messages, OFF)
     assert (request.params.max_tokens, request.params.logprobs) == (3, NUM_TOP_TOKENS)
 
 
 def test_the_two_best_tokens_far_apart_are_different() -> None:
-    difference, _ = examined([Told([1, 5], gaps={1: (6, 0.3)})], Flip(1, 5, 6), [1])
+    difference, _ = examined([TimedAnswer([1, 5], gaps={1: (6, 0.3)})], Flip(1, 5, 6), [1])
     assert (difference.verdict, difference.gap) == (DifferenceVerdict.DIFFERENT, pytest.approx(0.3))
 
 
 def test_a_third_token_is_different_however_close_the_best_are() -> None:
-    difference, _ = examined([Told([1, 5], gaps={1: (9, 0.01)})], Flip(1, 5, 6), [1])
+    difference, _ = examined([TimedAnswer([1, 5], gaps={1: (9, 0.01)})], Flip(1, 5, 6), [1])
     assert difference.verdict is DifferenceVerdict.DIFFERENT
 
 
@@ -101,25 +101,25 @@ def test_several_tokens_close_together_are_rivals(flip: Flip, verdict: Differenc
 
 
 def test_an_answer_that_ended_early_is_different() -> None:
-    difference, _ = examined([Told([1, 5], gaps={1: (6, 0.01)})], Flip(1, 5, None), [1])
+    difference, _ = examined([TimedAnswer([1, 5], gaps={1: (6, 0.01)})], Flip(1, 5, None), [1])
     assert difference.verdict is DifferenceVerdict.DIFFERENT
 
 
 def test_token_ids_are_asked_from_the_common_prefix() -> None:
-    difference, (request,) = examined([Told([5], gaps={0: (6, 0.01)})], Flip(2, 5, 6), [1, 2], prompt=IDS)
+    difference, (request,) = examined([TimedAnswer([5], gaps={0: (6, 0.01)})], Flip(2, 5, 6), [1, 2], prompt=IDS)
     assert difference.verdict is DifferenceVerdict.NEAR_TIE
     assert (request.tokens, request.params.max_tokens) == ((7, 8, 1, 2), 1)
 
 
 def test_what_goes_elsewhere_plainly_is_asked_as_the_other_side_did() -> None:
-    told = [Told([1, 3, 5]), Told([1, 2, 5], gaps={2: (6, 0.01)})]
-    difference, requests = examined(told, Flip(2, 5, 6), [1, 2])
+    planned_answer = [TimedAnswer([1, 3, 5]), TimedAnswer([1, 2, 5], gaps={2: (6, 0.01)})]
+    difference, requests = examined(planned_answer, Flip(2, 5, 6), [1, 2])
     assert difference.verdict is DifferenceVerdict.NEAR_TIE
     assert [request.spec for request in requests] == [OFF, AUTO]
 
 
 def test_what_goes_elsewhere_both_times_is_not_examined() -> None:
-    difference, _ = examined([Told([1, 3, 5]), Told([1])], Flip(2, 5, 6), [1, 2])
+    difference, _ = examined([TimedAnswer([1, 3, 5]), TimedAnswer([1])], Flip(2, 5, 6), [1, 2])
     assert (difference.verdict, difference.gap) == (DifferenceVerdict.UNKNOWN, None)
 
 

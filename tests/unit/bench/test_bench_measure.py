@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 
 import pytest
-from doubles.measured_client import MeasuredClient, Told
+from doubles.timed_client import TimedAnswer, TimedClient
 
 from eaglelocal.bench.bench_prompts import BenchPrompt
 from eaglelocal.bench.json_object import result_object
@@ -22,7 +22,7 @@ from eaglelocal.errors import EngineError
 
 CATEGORIES = ("easy", "hard")
 COLUMNS = 79
-Answer = Callable[[ChatRequest], Told]
+Answer = Callable[[ChatRequest], TimedAnswer]
 
 
 def prompts(num: int) -> dict[str, list[BenchPrompt]]:
@@ -33,12 +33,12 @@ def prompts(num: int) -> dict[str, list[BenchPrompt]]:
 def paced(speeds: Mapping[str, tuple[float, float]], *, num_tokens: int = 21) -> Answer:
     """Tokens per second of easy and hard prompts by mode; prompts differ a little among themselves."""
 
-    def told(request: ChatRequest) -> Told:
+    def bench_report(request: ChatRequest) -> TimedAnswer:
         kind, number = request.tokens
         tok_s = speeds[str(request.spec)][kind] * (1 + 0.02 * (number % 3))
-        return Told(range(num_tokens), decode_s=(num_tokens - 1) / tok_s)
+        return TimedAnswer(range(num_tokens), decode_s=(num_tokens - 1) / tok_s)
 
-    return told
+    return bench_report
 
 
 def measured(
@@ -48,11 +48,11 @@ def measured(
     *,
     params: SamplingParams = GREEDY,
     server: Answer | None = None,
-) -> tuple[list[TaskResult], MeasuredClient]:
-    client = MeasuredClient(answer)
+) -> tuple[list[TaskResult], TimedClient]:
+    client = TimedClient(answer)
     sides = [Side(PLAIN, client, OFF), *(Side(str(spec), client, spec) for spec in modes)]
     if server is not None:
-        sides.append(Side("server", MeasuredClient(server)))
+        sides.append(Side("server", TimedClient(server)))
     results: list[TaskResult] = []
     params = SamplingParams(temperature=params.temperature, seed=params.seed, max_tokens=64)
     comparer = TextComparer(sides[0], bound=0.05)
@@ -132,12 +132,12 @@ def test_repeats_of_one_prompt_a_category_make_nobody_surer_of_others() -> None:
     assert nine.speedup.high - nine.speedup.low == pytest.approx(one.speedup.high - one.speedup.low, rel=0.2)
 
 
-def test_answers_too_short_are_counted_and_told() -> None:
-    def told(request: ChatRequest) -> Told:
+def test_answers_too_short_are_counted_and_reported() -> None:
+    def bench_report(request: ChatRequest) -> TimedAnswer:
         kind, number = request.tokens
-        return Told(range(3 if number == 0 or kind == 1 else 20))
+        return TimedAnswer(range(3 if number == 0 or kind == 1 else 20))
 
-    results, _ = measured(told, (AUTO,), order_prompts(prompts(3), [1], repeats=1, warm_up=()))
+    results, _ = measured(bench_report, (AUTO,), order_prompts(prompts(3), [1], repeats=1, warm_up=()))
     evaluation = evaluate(results, (AUTO,), server=None)
     easy, hard = evaluation.runs
     assert (easy.num_pairs, easy.num_short) == (2, 1)
@@ -151,20 +151,20 @@ def test_answers_too_short_are_counted_and_told() -> None:
 def test_nothing_long_enough_is_a_report_all_the_same() -> None:
     results, _ = measured(paced(SPEEDS, num_tokens=2), (AUTO,), order_prompts(prompts(1), [1], repeats=1, warm_up=()))
     evaluation = evaluate(results, (AUTO,), server=None)
-    told = result_object(evaluation)
-    assert (told["spec"], told["geomean_speedup"], told["summaries"]) == (None, None, [])
+    bench_report = result_object(evaluation)
+    assert (bench_report["spec"], bench_report["geomean_speedup"], bench_report["summaries"]) == (None, None, [])
     assert "fewer than 8 tokens" in format_report(evaluation) and SAME_TEXT_HINT not in format_report(evaluation)
 
 
 def test_a_text_that_differs_is_examined_and_named() -> None:
-    def told(request: ChatRequest) -> Told:
+    def bench_report(request: ChatRequest) -> TimedAnswer:
         tokens = list(range(20))
         if request.spec == AUTO:
             tokens[5] = 99
         gap = 0.01 if request.tokens[0] == 0 else 1.0
-        return Told(tokens[len(request.tokens) - 2 :], gaps={0: (99, gap)})
+        return TimedAnswer(tokens[len(request.tokens) - 2 :], gaps={0: (99, gap)})
 
-    results, _ = measured(told, (AUTO,), order_prompts(prompts(1), [1], repeats=1, warm_up=()))
+    results, _ = measured(bench_report, (AUTO,), order_prompts(prompts(1), [1], repeats=1, warm_up=()))
     evaluation = evaluate(results, (AUTO,), server=None)
     assert [d.verdict for run in evaluation.runs for d in run.differences] == [
         DifferenceVerdict.NEAR_TIE,
@@ -200,15 +200,15 @@ def test_several_at_once_are_a_category_of_their_own() -> None:
 
 
 def test_a_server_is_compared_and_stands_apart() -> None:
-    def theirs(request: ChatRequest) -> Told:
-        return Told(range(21), decode_s=20 / 12.5, prompt_tokens=11)
+    def theirs(request: ChatRequest) -> TimedAnswer:
+        return TimedAnswer(range(21), decode_s=20 / 12.5, prompt_tokens=11)
 
     planned = order_prompts(prompts(2), [1], repeats=1, warm_up=())
     results, _ = measured(paced(SPEEDS), (AUTO,), planned, server=theirs)
     evaluation = evaluate(results, (AUTO,), server="server")
-    told = result_object(evaluation)
-    assert {run["spec"] for run in told["runs"]} == {"auto"}  # type: ignore[attr-defined]
-    assert {run["spec"] for run in told["server_runs"]} == {"server"}  # type: ignore[attr-defined]
+    bench_report = result_object(evaluation)
+    assert {run["spec"] for run in bench_report["runs"]} == {"auto"}  # type: ignore[attr-defined]
+    assert {run["spec"] for run in bench_report["server_runs"]} == {"server"}  # type: ignore[attr-defined]
     ratio = {one.category: one.ratio.mean for one in evaluation.comparisons}
     assert ratio["easy"] == pytest.approx(20 * math.sqrt(1.02) / 12.5)
     assert evaluation.num_other_prompts == 4
@@ -218,11 +218,11 @@ def test_a_server_is_compared_and_stands_apart() -> None:
 def test_a_failure_leaves_what_was_measured() -> None:
     pace = paced(SPEEDS)
 
-    def told(request: ChatRequest) -> Told:
-        return Told((), fails=EngineError("gone")) if request.tokens == (0, 1) else pace(request)
+    def bench_report(request: ChatRequest) -> TimedAnswer:
+        return TimedAnswer((), fails=EngineError("gone")) if request.tokens == (0, 1) else pace(request)
 
     results: list[TaskResult] = []
-    client = MeasuredClient(told)
+    client = TimedClient(bench_report)
     sides = [Side(PLAIN, client, OFF), Side("auto", client, AUTO)]
     measuring = Measurement(sides, GREEDY, comparer=TextComparer(sides[0], bound=0.1), on_ask=lambda task, done: None)
     with pytest.raises(EngineError, match="gone"):
@@ -237,11 +237,11 @@ def test_the_report_fits_eighty_columns(num: int) -> None:
 
 
 def test_a_claim_within_the_noise_is_warned_of() -> None:
-    def told(request: ChatRequest) -> Told:
+    def bench_report(request: ChatRequest) -> TimedAnswer:
         _, number = request.tokens
-        return Told(range(21), decode_s=1.0 if request.spec == OFF else (0.8, 1.2, 1.0, 0.9)[number % 4])
+        return TimedAnswer(range(21), decode_s=1.0 if request.spec == OFF else (0.8, 1.2, 1.0, 0.9)[number % 4])
 
-    results, _ = measured(told, (AUTO,), order_prompts(prompts(4), [1], repeats=1, warm_up=()))
+    results, _ = measured(bench_report, (AUTO,), order_prompts(prompts(4), [1], repeats=1, warm_up=()))
     evaluation = evaluate(results, (AUTO,), server=None)
     assert "auto: 1.04x plain, 95 %: " in format_report(evaluation)
     assert format_report(evaluation).endswith("\n  warning: not distinguishable from plain")
@@ -249,9 +249,9 @@ def test_a_claim_within_the_noise_is_warned_of() -> None:
 
 
 def test_the_object_keeps_the_keys_of_the_interface() -> None:
-    told = result_object(found())
+    bench_report = result_object(found())
     keys = {"category", "concurrency", "spec", "plain_tok_s", "spec_tok_s", "speedup", "acceptance_length", "ttft_s"}
-    assert all(keys | {"identical"} <= set(run) for run in told["runs"])  # type: ignore[attr-defined]
-    assert {"runs", "geomean_speedup", "worst_speedup"} <= set(told)
-    assert told["spec"] == "auto"
-    assert told["worst_speedup"] == pytest.approx(0.9)
+    assert all(keys | {"identical"} <= set(run) for run in bench_report["runs"])  # type: ignore[attr-defined]
+    assert {"runs", "geomean_speedup", "worst_speedup"} <= set(bench_report)
+    assert bench_report["spec"] == "auto"
+    assert bench_report["worst_speedup"] == pytest.approx(0.9)

@@ -79,9 +79,9 @@ def test_lines_of_a_file(line: str, prompt: BenchPrompt) -> None:
 def test_what_is_no_prompt_is_said_with_its_line(line: str, what: str, tmp_path: Path) -> None:
     file = tmp_path / "prompts"
     file.write_text(f"fine\n\n{line}\n")
-    with pytest.raises(UsageError, match=what) as told:
+    with pytest.raises(UsageError, match=what) as raised:
         read_prompts(file)
-    assert "line 3" in told.value.message
+    assert "line 3" in raised.value.message
 
 
 def test_a_missing_an_empty_and_a_binary_file_are_said(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The profiles as shipped against figures of public logs, and how strictly people's own files are read."""
+"""The shipped profiles agree with published logs, and users' own files are read strictly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person writes, told apart."""
+"""References as users write them: each form is recognized."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which request is refused after crashes: the one that was there twice, and nobody who is innocent."""
+"""Which request is refused after crashes: only the one that was in flight at two of them."""
 
 from __future__ import annotations
 

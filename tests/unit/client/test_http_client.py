@@ -246,7 +246,7 @@ def test_a_refusal_that_is_no_json_is_quoted() -> None:
 
 # ---- what is said beyond the plain
 @pytest.mark.parametrize(("spec", "said"), [("auto", "auto"), ("off", "off"), ("pid", "pid"), ("3", 3)])
-def test_only_servers_of_ours_are_told_how_to_draft(spec: str, said: object) -> None:
+def test_only_servers_of_ours_are_reported_how_to_draft(spec: str, said: object) -> None:
     request = question(spec=parse_spec(spec))
     assert build_request(request, "m", Dialect(is_ours=True))[1]["spec"] == said
     assert "spec" not in build_request(request, "m", Dialect())[1]
@@ -272,8 +272,8 @@ def test_all_sampling_is_passed_on_and_only_where_it_is_not_the_default() -> Non
     )
     request = ChatRequest(id="q", text="x", params=params)
     full = build_request(request, "m", Dialect(reuses_prompts=True))[1]
-    told = {name: full[name] for name in full.keys() - {"model", "stream", "stream_options", "prompt"}}
-    assert told == {
+    expected = {name: full[name] for name in full.keys() - {"model", "stream", "stream_options", "prompt"}}
+    assert expected == {
         "temperature": 0.5,
         "top_p": 0.9,
         "top_k": 7,
@@ -304,12 +304,12 @@ def test_a_server_of_ours_tells_all_figures() -> None:
     script = Script(our_words("one", " two", " three", drafted={1: True}), models=OUR_MODELS)
     reply = asked(script, question(spec=fixed_spec(3)))
     assert [piece.drafted for piece in reply.pieces] == [False, True, False]
-    timings, told = reply.finished.timings, reply.finished.speculation
+    timings, expected = reply.finished.timings, reply.finished.speculation
     assert (timings.draft_s, timings.verify_s, timings.host_s, timings.decode_s) == (0.1, 0.3, 0.01, 0.5)
     assert timings.decode_tok_s == pytest.approx(4.0)
-    assert (told.state, told.drafts, told.draft_tokens, told.accepted_tokens) == ("on", 4, 12, 7)
-    assert told.acceptance_length == SPECULATION["acceptance_length"]
-    assert (told.accepted_per_position, told.speedup_estimate) == ((4, 2, 1), 1.5)
+    assert (expected.state, expected.drafts, expected.draft_tokens, expected.accepted_tokens) == ("on", 4, 12, 7)
+    assert expected.acceptance_length == SPECULATION["acceptance_length"]
+    assert (expected.accepted_per_position, expected.speedup_estimate) == ((4, 2, 1), 1.5)
     assert script.bodies[0]["spec"] == 3
 
 
@@ -321,12 +321,12 @@ def test_a_piece_is_drafted_when_all_its_tokens_are() -> None:
 
 
 def test_our_snapshot_is_read_and_its_absence_forgiven() -> None:
-    told = {
+    expected = {
         "model": {"name": "demo", "target": "demo", "draft": "its own head", "n_ctx": 2048, "num_slots": 2},
         "engine": {"steps": 9, "host_s": 0.5, "speculation": SPECULATION},
         "restarts": 3,
     }
-    script = Script(our_words("x"), models=OUR_MODELS, snapshot=told)
+    script = Script(our_words("x"), models=OUR_MODELS, snapshot=expected)
     with serving(script) as url, HttpClient(url) as client:
         info = client.start()
         assert (info.target, info.draft, info.n_ctx, info.library) == ("demo", "its own head", 2048, url)
@@ -338,19 +338,19 @@ def test_our_snapshot_is_read_and_its_absence_forgiven() -> None:
 
 
 @pytest.mark.parametrize(
-    "told", [{"model": 1, "engine": []}, {"model": {"name": "demo", "n_ctx": "x", "target": 1}}, [1], "<html>"]
+    "expected", [{"model": 1, "engine": []}, {"model": {"name": "demo", "n_ctx": "x", "target": 1}}, [1], "<html>"]
 )
-def test_a_snapshot_of_another_shape_is_unknown(told: object) -> None:
-    with serving(Script(models=OUR_MODELS, snapshot=told)) as url, HttpClient(url) as client:
+def test_a_snapshot_of_another_shape_is_unknown(expected: object) -> None:
+    with serving(Script(models=OUR_MODELS, snapshot=expected)) as url, HttpClient(url) as client:
         info = client.start()
         assert (info.target, info.n_ctx) == ("demo", 0)
         assert client.snapshot().steps == 0
 
 
-def test_what_is_told_of_another_model_is_not_taken_for_the_wanted_one() -> None:
+def test_what_is_known_of_another_model_is_not_taken_for_the_wanted_one() -> None:
     models = {"data": [{"id": name, "owned_by": "eaglelocal", "max_model_len": None} for name in ("a", "b")]}
-    told = {"model": {"name": "a", "target": "the first", "draft": "its own head", "n_ctx": 2048}}
-    with serving(Script(models=models, snapshot=told)) as url:
+    expected = {"model": {"name": "a", "target": "the first", "draft": "its own head", "n_ctx": 2048}}
+    with serving(Script(models=models, snapshot=expected)) as url:
         first, other = (HttpClient(url, model=name).start() for name in ("a", "b"))
     assert (first.target, first.draft, first.n_ctx) == ("the first", "its own head", 2048)
     assert (other.target, other.draft, other.draft_reason, other.n_ctx) == (
@@ -455,14 +455,14 @@ def test_pictures_are_sent_as_data_urls_where_they_stand(
 ) -> None:
     asked_with = question(messages=(Message("user", text, images=images),))
     [message] = build_request(asked_with, "m", Dialect())[1]["messages"]  # type: ignore[misc]
-    told = message["content"]
-    if isinstance(told, list):
-        told = [part["text"] if part["type"] == "text" else part["image_url"]["url"] for part in told]
-    assert told == parts
+    expected = message["content"]
+    if isinstance(expected, list):
+        expected = [part["text"] if part["type"] == "text" else part["image_url"]["url"] for part in expected]
+    assert expected == parts
 
 
 @pytest.mark.parametrize(
-    ("told", "sees"),
+    ("expected", "sees"),
     [
         ({}, True),
         ({"loaded": True, "capabilities": []}, True),
@@ -472,8 +472,8 @@ def test_pictures_are_sent_as_data_urls_where_they_stand(
         ({"capabilities": "of another kind"}, True),
     ],
 )
-def test_a_server_may_read_images_unless_it_tells_otherwise(told: dict[str, object], sees: bool) -> None:
-    assert read_info({"id": "m", **told}, {}, "url").sees_images is sees
+def test_a_server_may_read_images_unless_it_tells_otherwise(expected: dict[str, object], sees: bool) -> None:
+    assert read_info({"id": "m", **expected}, {}, "url").sees_images is sees
 
 
 @pytest.mark.parametrize(
@@ -504,5 +504,5 @@ def test_llama_server_tells_in_a_second_list_whether_its_model_sees(models: obje
 def test_of_several_models_the_first_that_talks_is_taken(
     capabilities: list[list[str] | None], wanted: str, chosen: str
 ) -> None:
-    data = [{"id": name, "capabilities": told} for name, told in zip("abc", capabilities, strict=True)]
+    data = [{"id": name, "capabilities": expected} for name, expected in zip("abc", capabilities, strict=True)]
     assert choose_model({"data": data}, wanted, "url")["id"] == chosen

@@ -1,11 +1,11 @@
-"""The in_flight and crashes: what is hashed, and how long a suspect waits for another one."""
+"""Requests in flight at a crash: which are hashed, and how long a suspect waits for another one."""
 
 from __future__ import annotations
 
 import time
 
 import pytest
-from doubles.patience import wait_until
+from doubles.timeouts import wait_until
 
 from eaglelocal.client import crash_suspects, in_flight_requests
 from eaglelocal.client.in_flight_requests import InFlightRequests
@@ -29,7 +29,7 @@ class Engine:
         return True
 
 
-def desk_with(engine: Engine) -> InFlightRequests:
+def requests_with(engine: Engine) -> InFlightRequests:
     in_flight = InFlightRequests(EngineError("not started"))
     in_flight.connect(engine)
     return in_flight
@@ -64,7 +64,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_nothing_is_hashed_while_no_engine_has_crashed(hashed: list[str]) -> None:
-    in_flight = desk_with(Engine())
+    in_flight = requests_with(Engine())
     for n in range(3):
         in_flight.submit(ask(str(n), "t"), ignore)
     in_flight.deliver([Finished("0", "stop", "", 1, 1, Timings(), SpeculationStats())])
@@ -75,7 +75,7 @@ def test_nothing_is_hashed_while_no_engine_has_crashed(hashed: list[str]) -> Non
 
 
 def test_at_a_crash_what_was_in_flight_is_hashed_and_what_comes_then_once(hashed: list[str]) -> None:
-    in_flight = desk_with(Engine())
+    in_flight = requests_with(Engine())
     in_flight.submit(ask("done", "a"), ignore)
     in_flight.deliver([Finished("done", "stop", "", 1, 1, Timings(), SpeculationStats())])
     crash_with(in_flight, ask("culprit", "x"))
@@ -86,7 +86,7 @@ def test_at_a_crash_what_was_in_flight_is_hashed_and_what_comes_then_once(hashed
 
 
 def test_who_was_in_flight_at_two_crashes_is_refused() -> None:
-    in_flight, events = desk_with(Engine()), list[RequestEvent]()
+    in_flight, events = requests_with(Engine()), list[RequestEvent]()
     for n in range(2):
         crash_with(in_flight, ask(f"culprit {n}", "x"), ask(f"other {n}", f"o{n}"))
     in_flight.submit(ask("again", "x"), events.append)
@@ -96,7 +96,7 @@ def test_who_was_in_flight_at_two_crashes_is_refused() -> None:
 def test_a_suspect_waits_no_longer_than_a_trial_where_nothing_else_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crash_suspects, "TRIAL_S", 0.3)
     monkeypatch.setattr(in_flight_requests, "RECHECK_S", 0.05)
-    in_flight, engine = desk_with(Engine()), Engine()
+    in_flight, engine = requests_with(Engine()), Engine()
     for n in range(2):
         crash_with(in_flight, ask(f"x {n}", "x"), ask(f"a {n}", "a"))
     in_flight.connect(engine)

@@ -1,4 +1,4 @@
-"""Servers announce themselves in files: found while they run, never mistaken, and no file does harm."""
+"""Servers announce themselves in files: found while they run, never confused, and no file causes an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other servers tell, read as ours is: every figure in its place, and what is not told absent, never zero."""
+"""Snapshots of other servers are read like our own: every figure in its field, a missing one as None, never zero."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 from doubles.pages_server import METRICS, Page, Pages, llama_pages, serving, vllm_pages
-from doubles.patience import wait_until
+from doubles.timeouts import wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -143,9 +143,9 @@ names = ("model", "engine", "requests", "recent", "running", "speculation", "sta
 
 
 @given(st.dictionaries(st.sampled_from(names), json_values))
-def test_any_snapshot_is_survived(told: Mapping[str, object]) -> None:
-    assert parse_snapshot(told).kind == "eaglelocal"
-    assert parse_snapshot({"engine": told, "requests": [told, told]}).kind == "eaglelocal"
+def test_any_snapshot_is_survived(expected: Mapping[str, object]) -> None:
+    assert parse_snapshot(expected).kind == "eaglelocal"
+    assert parse_snapshot({"engine": expected, "requests": [expected, expected]}).kind == "eaglelocal"
 
 
 # ---- which one, and for how long

@@ -1,4 +1,4 @@
-"""The honest line and the object: every figure in its place, no gain where none was measured."""
+"""The statistics line and the JSON object: every figure in its place, and no gain that was not measured."""
 
 from __future__ import annotations
 

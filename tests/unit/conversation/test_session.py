@@ -1,4 +1,4 @@
-"""Another model in a session: when it is planned, and what comes back when it cannot be loaded."""
+"""Changing the model of a session: when it is planned, and that the old one is restored if loading fails."""
 
 from __future__ import annotations
 

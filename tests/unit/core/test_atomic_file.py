@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: rights, leftovers of those who were killed, and what reaches the disk."""
+"""Files are written whole or not at all: permissions, leftovers of killed processes, and syncing to disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a model is divided, as it is written."""
+"""How the user writes the split of a model over GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets huge pages, and what the C library is told."""
+"""Which processes get huge pages, and the tunables that glibc is given."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from eaglelocal.core.huge_pages import TUNABLES, glibc_version, has_huge_pages, 
 
 
 @pytest.mark.parametrize(
-    ("theirs", "told"),
+    ("theirs", "tunables_text"),
     [
         (None, "glibc.malloc.hugetlb=1"),
         ("", "glibc.malloc.hugetlb=1"),
@@ -19,12 +19,12 @@ from eaglelocal.core.huge_pages import TUNABLES, glibc_version, has_huge_pages, 
         ("glibc.malloc.hugetlb=2:glibc.cpu.x86_ibt=on", "glibc.malloc.hugetlb=2:glibc.cpu.x86_ibt=on"),
     ],
 )
-def test_what_people_said_themselves_stays(theirs: str | None, told: str) -> None:
-    assert tunables({} if theirs is None else {TUNABLES: theirs}) == told
+def test_what_people_said_themselves_stays(theirs: str | None, tunables_text: str) -> None:
+    assert tunables({} if theirs is None else {TUNABLES: theirs}) == tunables_text
 
 
 @pytest.mark.parametrize(
-    ("setting", "told", "glibc", "expected"),
+    ("setting", "tunables_text", "glibc", "expected"),
     [
         ("always", "", (), True),
         ("madvise", "glibc.malloc.hugetlb=1", (2, 36), True),
@@ -37,8 +37,8 @@ def test_what_people_said_themselves_stays(theirs: str | None, told: str) -> Non
         (None, "glibc.malloc.hugetlb=1", (2, 36), False),
     ],
 )
-def test_who_gets_huge_pages(setting: str | None, told: str, glibc: tuple[int, ...], expected: bool) -> None:
-    assert has_huge_pages(setting, {TUNABLES: told}, glibc) is expected
+def test_who_gets_huge_pages(setting: str | None, tunables_text: str, glibc: tuple[int, ...], expected: bool) -> None:
+    assert has_huge_pages(setting, {TUNABLES: tunables_text}, glibc) is expected
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""JSON from anyone: what is read, and what is refused without a traceback."""
+"""JSON from untrusted sources: what is read, and what is refused without a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A function in a process with limits: what comes back, what is ended, and that the next call is served."""
+"""A function in a process with limits: its result, what is killed, and that the next call is served."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def test_what_cannot_be_opened_is_never_tried_again() -> None:
         assert process.pid is None
 
 
-def test_an_opener_that_ends_its_process_is_told() -> None:
+def test_an_opener_that_ends_its_process_is_reported() -> None:
     process = LimitedProcess("doubles.limited_functions:open_dead", limits=LIMITS)
     with pytest.raises(ProcessDied, match="status 7"):
         process.open()
@@ -246,7 +246,7 @@ def test_no_process_at_all_is_an_error_by_name(monkeypatch: pytest.MonkeyPatch) 
         table().call("text", 1)
 
 
-def test_start_opens_it_beside_other_work(process: LimitedProcess) -> None:
+def test_start_opens_it_next_to_other_work(process: LimitedProcess) -> None:
     process.start()
     assert process.call("text", 1) == "x"
 
@@ -317,7 +317,7 @@ def test_it_holds_none_of_the_parents_descriptors_and_says_nothing(
     assert capfd.readouterr() == ("", "")
 
 
-def test_it_sees_no_tokens_and_starts_beside_a_huge_environment(
+def test_it_sees_no_tokens_and_starts_next_to_a_huge_environment(
     process: LimitedProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret")
@@ -399,7 +399,7 @@ def test_without_ps_nothing_is_known_and_calls_are_served(
     assert process.call("text", 1) == "x"
 
 
-def test_usage_is_told_of_this_process() -> None:
+def test_usage_of_this_process_is_reported() -> None:
     before = read_usage(os.getpid())
     ends_at = time.process_time() + 0.1
     while time.process_time() < ends_at:

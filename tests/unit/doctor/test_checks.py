@@ -386,7 +386,7 @@ def test_which_references_are_gated() -> None:
     assert list_gated_repos(references) == ("meta-llama/Llama-3.1-8B",)
 
 
-def test_what_the_hub_says_beside_its_token() -> None:
+def test_what_the_hub_says_next_to_its_token() -> None:
     hub = Hub(cache=Path("/a hub"), has_token=True, is_offline=True, num_partial=2, partial_bytes=3 * GIB)
     facts = dataclasses.replace(WELL, hub=hub)
     assert levels(facts) == {"offline": "warning", "partial_downloads": "warning"}

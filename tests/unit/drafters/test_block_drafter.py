@@ -1,4 +1,4 @@
-"""What a head that fills blocks was shown when it drafts: the text before its root, or the end of it, without holes."""
+"""A block head sees the text before its root, or the end of that text, without gaps when it drafts."""
 
 from __future__ import annotations
 

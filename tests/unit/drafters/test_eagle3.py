@@ -213,7 +213,7 @@ def test_a_short_sleep_leaves_no_gap() -> None:
     assert cells_of(head)[0] == 0
 
 
-def test_a_reused_prompt_keeps_its_pairs_behind_a_request_that_slept() -> None:
+def test_a_reused_prompt_keeps_its_pairs_after_a_request_that_slept() -> None:
     drafter, head = new_drafter()
     prompt = [4, 5, 6, 7, 8, 9]
     drafter.commit([committed(0, prompt, 0)])
@@ -240,7 +240,7 @@ def test_a_cut_in_what_was_slept_through_keeps_the_pairs_before_it() -> None:
     assert cells_of(head)[0] == 0
 
 
-def test_a_cut_behind_a_long_sleep_begins_anew() -> None:
+def test_a_cut_after_a_long_sleep_begins_anew() -> None:
     """Pairs of an early text, a sleep further than is remembered, then a prompt that shares something in between."""
     drafter, head = new_drafter(n_batch=128)
     text = [1 + i % 20 for i in range(115)]
@@ -309,7 +309,7 @@ def test_a_window_bounds_what_the_head_sees_when_it_drafts(window: int, length: 
         drafter.commit([committed(0, text, begun)])
 
 
-def test_a_slot_that_goes_back_behind_its_window_begins_anew() -> None:
+def test_a_slot_that_goes_back_after_its_window_begins_anew() -> None:
     head = ScriptedHead(TABLE, n_batch=64)
     drafter = Eagle3(head, (0,), window=4)
     text = [4, 5, 6, 7] * 5

@@ -1,4 +1,4 @@
-"""Prompt lookup against a naive search, and owners that must never meet."""
+"""Prompt lookup compared with a naive search; owners never see each other's text."""
 
 from __future__ import annotations
 
@@ -423,7 +423,7 @@ def test_a_prompt_taken_over_from_another_owner_is_looked_up_and_their_answer_is
     assert drafted_tokens(drafter, 0, [*shared, 1, 2, 77, 5, 3, 4], 2) == [1, 2]  # their own text, not bob's
 
 
-def test_a_text_that_began_behind_a_hole_is_taken_over_from_there() -> None:
+def test_a_text_that_began_after_a_hole_is_taken_over_from_there() -> None:
     drafter = Ngram(100)
     drafter.buffer([Committed(0, 10, [1, 2, 3, 1], None)])
     for position, expected in ((14, [3]), (8, [])):

@@ -1,4 +1,4 @@
-"""The rows of a slot that sleeps, against a plain list of all of them."""
+"""The buffered rows of a sleeping slot, compared with a plain list of all rows."""
 
 from __future__ import annotations
 

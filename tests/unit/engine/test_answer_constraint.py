@@ -1,4 +1,4 @@
-"""Binding: one odd tool among many costs its own binding and nobody's answer."""
+"""Constraints on tool calls: one unusual tool loses its own constraint and affects no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The start-up measurement, on a machine whose clock is its decodes."""
+"""The start-up calibration, on a machine whose clock advances only by decodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop of an embedding engine over a double: passes, turns, order, refusals."""
+"""The loop of an embedding engine over a double: passes, fairness, order, refusals."""
 
 from __future__ import annotations
 

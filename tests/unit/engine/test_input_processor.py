@@ -1,4 +1,4 @@
-"""Prompts: raw ones, ones to fill in, ones that go on; what there is room for, and what is only counted."""
+"""Prompts: raw, fill-in-the-middle, and continued ones; the room in the context, and prompts that are only counted."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_raw_prompt_may_spell_control_tokens(text: str, expected: str) -> None
     assert prompt_of(ChatRequest(id="a", text=text)) == expected
 
 
-def test_what_stands_behind_is_filled_up_to() -> None:
+def test_what_stands_after_is_filled_up_to() -> None:
     filled = "[<s>][<|fim_prefix|>]def f([<|fim_suffix|>]<s>)[<|fim_middle|>]"
     assert prompt_of(ChatRequest(id="a", text="def f(", suffix="<s>)")) == filled
     assert prompt_of(ChatRequest(id="a", tokens=tuple(map(ord, "def f(")), suffix="<s>)")) == filled
@@ -190,7 +190,7 @@ def test_an_answer_that_begins_has_a_generation_prompt(last: Message, fields: di
     assert split is not None and not split.in_text and not split.in_reasoning
 
 
-def test_a_strict_tool_is_bound_behind_what_was_said() -> None:
+def test_a_strict_tool_is_bound_after_what_was_said() -> None:
     strict = replace(FUNCTION, is_strict=True)
     asked = ChatRequest(
         id="a", messages=(ASKED, Message("assistant", "So")), tools=(strict,), continues_last=True, is_split=True

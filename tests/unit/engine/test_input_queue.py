@@ -1,4 +1,4 @@
-"""What is on its way to the scheduler: read once, in order, beside each other, and forgotten when nobody waits."""
+"""Requests on their way to the scheduler: read once, in order, in parallel lanes, dropped if nobody waits."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_slow_lane_holds_up_no_other() -> None:
     queue.close()
 
 
-def test_what_was_withdrawn_is_not_told_and_its_id_is_free() -> None:
+def test_what_was_withdrawn_is_not_reported_and_its_id_is_free() -> None:
     may_go_on = threading.Event()
 
     def read(request: ChatRequest) -> str:

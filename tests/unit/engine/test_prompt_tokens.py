@@ -1,4 +1,4 @@
-"""Prompts without a template: texts with tokens among them, and gaps in code with as much around them as has room."""
+"""Prompts without a template: texts with tokens inside, and code gaps with as much context as there is room for."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ GAP = Infill(("f(",), (")\n",), (("a.py", "x<mid>"), ("b.py", "y")), "z<mid>")
         (FEW, False, "\n\n--- snippet ---\n\nx<mid>\n\n--- snippet ---\n\ny[pre]f(z[mid][suf])\n[mid]"),
     ],
 )
-def test_a_gap_is_told_as_llama_server_tells_it(marks: FillTokens, has_bos: bool, expected: str) -> None:
+def test_a_gap_is_reported_as_llama_server_tells_it(marks: FillTokens, has_bos: bool, expected: str) -> None:
     assert filled(GAP, marks, has_bos=has_bos) == expected
 
 
@@ -88,16 +88,16 @@ def test_without_tokens_for_it_no_model_fills_in() -> None:
 @pytest.mark.parametrize("begun", ["", "z" * 10, "z" * 300])
 def test_what_is_far_from_the_gap_is_left_out(n_ctx: int, begun: str) -> None:
     before, behind = "a" * 40_000 + "B", "C" + "d" * 40_000
-    told = filled(Infill((before,), (behind,), (("x", "e" * 40_000),), begun), n_ctx=n_ctx)
-    code = told[told.index("[s][pre]") :]
-    assert f"B{begun}[suf]" in code and told.endswith("[mid]")
+    filled_prompt = filled(Infill((before,), (behind,), (("x", "e" * 40_000),), begun), n_ctx=n_ctx)
+    code = filled_prompt[filled_prompt.index("[s][pre]") :]
+    assert f"B{begun}[suf]" in code and filled_prompt.endswith("[mid]")
     assert ("[suf]C" in code) is (len(begun) < min(2048, n_ctx // 2) // 4 - 4)
-    assert len(told) < n_ctx - n_ctx // 8 + len(begun) + 40  # marks are shown longer than they are
+    assert len(filled_prompt) < n_ctx - n_ctx // 8 + len(begun) + 40  # marks are shown longer than they are
 
 
 def test_a_cache_goes_on_holding_the_snippets_while_one_types() -> None:
     """However much is written, and asked for in advance with nothing around the gap."""
     snippets = tuple((f"{i}.py", str(i) * 900) for i in range(9))
-    told = [filled(Infill(("a" * n,), ("b" * n,), snippets), n_ctx=4096) for n in (0, 10, 400, 2000)]
-    assert len({one[: one.index("[pre]")] for one in told}) == 1
-    assert told[0].startswith("4" * 5) or not told[0].startswith("[repo]")  # the oldest had no room
+    filled_prompt = [filled(Infill(("a" * n,), ("b" * n,), snippets), n_ctx=4096) for n in (0, 10, 400, 2000)]
+    assert len({one[: one.index("[pre]")] for one in filled_prompt}) == 1
+    assert filled_prompt[0].startswith("4" * 5) or not filled_prompt[0].startswith("[repo]")  # the oldest had no room

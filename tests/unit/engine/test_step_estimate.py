@@ -1,4 +1,4 @@
-"""What the scheduler is told of costs: passes and contexts, drafts that are usual, prompts that are dear."""
+"""The costs that the scheduler gets: passes, contexts, usual drafts, and expensive prompts."""
 
 from __future__ import annotations
 

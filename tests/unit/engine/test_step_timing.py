@@ -1,4 +1,4 @@
-"""What the books say of plain decoding is never more than the step took."""
+"""The estimated time of a plain step is never more than the step took."""
 
 from __future__ import annotations
 

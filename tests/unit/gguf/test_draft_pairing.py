@@ -39,7 +39,7 @@ def asked(draft: Path, target: Path, kind: str | None = None) -> DraftInfo:
 
 
 @pytest.mark.parametrize("kind", [None, "eagle3"])
-def test_a_head_is_told_by_its_file(target: Path, tmp_path: Path, kind: str | None) -> None:
+def test_a_head_is_recognized_by_its_file(target: Path, tmp_path: Path, kind: str | None) -> None:
     assert isinstance(asked(write_head(tmp_path / "head.gguf", HEAD, SHAPE), target, kind), EagleInfo)
 
 

@@ -1,4 +1,4 @@
-"""Figures on which llama.cpp would abort, crash or hang are refused; their lawful neighbours are not."""
+"""Values with which llama.cpp would abort, crash or hang are refused; valid values next to them are accepted."""
 
 from __future__ import annotations
 

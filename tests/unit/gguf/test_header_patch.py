@@ -1,4 +1,4 @@
-"""Values in a header that are changed where they stand; everything else stays as it was."""
+"""Values of a header are changed in place; everything else stays unchanged."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def head(tmp_path: Path) -> Path:
     return write_head(tmp_path / "head.gguf", HeadShape(width=64, n_ff=64), SHAPE)
 
 
-def told(path: Path) -> dict[str, object]:
+def read_values(path: Path) -> dict[str, object]:
     header = read_header(path)
     return {key: header.array(key) or value for key, value in header.metadata.items()}
 
 
 def test_flags_numbers_and_lists_change_and_nothing_else(head: Path) -> None:
-    before, size = told(head), head.stat().st_size
+    before, size = read_values(head), head.stat().st_size
     changes = {
         "eaglelocal.norm_output": True,
         "eagle3.target_layers": (0, 1, 3),
@@ -33,10 +33,10 @@ def test_flags_numbers_and_lists_change_and_nothing_else(head: Path) -> None:
         "eagle3.block_count": 7,
     }
     patch_header(read_header(head), changes)
-    assert told(head) == before | changes
+    assert read_values(head) == before | changes
     assert head.stat().st_size == size
     patch_header(read_header(head), {key: before[key] for key in changes})  # type: ignore[misc]
-    assert told(head) == before
+    assert read_values(head) == before
 
 
 @pytest.mark.parametrize(

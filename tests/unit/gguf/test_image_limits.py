@@ -1,4 +1,4 @@
-"""Tokens of an image, by what there is room for."""
+"""How many tokens an image may have, by the room there is."""
 
 from __future__ import annotations
 

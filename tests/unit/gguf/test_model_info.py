@@ -68,7 +68,7 @@ def test_values_per_layer_and_layers_that_predict_ahead(tmp_path: Path) -> None:
     assert info.is_hybrid and info.has_state and not info.is_recurrent
 
 
-def test_recurrent_models_are_told_by_name_and_by_key(tmp_path: Path) -> None:
+def test_recurrent_models_are_recognized_by_name_and_by_key(tmp_path: Path) -> None:
     assert described(tmp_path, "mamba", lambda b: b.put("mamba.ssm.state_size", U32, 16)).is_recurrent
     assert described(tmp_path, "brandnew", lambda b: b.put("brandnew.ssm.state_size", U32, 16)).is_hybrid
     assert described(tmp_path, "brandnew", lambda b: b.put("brandnew.shortconv.l_cache", U32, 3)).is_hybrid

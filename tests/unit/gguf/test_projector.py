@@ -51,7 +51,7 @@ def test_width_comes_from_the_tensor_that_llama_cpp_looks_at(
     )
 
 
-def test_width_is_the_told_one_where_the_kind_is_not_known(tmp_path: Path) -> None:
+def test_width_is_the_reported_one_where_the_kind_is_not_known(tmp_path: Path) -> None:
     data = projector_bytes(kind="of tomorrow", tensor="a", more={"projection_dim": 96})
     assert Projector.from_header(header(tmp_path, data)).width == 96
 
@@ -71,16 +71,16 @@ def test_pictures_that_reach_several_layers_make_wider_rows_on_both_sides(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "expected"),
     [
         (model_bytes(), "x.gguf is not a projector for images: its architecture is llama"),
         (projector_bytes(sees=False), "x.gguf is a projector for audio, not for images"),
     ],
 )
-def test_what_makes_no_pictures_readable_is_refused(data: bytes, told: str, tmp_path: Path) -> None:
+def test_what_makes_no_pictures_readable_is_refused(data: bytes, expected: str, tmp_path: Path) -> None:
     with pytest.raises(ModelFileError) as error:
         Projector.from_header(header(tmp_path, data))
-    assert error.value.message == told
+    assert error.value.message == expected
 
 
 @pytest.mark.parametrize(

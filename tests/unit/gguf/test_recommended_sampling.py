@@ -1,4 +1,4 @@
-"""What a file recommends for sampling: numbers that can be meant, and nothing else."""
+"""Recommended sampling in a file: plausible numbers are used, everything else is ignored."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ def test_troubles_of_the_hub_that_pass_are_waited_for(
     ("status", "message", "waited"),
     [(500, "(500)", 3), (429, "(429)", 3), (403, "(403)", 0), (404, "(404)", 0), (401, "", 0)],
 )
-def test_troubles_that_stay_are_told_in_one_line(
+def test_troubles_that_stay_are_reported_in_one_line(
     hub: LoopbackHub, tmp_path: Path, waits: Waits, where: str, status: int, message: str, waited: int
 ) -> None:
     setattr(hub.faults, where, (status, -1))
@@ -293,7 +293,7 @@ def test_names_that_cannot_be_shown_are_refused_in_letters_that_can(
 @pytest.mark.parametrize(
     "name", ["x" * 300 + "-Q8_0.gguf", "\u00e4" * 150 + ".gguf", "/".join(["d" * 200] * 25) + "/x.gguf"]
 )
-def test_a_name_that_no_disk_takes_is_told(hub: LoopbackHub, tmp_path: Path, waits: Waits, name: str) -> None:
+def test_a_name_that_no_disk_takes_is_reported(hub: LoopbackHub, tmp_path: Path, waits: Waits, name: str) -> None:
     hub.repos[REPO].files = {name: HubFile(CONTENT)}
     refused = refusal(tmp_path / "cache", waits)
     assert isinstance(refused, DownloadError) and "whose name is too long" in refused.message
@@ -301,12 +301,12 @@ def test_a_name_that_no_disk_takes_is_told(hub: LoopbackHub, tmp_path: Path, wai
     assert hub.asked_of_storage() == []
 
 
-def test_a_long_name_beside_what_is_wanted_hinders_nobody(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
+def test_a_long_name_next_to_what_is_wanted_hinders_nobody(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
     hub.repos[REPO].files["x" * 300 + ".png"] = HubFile(b"picture")
     assert fetched(tmp_path, waits).is_file()
 
 
-def test_a_cache_that_nobody_may_write_into_is_told(
+def test_a_cache_that_nobody_may_write_into_is_reported(
     hub: LoopbackHub, tmp_path: Path, waits: Waits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever folder it is: here the one of the snapshot."""
@@ -403,13 +403,13 @@ def test_progress_is_of_all_files_together(hub: LoopbackHub, tmp_path: Path, wai
     hub.repos["someone/more-GGUF"] = HubRepo({"more-F16.gguf": HubFile(model_bytes(rows=4096))})
     hub.faults.drops = [500_000]
     orders = [order_of(waits.retries), order_of(waits.retries, "someone/more-GGUF")]
-    told: list[DownloadProgress] = []
-    download_files(orders, tmp_path, retries=waits.retries, on_progress=told.append)
+    reports: list[DownloadProgress] = []
+    download_files(orders, tmp_path, retries=waits.retries, on_progress=reports.append)
     total = sum(order.size_bytes for order in orders)
-    assert {progress.total_bytes for progress in told} == {total}
-    done = [progress.done_bytes for progress in told]
+    assert {progress.total_bytes for progress in reports} == {total}
+    done = [progress.done_bytes for progress in reports]
     assert done == sorted(done) and done[-1] == total and len(done) > 10
-    assert told[-1].fraction == 1.0
+    assert reports[-1].fraction == 1.0
 
 
 def test_on_a_disk_without_links_nothing_is_wanted_twice(
@@ -451,16 +451,16 @@ def test_what_killed_writers_of_a_reference_left_goes(hub: LoopbackHub, tmp_path
 
 
 def test_the_rate_is_of_the_last_seconds() -> None:
-    now, told = [0.0], []
-    tally = ByteCount(1000, told.append, clock=lambda: now[0])
+    now, reports = [0.0], []
+    tally = ByteCount(1000, reports.append, clock=lambda: now[0])
     tally.add_present(500)
     for second in range(31):
         now[0] = float(second)
         tally.add_received(10 if second < 20 else 2)
-    assert told[0].rate is None
-    assert told[20].rate == pytest.approx(10, rel=0.2)
-    assert told[-1].rate == pytest.approx(2, rel=0.1)
-    assert told[-1].left_s == pytest.approx((1000 - told[-1].done_bytes) / told[-1].rate)
+    assert reports[0].rate is None
+    assert reports[20].rate == pytest.approx(10, rel=0.2)
+    assert reports[-1].rate == pytest.approx(2, rel=0.1)
+    assert reports[-1].left_s == pytest.approx((1000 - reports[-1].done_bytes) / reports[-1].rate)
 
 
 def test_two_who_want_the_same_file_fetch_it_once(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:

@@ -1,4 +1,4 @@
-"""Dialects and configurations: what is meant, what stays open, and what is refused by name."""
+"""Dialects and configurations of heads: what they state, what they leave open, and what is refused by name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_the_dialect_is_told(dialect: str, target: Path, tmp_path: Path) -> None:
+def test_the_dialect_is_reported(dialect: str, target: Path, tmp_path: Path) -> None:
     head = understood(write_checkpoint(tmp_path, HEAD, dialect), target)
     assert head.config.dialect == dialect
     assert head.stated.taps == HEAD.taps

@@ -77,7 +77,7 @@ def test_one_for_this_name_comes_before_a_newer_one_of_a_sibling(tmp_path: Path)
     assert names(theirs) == ["sibling", "own"]
 
 
-def test_a_damaged_head_is_told_and_does_not_draft(target: Path, tmp_path: Path) -> None:
+def test_a_damaged_head_is_reported_and_does_not_draft(target: Path, tmp_path: Path) -> None:
     path = keep("one", target, tmp_path)
     path.write_bytes(path.read_bytes()[:-100])
     found = find_draft("auto", read_target(target))
@@ -171,8 +171,8 @@ def test_what_a_killed_import_left_is_seen_and_removed(
     assert main.run(["ls"]) == 0
     assert f"unfinished: an imported head, {size_text(partial.stat().st_size)} so far" in capsys.readouterr().err
     assert main.run(["ls", "--json"]) == 0
-    (told,) = json.loads(capsys.readouterr().out.splitlines()[-1])["unfinished"]
-    assert told == {"repo": None, "size_bytes": partial.stat().st_size, "path": str(partial)}
+    (report,) = json.loads(capsys.readouterr().out.splitlines()[-1])["unfinished"]
+    assert report == {"repo": None, "size_bytes": partial.stat().st_size, "path": str(partial)}
     assert main.run(["rm", str(partial), "--yes"]) == 0
     assert not partial.exists()
 

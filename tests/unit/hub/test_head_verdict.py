@@ -37,9 +37,9 @@ def test_nothing_drafted_is_no_knowledge() -> None:
 def test_the_error_is_that_of_the_mean(seed: int, accepted: list[int]) -> None:
     """Shares per position hold the whole distribution of what was accepted."""
     positions = tuple(sum(a > i for a in accepted) for i in range(5))
-    told = TrialAcceptance(len(accepted), positions, 1, 0.0)
-    assert told.length == pytest.approx(1 + np.mean(accepted))
-    assert told.length_error == pytest.approx(np.std(accepted) / len(accepted) ** 0.5, abs=1e-9)
+    acceptance = TrialAcceptance(len(accepted), positions, 1, 0.0)
+    assert acceptance.length == pytest.approx(1 + np.mean(accepted))
+    assert acceptance.length_error == pytest.approx(np.std(accepted) / len(accepted) ** 0.5, abs=1e-9)
 
 
 def test_the_wrong_recurrence_is_seen_from_the_second_token_on() -> None:

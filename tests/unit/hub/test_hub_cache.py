@@ -1,4 +1,4 @@
-"""What is in the hub's cache, and taking it out again: layouts as the hub's client writes them."""
+"""Listing and removing models of the hub's cache, in the layouts that the hub's client writes."""
 
 from __future__ import annotations
 

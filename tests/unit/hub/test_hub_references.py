@@ -1,4 +1,4 @@
-"""What a person writes for a model of a hub, and what the catalog makes of it."""
+"""References to models of a hub, and the catalog entries that they match."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def test_it_is_cleared_too_where_nothing_is_to_be_written(tmp_path: Path) -> Non
     assert grow() == paths and not half.exists()
 
 
-def test_a_full_disk_is_told_before_writing(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_before_writing(tmp_path: Path) -> None:
     target, head = DemoSources().write(tmp_path)
     folder = tmp_path / "grown"
     with pytest.raises(ResourceError) as caught:
@@ -204,15 +204,15 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
 
 
 def _inflate_in_child(folder: Path, target: Path, head: Path, written: multiprocessing.Queue[int]) -> None:
-    told: list[float] = []
+    progress: list[float] = []
     inflate(
         DemoSize(TWENTY_M, "bf16"),
         source_target=target,
         source_head=head,
         folder=folder,
-        on_progress=lambda fraction, what: told.append(fraction),
+        on_progress=lambda fraction, what: progress.append(fraction),
     )
-    written.put(len(told))
+    written.put(len(progress))
 
 
 def test_two_processes_write_once(tmp_path: Path) -> None:
@@ -232,15 +232,15 @@ def test_two_processes_write_once(tmp_path: Path) -> None:
 
 def test_progress_rises_to_one(tmp_path: Path) -> None:
     target, head = DemoSources().write(tmp_path)
-    told: list[float] = []
+    progress: list[float] = []
     inflate(
         DemoSize(TWENTY_M, "q4_0"),
         source_target=target,
         source_head=head,
         folder=tmp_path / "grown",
-        on_progress=lambda fraction, what: told.append(fraction),
+        on_progress=lambda fraction, what: progress.append(fraction),
     )
-    assert told == sorted(told) and told[-1] == 1.0
+    assert progress == sorted(progress) and progress[-1] == 1.0
 
 
 def test_sources_that_cannot_grow_are_refused(tmp_path: Path) -> None:

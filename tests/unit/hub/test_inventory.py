@@ -65,7 +65,7 @@ def test_unfinished_and_foreign_files_are_not_listed() -> None:
     assert list_inflated() == []
 
 
-def test_a_model_of_an_older_version_is_told_and_removed_with_the_present_one() -> None:
+def test_a_model_of_an_older_version_is_reported_and_removed_with_the_present_one() -> None:
     now, old = write_generated("demo@1b"), write_generated("demo@1b", outdated=True)
     assert {entry.path: entry.is_outdated for entry in list_inflated()} == {now: False, old: True}
     assert describe_model("demo@1b").paths == (now,)
@@ -111,7 +111,7 @@ def test_a_reference_finds_the_first_repository_that_has_it() -> None:
     assert find_cached(cache, reference("x", "a/x", "b/x")).reference == "a/x:Q4_K_M"
 
 
-def test_what_is_not_there_is_told_with_the_command_that_fetches_it() -> None:
+def test_what_is_not_there_is_reported_with_the_command_that_fetches_it() -> None:
     write_cached("some/model-GGUF", "m-Q8_0.gguf")
     cache = locations.hub_cache_dir()
     with pytest.raises(ModelFileError, match="some/model-GGUF:Q4_0 is not on disk") as missing:

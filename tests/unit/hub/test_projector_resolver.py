@@ -91,14 +91,14 @@ def resolved(target: Path, mmproj: str = "auto") -> tuple[str | None, str]:
         ({"mmproj-F16.gguf": GOOD, "tiny-00001-of-00002.gguf": b""}, "mmproj-F16.gguf", ""),
     ],
 )
-def test_auto_takes_what_lies_beside(beside: dict[str, bytes], taken: str | None, note: str, tmp_path: Path) -> None:
+def test_auto_takes_what_lies_next_to(beside: dict[str, bytes], taken: str | None, note: str, tmp_path: Path) -> None:
     target = tmp_path / "tiny-Q8_0.gguf"
     target.write_bytes(model_bytes())
     for name, data in beside.items():
         (tmp_path / name).write_bytes(data)
-    found, told = resolved(target)
-    assert (found, note in told) == (taken, True)
-    assert bool(told) == bool(note)
+    found, expected = resolved(target)
+    assert (found, note in expected) == (taken, True)
+    assert bool(expected) == bool(note)
     assert resolved(target, "none") == (None, "")
 
 
@@ -122,20 +122,20 @@ def test_a_named_file_is_taken_wherever_it_lies_or_refused_with_numbers(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("wish", "told"),
+    ("options", "expected"),
     [
         (RunOptions(target="eyes.gguf"), "eyes.gguf is an image encoder, not a model that can answer"),
         (RunOptions(target="tiny.gguf", draft="./eyes.gguf"), "eyes.gguf is an image encoder and cannot draft"),
     ],
 )
 def test_a_projector_in_another_place_is_sent_to_its_own(
-    wish: RunOptions, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: RunOptions, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.gguf").write_bytes(model_bytes())
     (tmp_path / "eyes.gguf").write_bytes(GOOD)
-    with pytest.raises(ModelFileError, match=told) as raised:
-        resolve(wish, on_progress=lambda fraction, what: None)
+    with pytest.raises(ModelFileError, match=expected) as raised:
+        resolve(options, on_progress=lambda fraction, what: None)
     assert "--mmproj" in raised.value.hint
 
 

@@ -103,15 +103,15 @@ def test_what_cannot_be_chosen_says_what_there_is(names: list[str], wanted: str,
 
 
 @pytest.mark.parametrize("wanted", [None, "Q4_K_L", "Q8_0"])
-def test_of_thousands_of_models_a_few_are_told(wanted: str | None) -> None:
+def test_of_thousands_of_models_a_few_are_reported(wanted: str | None) -> None:
     """Those that people take, and those whose names are like the one that was asked for, before the others."""
     kinds = ("Q8_0",) if wanted == "Q8_0" else ("IQ1_S", "F32", "Q4_K_M")
     names = [f"part-{number}/X{number}-{kind}.gguf" for number in range(1000) for kind in kinds]
     with pytest.raises(UsageError) as refused:
         choose_build(group_builds(names), wanted, repo="a/b")
-    told = f"{refused.value.message} {refused.value.hint}"
-    assert len(told) < 700 and ("more" in told or wanted == "Q4_K_L")
-    assert "Q8_0" in told if wanted == "Q8_0" else "Q4_K_M" in told
+    report = f"{refused.value.message} {refused.value.hint}"
+    assert len(report) < 700 and ("more" in report or wanted == "Q4_K_L")
+    assert "Q8_0" in report if wanted == "Q8_0" else "Q4_K_M" in report
 
 
 def test_a_list_begins_with_what_resembles_what_was_asked_for() -> None:

@@ -1,4 +1,4 @@
-"""The safetensors reader: what the real library wrote comes back, and no damaged file costs more than a message."""
+"""The safetensors reader: files of the real library are read, and damaged ones cause only an error message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Costs on disk: found again under the same key only, whole or not at all, never too many."""
+"""Stored costs: found only under the same key, written whole or not at all, limited in number."""
 
 from __future__ import annotations
 

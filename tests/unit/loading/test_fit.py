@@ -1,4 +1,4 @@
-"""From a plan to parts: who gets which context and place, without a model."""
+"""From a plan to its parts without a model: which context and placement each one gets."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_gpu_that_others_have_filled_gets_no_layers_and_a_head_lies_with_the_o
 
 
 @pytest.mark.parametrize(
-    ("there", "wish", "on"),
+    ("there", "fields", "on"),
     [
         (TWO_GPUS, {}, "CUDA1"),
         (TWO_GPUS, {"device": "CUDA0"}, "CUDA0"),
@@ -90,13 +90,13 @@ def test_a_gpu_that_others_have_filled_gets_no_layers_and_a_head_lies_with_the_o
     ],
 )
 def test_a_heads_own_table_of_tokens_lies_where_it_computes(
-    plan: Plan, tmp_path: Path, there: tuple[FreeMemory, ...], wish: dict[str, object], on: str | None
+    plan: Plan, tmp_path: Path, there: tuple[FreeMemory, ...], fields: dict[str, object], on: str | None
 ) -> None:
     shape = HeadShape(width=64, n_ff=64, draft_vocab=64, own_output=True)
-    asked = replace(plan, draft=write_head(tmp_path / "few.gguf", shape, SHAPE), **wish)  # type: ignore[arg-type]
+    asked = replace(plan, draft=write_head(tmp_path / "few.gguf", shape, SHAPE), **fields)  # type: ignore[arg-type]
     _, head = make_placements(asked, probe(), load_library(), read_models(asked), there)
     assert head.d2t_device == on
-    _, whole = make_placements(replace(plan, **wish), probe(), load_library(), read_models(plan), there)  # type: ignore[arg-type]
+    _, whole = make_placements(replace(plan, **fields), probe(), load_library(), read_models(plan), there)  # type: ignore[arg-type]
     assert whole.d2t_device is None, "it has the target's tokens"
 
 

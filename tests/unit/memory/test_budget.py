@@ -1,4 +1,4 @@
-"""What fits where, as sums over tables: main memory alone, two GPUs beside it, memory that is shared or unknown."""
+"""What fits where, as sums over tables: main memory alone, two GPUs, and memory that is shared or unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the sum of a plan lies: one card, two, none, a part of the layers, a head beside, unified memory."""
+"""Where the memory of a plan is: one card, two, none, some of the layers, a head, unified memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from doubles.sketched_models import REAL, write_sketch
+from doubles.weightless_models import REAL, write_sketch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -212,7 +212,8 @@ def test_states_are_kept_for_every_row_that_may_be_taken_back() -> None:
 def test_windows_are_kept_whole_unless_the_plan_says_otherwise() -> None:
     narrow = replace(EIGHT_B, windows=(1024, None) * 16)
     whole, spared = (
-        sum_by_purpose(estimate(replace(PLAN, swa_full=wish), narrow, None, CPU)).kv_bytes for wish in (True, False)
+        sum_by_purpose(estimate(replace(PLAN, swa_full=is_full), narrow, None, CPU)).kv_bytes
+        for is_full in (True, False)
     )
     assert whole == GIB
     assert spared == GIB // 2 + 16 * 1536 * 4096

@@ -1,4 +1,4 @@
-"""Which layer lies where, against tables that follow llama_model_base::load_tensors by hand."""
+"""Which layer is on which device, compared with tables made by hand from llama_model_base::load_tensors."""
 
 from __future__ import annotations
 

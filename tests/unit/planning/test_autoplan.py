@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from doubles.projectors import projector_bytes
-from doubles.sketched_models import REAL, SKETCHES, Sketch, write_sketch
+from doubles.weightless_models import REAL, SKETCHES, Sketch, write_sketch
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import Catalog
@@ -78,8 +78,8 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def on(rig: MachineSpec, monkeypatch: pytest.MonkeyPatch, options: RunOptions) -> Decision:
-    monkeypatch.setattr(module, "this_machine", lambda catalog: rig)
+def on(machine: MachineSpec, monkeypatch: pytest.MonkeyPatch, options: RunOptions) -> Decision:
+    monkeypatch.setattr(module, "this_machine", lambda catalog: machine)
     return autoplan(options)
 
 
@@ -99,17 +99,19 @@ def test_nothing_on_disk_is_the_embedded_model(hub: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("rig", "name"),
+    ("machine", "name"),
     [(SLOW, "qwen3-0.6b"), (CPU_ONLY, "qwen3-8b"), (SMALL_CARD, "qwen3-8b"), (LARGE_CARD, "qwen3-8b")],
 )
-def test_the_best_of_what_is_on_disk(hub: Path, monkeypatch: pytest.MonkeyPatch, rig: MachineSpec, name: str) -> None:
+def test_the_best_of_what_is_on_disk(
+    hub: Path, monkeypatch: pytest.MonkeyPatch, machine: MachineSpec, name: str
+) -> None:
     """8 B in Q8_0 says one token a second at 8 GB/s; 70 B fits none of them."""
     references = {each: pulled(hub, each) for each in ("qwen3-0.6b", "qwen3-8b", "llama-3.3-70b")}
     pulled(hub, "tiny", SKETCHES["gemma3"])
-    found = on(rig, monkeypatch, RunOptions())
+    found = on(machine, monkeypatch, RunOptions())
     assert found.target == references[name]
     assert found.note.startswith(f"{references[name]}, of 4 on disk")
-    assert found.ctx is not None and (found.gpu_layers is not None) == (rig is SMALL_CARD)
+    assert found.ctx is not None and (found.gpu_layers is not None) == (machine is SMALL_CARD)
 
 
 def test_models_that_do_not_fit_leave_the_embedded_one(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,8 +152,8 @@ def test_experts_stay_in_main_memory_before_layers_do(tmp_path: Path, monkeypatc
 def test_what_was_said_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(write_sketch(tmp_path / "m.gguf", REAL["qwen3-8b"]))
     said = RunOptions(target=path, ctx=2048, kv_type="q4_0", gpu_layers=3)
-    for rig in (SMALL_CARD, LARGE_CARD):
-        found = on(rig, monkeypatch, said)
+    for machine in (SMALL_CARD, LARGE_CARD):
+        found = on(machine, monkeypatch, said)
         assert found.options == said
         assert (found.target, found.ctx, found.kv_type, found.gpu_layers) == (path, 2048, "q4_0", 3)
 
@@ -206,12 +208,12 @@ def with_card(gib: float) -> MachineSpec:
     return MachineSpec(name="a card", host=host(32), gpus=(card(gib),))
 
 
-def check_it_fits(settled: Decision, rig: MachineSpec) -> str:
+def check_it_fits(settled: Decision, machine: MachineSpec) -> str:
     """What would be loaded, weighed; the kind of draft."""
     found = make_plan(settled, on_progress=lambda fraction, what: None)
     shapes = [read_shape(read_header(path)) for path in (found.target, found.draft) if path is not None]
     sized = dataclasses.replace(found, swa_full=True, flash_attn="on")
-    free_memory = subtract_margins(rig.free_memory)
+    free_memory = subtract_margins(machine.free_memory)
     buffers = estimate(sized, shapes[0], shapes[1] if len(shapes) > 1 else None, free_memory)
     for room in free_memory:
         assert device_load(room, buffers, free_memory).missing_bytes <= 0, (settled, room)

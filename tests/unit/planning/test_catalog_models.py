@@ -1,4 +1,4 @@
-"""Entries of the catalog that are on disk: exact, not to be fetched, and priced as they were measured."""
+"""Catalog entries that are on disk: exact sizes, nothing to download, and measured costs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from doubles.sketched_models import REAL, Sketch, write_sketch
+from doubles.weightless_models import REAL, Sketch, write_sketch
 
 from eaglelocal import locations
 from eaglelocal.backend.llama_library import BUILD
@@ -164,8 +164,8 @@ def test_what_was_measured_here_decides(hub: Path, catalog: Catalog) -> None:
     pulled(hub, DRAFT_REPO, "Qwen3-0.6B-Q8_0", SMALL)
     both = [*options(catalog, quant="Q4_K_M").values(), *options(catalog, "qwen3-0.6b", quant="Q8_0").values()]
 
-    def best(rig: MachineSpec = HERE) -> tuple[str, bool]:
-        candidate = choose_on_disk(both, rig, measured=read_measured_costs(both, rig))
+    def best(spec: MachineSpec = HERE) -> tuple[str, bool]:
+        candidate = choose_on_disk(both, spec, measured=read_measured_costs(both, spec))
         assert candidate is not None
         return candidate.option.reference, candidate.prediction.is_measured
 

@@ -1,4 +1,4 @@
-"""Models of one server on machines that are not here: what stays beside what, and what it costs the first one."""
+"""Several models of one server on other machines: which stay loaded together, and what that costs the first one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from doubles.embedding_models import write_bert
 from doubles.projectors import projector_bytes
 from doubles.random_models import TargetShape, write_target
-from doubles.sketched_models import REAL, write_sketch
+from doubles.weightless_models import REAL, write_sketch
 
 from eaglelocal.catalog.known_machines import CPU, CUDA
 from eaglelocal.core.model_task import ModelTask
@@ -31,7 +31,7 @@ GIB, GIGA = 2**30, 10**9
 On = Callable[[MachineSpec], None]
 
 
-def rig_with(card_gib: float, ram_gib: float = 64) -> MachineSpec:
+def machine_with(card_gib: float, ram_gib: float = 64) -> MachineSpec:
     host = DeviceSpec(
         name=RAM, label="RAM", kind=CPU, total_bytes=None, free_bytes=int(ram_gib * GIB), bytes_s=40 * GIGA, flops=1e11
     )
@@ -66,9 +66,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 @pytest.fixture
 def on(monkeypatch: pytest.MonkeyPatch) -> On:
-    def machine(rig: MachineSpec) -> None:
+    def machine(spec: MachineSpec) -> None:
         for module in (autoplan_module, coresidency):
-            monkeypatch.setattr(module, "this_machine", lambda catalog: rig)
+            monkeypatch.setattr(module, "this_machine", lambda catalog: spec)
 
     return machine
 
@@ -91,7 +91,7 @@ def traffic(*all_of_it: Decision, most: int | None = None) -> EvictionPolicy:
 
 
 def test_a_model_leaves_room_for_an_embedding_model_and_loses_little(files: dict[str, str], on: On) -> None:
-    on(rig_with(13))
+    on(machine_with(13))
     alone, first, others = settled(files["qwen3-8b"], files["pools"])
     assert alone.ctx is not None and first.ctx is not None
     assert CTX_KEPT <= first.ctx <= alone.ctx
@@ -103,23 +103,23 @@ def test_a_model_leaves_room_for_an_embedding_model_and_loses_little(files: dict
 
 def test_without_that_it_would_have_taken_all(files: dict[str, str], on: On) -> None:
     """The test above would show nothing if both fitted anyway."""
-    on(rig_with(13))
+    on(machine_with(13))
     alone, _, others = settled(files["qwen3-8b"], files["pools"])
     assert traffic(alone, *others.values()).victims(files["pools"], [files["qwen3-8b"]]) == [files["qwen3-8b"]]
 
 
 def test_two_that_talk_stay_where_both_fit_as_they_are(files: dict[str, str], on: On) -> None:
-    on(rig_with(24))
+    on(machine_with(24))
     _, first, others = settled(files["qwen3-8b"], files["qwen3-0.6b"])
     second = others[files["qwen3-0.6b"]]
     assert first.gpu_layers is None and second.gpu_layers is None
     assert (first.ctx, second.ctx) >= (CTX_KEPT, CTX_KEPT)
-    assert fit([first.needs, second.needs], subtract_margins(rig_with(24).free_memory))
+    assert fit([first.needs, second.needs], subtract_margins(machine_with(24).free_memory))
     assert traffic(first, second).victims(files["qwen3-0.6b"], [files["qwen3-8b"]]) == []
 
 
 def test_what_would_cost_the_first_one_much_takes_turns_with_it(files: dict[str, str], on: On) -> None:
-    on(rig_with(10.5))
+    on(machine_with(10.5))
     alone, first, others = settled(files["qwen3-8b"], files["qwen3-0.6b"])
     second = others[files["qwen3-0.6b"]]
     assert first == alone
@@ -140,7 +140,7 @@ def seeing(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_model_does_not_lose_its_sight_for_another(
     files: dict[str, str], seeing: str, on: On, card: float, stays: bool
 ) -> None:
-    on(rig_with(card))
+    on(machine_with(card))
     alone, first, others = settled(seeing, files["qwen3-0.6b"])
     assert not (alone.without_projector or first.without_projector)
     leaving = traffic(first, *others.values()).victims(files["qwen3-0.6b"], [seeing])
@@ -153,14 +153,14 @@ def test_windows_stay_as_small_as_they_were_planned(
 ) -> None:
     """Loaded with whole ones, where they just fitted, the model took turns with what it had left room for."""
     gemma = str(write_sketch(tmp_path / "gemma.gguf", REAL["gemma-3-27b"]))
-    on(rig_with(card, 128))
+    on(machine_with(card, 128))
     alone, first, others = settled(gemma, files[beside])
     assert (plans_of(alone)[gemma].swa_full, plans_of(first)[gemma].swa_full) == (None, False)
     assert traffic(first, *others.values()).victims(files[beside], [gemma]) == []
 
 
 def test_an_embedding_model_that_comes_first_has_its_room_too(files: dict[str, str], on: On) -> None:
-    on(rig_with(13))
+    on(machine_with(13))
     _, first, others = settled(files["pools"], files["qwen3-8b"])
     made = traffic(first, *others.values())
     assert made.victims(files["qwen3-8b"], [files["pools"]]) == []
@@ -168,14 +168,14 @@ def test_an_embedding_model_that_comes_first_has_its_room_too(files: dict[str, s
 
 
 def test_what_the_first_one_loses_for_another_is_said(files: dict[str, str], on: On) -> None:
-    on(rig_with(13.75))
+    on(machine_with(13.75))
     alone, first, _ = settled(files["qwen3-8b"], files["qwen3-0.6b"])
     assert (alone.kv_type, first.kv_type) == ("f16", "q8_0")
     assert (alone.note, first.note) == ("", "a cache of q8_0, because memory is short")
 
 
 def test_one_at_a_time_is_planned_as_if_it_were_alone(files: dict[str, str], on: On) -> None:
-    on(rig_with(13))
+    on(machine_with(13))
     alone, first, others = settled(files["qwen3-8b"], files["pools"], files["qwen3-0.6b"], most=1)
     assert first == alone
     assert others[files["qwen3-0.6b"]] == autoplan(RunOptions(target=files["qwen3-0.6b"], parallel=1))
@@ -184,7 +184,7 @@ def test_one_at_a_time_is_planned_as_if_it_were_alone(files: dict[str, str], on:
 
 
 def test_more_than_wanted_leave_even_where_there_is_room(files: dict[str, str], on: On) -> None:
-    on(rig_with(0))
+    on(machine_with(0))
     names = [files["qwen3-0.6b"], files["bert"]]
     made = traffic(*(Decision(RunOptions(target=name, parallel=1)) for name in (*names, files["pools"])), most=2)
     assert made.victims(files["pools"], names) == names[:1]
@@ -195,7 +195,7 @@ def test_more_than_wanted_leave_even_where_there_is_room(files: dict[str, str], 
 def test_another_model_that_cannot_be_read_is_an_error_at_once(
     files: dict[str, str], on: On, tmp_path: Path, name: str
 ) -> None:
-    on(rig_with(24))
+    on(machine_with(24))
     (tmp_path / "bad.gguf").write_bytes(b"nothing")
     with pytest.raises(ModelFileError):
         settled(files["qwen3-8b"], str(tmp_path / name))
@@ -203,7 +203,7 @@ def test_another_model_that_cannot_be_read_is_an_error_at_once(
 
 def test_an_embedding_model_keeps_the_usual_context_on_a_card(files: dict[str, str], on: On) -> None:
     """Each pass has rows for a whole context: 32768 of them would take gigabytes."""
-    on(rig_with(24))
+    on(machine_with(24))
     found = autoplan(RunOptions(target=files["pools"], parallel=4))
     assert found.ctx is None
     (plan,) = plans_of(found).values()
@@ -213,11 +213,11 @@ def test_an_embedding_model_keeps_the_usual_context_on_a_card(files: dict[str, s
 @pytest.mark.parametrize("card", [0.0, 24.0])
 @pytest.mark.parametrize("name", ["bert", "pools"])
 def test_an_embedding_model_lies_where_it_computes(files: dict[str, str], on: On, card: float, name: str) -> None:
-    rig = rig_with(card)
-    on(rig)
+    spec = machine_with(card)
+    on(spec)
     (plan,) = plans_of(autoplan(RunOptions(target=files[name]))).values()
-    held = estimate_needs(plan, rig.free_memory)
+    held = estimate_needs(plan, spec.free_memory)
     largest = max(held, key=lambda one: one.num_bytes)
     assert largest.device == (RAM if not card else "CUDA0") or name == "bert"
-    at_host = estimate_needs(dataclasses.replace(plan, gpu_layers=0), rig.free_memory)
+    at_host = estimate_needs(dataclasses.replace(plan, gpu_layers=0), spec.free_memory)
     assert {one.device for one in at_host if one.num_bytes} == {RAM}

@@ -1,4 +1,4 @@
-"""The best of what is here: by score, by what was measured, never what is elsewhere or does not fit."""
+"""The best model on disk: by score and measured costs, never one that is absent or does not fit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from doubles.sketched_models import REAL, Sketch, write_sketch
+from doubles.weightless_models import REAL, Sketch, write_sketch
 
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.catalog.known_machines import CPU
@@ -37,8 +37,8 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModelOption]:
     return found
 
 
-def best(options: dict[str, ModelOption], rig: MachineSpec, **asked: int) -> str | None:
-    candidate = choose_on_disk(list(options.values()), rig, replace(AS_USUAL, **asked))
+def best(options: dict[str, ModelOption], spec: MachineSpec, **asked: int) -> str | None:
+    candidate = choose_on_disk(list(options.values()), spec, replace(AS_USUAL, **asked))
     return None if candidate is None else candidate.option.reference
 
 

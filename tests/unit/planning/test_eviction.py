@@ -1,4 +1,4 @@
-"""Who has to leave so that another fits, and what is left beside what is held."""
+"""Which models are unloaded so that another fits, and the memory left next to the loaded ones."""
 
 from __future__ import annotations
 
@@ -68,20 +68,20 @@ def test_nobody_leaves_in_vain(
 
 
 @pytest.mark.parametrize("name", ["rtx-3090", "2x-rtx-3090", "m2-max-32gb", "strix-halo-64gb", "cpu-ddr5-6000-32gb"])
-def test_a_rig_beside_a_model_has_what_that_leaves(name: str) -> None:
-    rig = make_known_spec(load_catalog().machines[name])
-    first = rig.gpus[0].name if rig.gpus else RAM
+def test_a_rig_next_to_a_model_has_what_that_leaves(name: str) -> None:
+    spec = make_known_spec(load_catalog().machines[name])
+    first = spec.gpus[0].name if spec.gpus else RAM
     held = (Buffer(RAM, MemoryKind.WEIGHTS, 10**9), Buffer(first, MemoryKind.CACHE, 2 * 10**9))
-    left = subtract_other_models(rig, held)
-    for before, after in zip(rig.devices, left.devices, strict=True):
+    left = subtract_other_models(spec, held)
+    for before, after in zip(spec.devices, left.devices, strict=True):
         own = sum(one.num_bytes for one in held if one.device == before.name)
-        lent = 0 if before.name != RAM else sum(2 * 10**9 for gpu in rig.gpus[:1] if gpu.shares_ram)
+        lent = 0 if before.name != RAM else sum(2 * 10**9 for gpu in spec.gpus[:1] if gpu.shares_ram)
         assert before.free_bytes is not None
         assert after.free_bytes == before.free_bytes - own - lent
-    too_much = subtract_other_models(rig, [Buffer(device.name, MemoryKind.WEIGHTS, 10**15) for device in rig.devices])
+    too_much = subtract_other_models(spec, [Buffer(device.name, MemoryKind.WEIGHTS, 10**15) for device in spec.devices])
     assert {device.free_bytes for device in too_much.devices} == {0}
 
 
-def test_what_is_beside_nothing_is_as_it_was() -> None:
-    for rig in itertools.islice(map(make_known_spec, load_catalog().machines.values()), 60):
-        assert subtract_other_models(rig, ()) == rig
+def test_what_is_next_to_nothing_is_as_it_was() -> None:
+    for spec in itertools.islice(map(make_known_spec, load_catalog().machines.values()), 60):
+        assert subtract_other_models(spec, ()) == spec

@@ -43,14 +43,14 @@ RADEON = Gpu(
 )
 
 
-def rig(machine: Machine, **environ: str) -> MachineSpec:
+def spec_of(machine: Machine, **environ: str) -> MachineSpec:
     return make_machine_spec(
         apply_visibility(machine, environ), load_catalog(user_folder=Path("/nonexistent")).machines
     )
 
 
 def names(machine: Machine, **environ: str) -> list[str]:
-    return [device.name for device in rig(machine, **environ).gpus]
+    return [device.name for device in spec_of(machine, **environ).gpus]
 
 
 def test_each_backend_counts_its_own_devices() -> None:
@@ -61,7 +61,7 @@ def test_each_backend_counts_its_own_devices() -> None:
 def test_a_card_that_is_hidden_is_not_planned_for(tmp_path: Path) -> None:
     machine = replace(recorded_machine("2x-rtx-4090", tmp_path), llama_cpp=BOTH)
     assert names(machine) == ["CUDA0", "CUDA1"]
-    one = rig(machine, CUDA_VISIBLE_DEVICES="1")
+    one = spec_of(machine, CUDA_VISIBLE_DEVICES="1")
     assert [device.name for device in one.gpus] == ["CUDA0"]  # CUDA counts what is left
     assert one.gpus[0].free_bytes == machine.gpus[1].free_bytes
     assert any("CUDA_VISIBLE_DEVICES=1 hides it" in note for note in one.notes)
@@ -72,15 +72,22 @@ def test_a_mac_whose_llama_cpp_lacks_metal_computes_on_its_processor() -> None:
     chip = Unified(chip="Apple M2 Max", total_bytes=32 * GIB, working_set_bytes=21 * GIB)
     without = replace(PLAIN, unified=chip, llama_cpp=LlamaCpp(version="0.3.36", backends=("cpu",)))
     assert names(without) == []
-    assert any("built without Metal" in note for note in rig(without).notes)
+    assert any("built without Metal" in note for note in spec_of(without).notes)
     assert names(replace(without, llama_cpp=LlamaCpp(version="0.3.36", backends=("cpu", "metal")))) == ["MTL0"]
 
 
-@pytest.mark.parametrize("told", [None, 60 * GIB])
-def test_a_card_that_works_in_main_memory_is_planned_there(told: int | None) -> None:
+@pytest.mark.parametrize("reported_bytes", [None, 60 * GIB])
+def test_a_card_that_works_in_main_memory_is_planned_there(reported_bytes: int | None) -> None:
     """NVML tells a GB10's memory or says that it is not supported; what is free is the machine's."""
-    gb10 = Gpu(index=0, name="NVIDIA GB10", capability="12.1", shares_memory=True, total_bytes=told, free_bytes=told)
-    found = rig(replace(PLAIN, gpus=(gb10,)))
+    gb10 = Gpu(
+        index=0,
+        name="NVIDIA GB10",
+        capability="12.1",
+        shares_memory=True,
+        total_bytes=reported_bytes,
+        free_bytes=reported_bytes,
+    )
+    found = spec_of(replace(PLAIN, gpus=(gb10,)))
     (device,) = found.gpus
     assert (device.name, device.shares_ram, device.free_bytes) == ("CUDA0", True, 50 * GIB)
     held = [Buffer("CUDA0", MemoryKind.WEIGHTS, 30 * GIB), Buffer(RAM, MemoryKind.WEIGHTS, 30 * GIB)]
@@ -89,11 +96,11 @@ def test_a_card_that_works_in_main_memory_is_planned_there(told: int | None) -> 
 
 def test_what_is_sold_of_a_card_is_known_by_the_name_that_its_driver_tells(tmp_path: Path) -> None:
     """amdgpu states no bandwidth."""
-    found = rig(recorded_machine("rx-7900-xtx", tmp_path))
+    found = spec_of(recorded_machine("rx-7900-xtx", tmp_path))
     (card,) = found.gpus
     assert (card.name, card.bytes_s) == ("Vulkan0", 960e9)
     assert not any("assumed" in note and "7900" in note for note in found.notes)
-    (laptop,) = rig(replace(PLAIN, gpus=(replace(RTX, name="NVIDIA GeForce RTX 4070 Laptop GPU"),))).gpus
+    (laptop,) = spec_of(replace(PLAIN, gpus=(replace(RTX, name="NVIDIA GeForce RTX 4070 Laptop GPU"),))).gpus
     assert laptop.bytes_s == UNKNOWN_GPU_BYTES_S  # not the desktop's
 
 
@@ -129,7 +136,7 @@ def test_apples_limits_are_those_that_the_probe_expects() -> None:
 
 def test_other_makers_graphics_in_main_memory_are_left_out_with_the_reason() -> None:
     unknown = replace(RADEON, index=0, name="Intel Arc 140V", shares_memory=True, total_bytes=None, free_bytes=None)
-    found = rig(replace(PLAIN, gpus=(unknown,)))
+    found = spec_of(replace(PLAIN, gpus=(unknown,)))
     assert not found.gpus
     assert any("works in the main memory" in note for note in found.notes)
 
@@ -154,7 +161,7 @@ def test_amds_graphics_are_planned_with_what_is_lent_to_them(
 ) -> None:
     lent = None if lent_gib is None else lent_gib * GIB
     memory = MainMemory(total_bytes=128 * GIB, available_bytes=available_gib * GIB)
-    found = rig(replace(PLAIN, memory=memory, gpus=(replace(STRIX_HALO, free_bytes=lent),)))
+    found = spec_of(replace(PLAIN, memory=memory, gpus=(replace(STRIX_HALO, free_bytes=lent),)))
     assert [device.free_bytes for device in found.gpus] == ([] if planned_gib is None else [planned_gib * GIB])
     for device in found.gpus:
         assert (device.name, device.shares_ram, device.bytes_s) == ("Vulkan0", True, 256e9)
@@ -165,16 +172,16 @@ def test_amds_graphics_are_planned_with_what_is_lent_to_them(
 
 def test_graphics_that_no_table_knows_read_as_the_processor_does() -> None:
     graphics = replace(STRIX_HALO, name="AMD Radeon 780M Graphics", bandwidth_bytes_s=None)
-    found = rig(replace(PLAIN, gpus=(graphics,)))
+    found = spec_of(replace(PLAIN, gpus=(graphics,)))
     assert found.gpus[0].bytes_s == found.host.bytes_s
     assert any("the bandwidth of AMD Radeon 780M Graphics is unknown" in note for note in found.notes)
 
 
-def test_graphics_beside_a_card_are_left_alone() -> None:
-    beside = rig(replace(PLAIN, gpus=(RTX, replace(STRIX_HALO, index=1))))
+def test_graphics_next_to_a_card_are_left_alone() -> None:
+    beside = spec_of(replace(PLAIN, gpus=(RTX, replace(STRIX_HALO, index=1))))
     assert [device.name for device in beside.gpus] == ["CUDA0"]
     assert any("only where there is no card" in note for note in beside.notes)
     unserved = replace(PLAIN, gpus=(RTX, replace(STRIX_HALO, index=1)), llama_cpp=replace(BOTH, backends=("cpu",)))
     assert not names(unserved)
-    hidden = rig(replace(PLAIN, gpus=(RTX, replace(STRIX_HALO, index=1))), CUDA_VISIBLE_DEVICES="")
+    hidden = spec_of(replace(PLAIN, gpus=(RTX, replace(STRIX_HALO, index=1))), CUDA_VISIBLE_DEVICES="")
     assert [device.name for device in hidden.gpus] == ["Vulkan0"]

@@ -1,4 +1,4 @@
-"""What a model's date is worth, and which date a file has that only its names tell."""
+"""The value of a model's release date, and the date of a file that only its names reveal."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from doubles.catalogue_plans import catalog, every_option, option
-from doubles.sketched_models import REAL, Sketch, write_sketch
+from doubles.catalog_plans import catalog, every_option, option
+from doubles.weightless_models import REAL, Sketch, write_sketch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,7 +87,7 @@ SMALL = REAL["qwen3-0.6b"]
 
 
 @pytest.mark.parametrize(
-    ("told", "released"),
+    ("expected", "released"),
     [
         ({"general.name": "Qwen3.6 27B"}, "2026-04"),
         ({"general.name": "Qwen3_32B"}, "2025-04"),
@@ -102,9 +102,11 @@ SMALL = REAL["qwen3-0.6b"]
         ({}, ""),
     ],
 )
-def test_a_file_is_as_old_as_the_entry_that_its_names_mean(tmp_path: Path, told: dict[str, str], released: str) -> None:
+def test_a_file_is_as_old_as_the_entry_that_its_names_mean(
+    tmp_path: Path, expected: dict[str, str], released: str
+) -> None:
     header = read_header(write_sketch(tmp_path / "x.gguf", SMALL))
-    named = replace(header, metadata={**header.metadata, **told})
+    named = replace(header, metadata={**header.metadata, **expected})
     assert find_age(named, catalog()).released == released
 
 

@@ -1,4 +1,4 @@
-"""What is said where nothing fits: the nearest miss in figures, and ways out that fit when they are taken."""
+"""The error if nothing fits: the nearest miss in figures, and suggested changes that do fit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from doubles.catalogue_plans import GIB, every_option, machine_of, option, rig, some_options
+from doubles.catalog_plans import GIB, every_option, machine_named, machine_of, option, some_options
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,15 +51,17 @@ def test_each_way_out_fits_and_no_more_would(
     machine: str, target: str, quant: str, asked: RunOptions, least: int
 ) -> None:
     alone = (option(target, quant),)
-    _, hint = explain_no_fit(missed(alone, rig(machine), asked))
+    _, hint = explain_no_fit(missed(alone, machine_named(machine), asked))
     asks = taken(asked, hint)
     assert len(asks) >= least, hint
     for other in asks:
-        assert search_plan(alone, rig(machine), other).chosen is not None, hint
+        assert search_plan(alone, machine_named(machine), other).chosen is not None, hint
         if other.ctx != asked.ctx and other.ctx is not None:
-            assert search_plan(alone, rig(machine), replace(other, ctx=other.ctx + CTX_STEP)).chosen is None
+            assert search_plan(alone, machine_named(machine), replace(other, ctx=other.ctx + CTX_STEP)).chosen is None
         if other.parallel != asked.parallel:
-            assert search_plan(alone, rig(machine), replace(other, parallel=other.parallel + 1)).chosen is None
+            assert (
+                search_plan(alone, machine_named(machine), replace(other, parallel=other.parallel + 1)).chosen is None
+            )
 
 
 @settings(max_examples=10, deadline=None)
@@ -76,7 +78,7 @@ def test_ways_out_fit_on_any_machine(ram_gib: float, gpus: tuple[float, ...], sl
 
 def test_the_miss_is_that_of_the_best_division() -> None:
     """With as many layers on the card as it takes, main memory is what lacks; whole, the card would lack far more."""
-    message, hint = explain_no_fit(missed((option("llama-3.3-70b", "Q8_0"),), rig("cuda-8gb"), BALANCED))
+    message, hint = explain_no_fit(missed((option("llama-3.3-70b", "Q8_0"),), machine_named("cuda-8gb"), BALANCED))
     found = re.search(r"needs ([\d.]+) GiB on RAM with 4096 tokens in q4_0 and (\d+) of 81 layers on the GPU", message)
     assert found is not None, message
     assert float(found[1]) < option("llama-3.3-70b", "Q8_0").shape.weights_bytes / GIB
@@ -84,14 +86,14 @@ def test_the_miss_is_that_of_the_best_division() -> None:
     assert "(16 GiB at 51 GB/s, as assumed)" in message and hint == "--ram 96, if you have it"
 
 
-def test_more_memory_than_was_assumed_beside_a_card_is_a_way_out() -> None:
-    machine = rig("rtx-3090")
+def test_more_memory_than_was_assumed_next_to_a_card_is_a_way_out() -> None:
+    machine = machine_named("rtx-3090")
     alone = tuple(each for each in every_option() if each.target == "gpt-oss-120b")
     message, hint = explain_no_fit(missed(alone, machine, BALANCED))
     assert "(32 GiB at 51 GB/s, as assumed)" in message and hint == "--ram 48, if you have it"
     assert search_plan(alone, replace_ram(machine, 48 * GIB), BALANCED).chosen is not None
     missed(alone, replace_ram(machine, 40 * GIB), BALANCED)
-    assert "--ram" not in explain_no_fit(missed(alone, rig("cpu-16gb"), BALANCED))[1]
+    assert "--ram" not in explain_no_fit(missed(alone, machine_named("cpu-16gb"), BALANCED))[1]
 
 
 def test_less_context_than_was_tried_may_fit() -> None:
@@ -125,23 +127,23 @@ def test_only_what_others_hold_can_be_freed(held_gib: float, is_here: bool, says
 
 def test_nothing_of_a_target_fits() -> None:
     every = tuple(each for each in every_option() if each.target == "llama-3.3-70b")
-    message, hint = explain_no_fit(missed(every, rig("m1-8gb"), BALANCED))
+    message, hint = explain_no_fit(missed(every, machine_named("m1-8gb"), BALANCED))
     assert "llama-3.3-70b Q3_K_M" in message and hint == "a smaller model"
 
 
 def test_more_context_than_it_was_trained_for() -> None:
     asked = replace(BALANCED, ctx=50_000)
-    outcome = missed((option("qwen3-8b", "Q4_K_M"),), rig("a6000"), asked)
+    outcome = missed((option("qwen3-8b", "Q4_K_M"),), machine_named("a6000"), asked)
     assert outcome.rejected[0].reason == "it was trained for 40960 tokens, --ctx asks for 50000"
     message, hint = explain_no_fit(outcome)
     assert (message, hint) == ("--ctx 50000 is too much: qwen3-8b was trained for 40960 tokens", "--ctx 40960")
 
 
 def test_more_context_than_any_was_trained_for() -> None:
-    message, hint = explain_no_fit(missed(every_option(), rig("a6000"), replace(BALANCED, ctx=10**8)))
+    message, hint = explain_no_fit(missed(every_option(), machine_named("a6000"), replace(BALANCED, ctx=10**8)))
     most = max(each.max_context for each in every_option())
     assert f"{most} tokens, the most of all" in message and hint == f"--ctx {most}"
-    assert search_plan(every_option(), rig("m3-ultra-512gb"), replace(BALANCED, ctx=most)).chosen is not None
+    assert search_plan(every_option(), machine_named("m3-ultra-512gb"), replace(BALANCED, ctx=most)).chosen is not None
 
 
 @given(st.integers(0, 300), st.integers(0, 300))

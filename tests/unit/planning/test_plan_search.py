@@ -1,4 +1,4 @@
-"""Plans for machines of every size: nothing that does not fit, and nothing better left out."""
+"""Plans for machines of every size: each one fits, and no better candidate was rejected."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from doubles.catalogue_plans import (
+from doubles.catalog_plans import (
     GIB,
     catalog,
     check_fits,
     chosen_of,
     every_option,
+    machine_named,
     machine_of,
     option,
     planned,
-    rig,
     score_of,
     some_options,
 )
@@ -149,7 +149,7 @@ def test_only_what_the_engine_runs_is_picked() -> None:
 
 
 def test_hybrid_targets_have_short_drafts_and_keep_states_for_them() -> None:
-    outcome = search_plan((option("qwen3.6-27b", "Q4_K_M"),), rig("rtx-3090"), RunOptions(goal="balanced"))
+    outcome = search_plan((option("qwen3.6-27b", "Q4_K_M"),), machine_named("rtx-3090"), RunOptions(goal="balanced"))
     chosen = chosen_of(outcome)
     assert chosen.candidate.draft.id == "mtp-qwen3.6-27b"
     assert 0 < chosen.candidate.prediction.num_draft_tokens <= PLANNED_ROLLBACK
@@ -157,7 +157,9 @@ def test_hybrid_targets_have_short_drafts_and_keep_states_for_them() -> None:
 
 
 def test_states_for_a_lookup_are_not_kept_where_they_cost_layers_on_the_gpu() -> None:
-    many = search_plan((option("qwen3.6-27b", "Q4_K_M"),), rig("rtx-3090"), RunOptions(goal="balanced", parallel=16))
+    many = search_plan(
+        (option("qwen3.6-27b", "Q4_K_M"),), machine_named("rtx-3090"), RunOptions(goal="balanced", parallel=16)
+    )
     candidate = chosen_of(many).candidate
     assert (candidate.draft.kind, candidate.gpu_layers) == ("none", None)
     check_fits(many)
@@ -171,7 +173,9 @@ def test_a_draft_with_states_of_its_own_is_no_way() -> None:
 
 
 def test_layers_on_the_host_are_said_and_slow() -> None:
-    large = search_plan((option("qwen3-32b", "Q4_K_M"),), rig("cuda-16gb"), RunOptions(goal="balanced", ctx=8192))
+    large = search_plan(
+        (option("qwen3-32b", "Q4_K_M"),), machine_named("cuda-16gb"), RunOptions(goal="balanced", ctx=8192)
+    )
     candidate = chosen_of(large).candidate
     assert candidate.gpu_layers is not None and 0 < candidate.gpu_layers < 65
     assert candidate.prediction.plain_tok_s < 10
@@ -183,8 +187,10 @@ def test_layers_on_the_host_are_said_and_slow() -> None:
 
 
 def test_two_cards_hold_what_one_cannot() -> None:
-    one, two = (search_plan((option("llama-3.3-70b", "IQ4_XS"),), rig(name), RunOptions(goal="balanced")) for name in
-                ("rtx-3090", "2x-rtx-3090"))  # fmt: skip
+    one, two = (
+        search_plan((option("llama-3.3-70b", "IQ4_XS"),), machine_named(name), RunOptions(goal="balanced"))
+        for name in ("rtx-3090", "2x-rtx-3090")
+    )
     assert chosen_of(one).candidate.gpu_layers is not None and chosen_of(two).candidate.gpu_layers is None
     cards = [load for load in chosen_of(two).memory.used if load.device != RAM]
     assert [load.device for load in cards] == ["CUDA0", "CUDA1"]
@@ -194,7 +200,7 @@ def test_two_cards_hold_what_one_cannot() -> None:
 def test_slots_take_memory() -> None:
     asked = RunOptions(goal="quality", ctx=8192)
     one, four = (
-        search_plan((option("qwen3-8b", "Q4_K_M"),), rig("rtx-3090"), replace(asked, parallel=slots))
+        search_plan((option("qwen3-8b", "Q4_K_M"),), machine_named("rtx-3090"), replace(asked, parallel=slots))
         for slots in (1, 4)
     )
     alone, shared = (chosen_of(each).memory.sum.kv_bytes for each in (one, four))
@@ -206,7 +212,7 @@ def test_slots_take_memory() -> None:
 def test_nothing_drafts_no_tokens(machine: str, slots: int) -> None:
     """A draft that pays with all layers on the GPU may not with some on the host; then neither it nor a lookup is."""
     for each in every_option():
-        chosen = search_plan((each,), rig(machine), RunOptions(goal="balanced", parallel=slots)).chosen
+        chosen = search_plan((each,), machine_named(machine), RunOptions(goal="balanced", parallel=slots)).chosen
         if chosen is not None:
             assert (chosen.candidate.draft.kind == "none") == (chosen.candidate.prediction.num_draft_tokens == 0), (
                 each.reference
@@ -214,7 +220,7 @@ def test_nothing_drafts_no_tokens(machine: str, slots: int) -> None:
 
 
 def test_a_head_that_does_not_pay_from_the_host_is_left_out_with_that_reason() -> None:
-    outcome = search_plan((option("gpt-oss-120b", "F16"),), rig("2x-rtx-3090"), RunOptions(goal="balanced"))
+    outcome = search_plan((option("gpt-oss-120b", "F16"),), machine_named("2x-rtx-3090"), RunOptions(goal="balanced"))
     candidate = chosen_of(outcome).candidate
     assert candidate.gpu_layers is not None and candidate.draft.kind == "none"
     drafts = {each.draft: each.reason for each in outcome.rejected if each.candidate is not None}
@@ -225,7 +231,7 @@ def test_a_draft_that_was_named_is_planned_though_it_does_not_pay() -> None:
     chosen = option("gpt-oss-120b", "F16")
     head = next(draft for draft in chosen.drafts if draft.id == "e3-gpt-oss-120b-lmsys")
     asked = RunOptions(goal="balanced", draft=head.id)
-    outcome = search_plan((replace(chosen, drafts=(head,)),), rig("2x-rtx-3090"), asked)
+    outcome = search_plan((replace(chosen, drafts=(head,)),), machine_named("2x-rtx-3090"), asked)
     assert chosen_of(outcome).candidate.draft is head
     reasons = explain_choice(outcome, chosen_of(outcome))
     assert "the draft is predicted not to pay, and is used because you named it" in reasons
@@ -234,7 +240,7 @@ def test_a_draft_that_was_named_is_planned_though_it_does_not_pay() -> None:
 
 def test_no_cache_is_planned_that_llama_cpp_aborts_on() -> None:
     """Phi-4 in 12 GiB for four: with caches of 16 bits or not at all; one slot's may be smaller."""
-    phi, machine, asked = (option("phi-4", "Q4_K_M"),), rig("cuda-12gb"), RunOptions(goal="balanced")
+    phi, machine, asked = (option("phi-4", "Q4_K_M"),), machine_named("cuda-12gb"), RunOptions(goal="balanced")
     kinds = {setup.kv_type for each in phi for setup in list_setups(each, replace(asked, parallel=4))}
     assert kinds == {"f16"}
     assert {setup.kv_type for setup in list_setups(phi[0], replace(asked, parallel=1))} == {"f16", "q8_0", "q4_0"}

@@ -1,4 +1,4 @@
-"""Reports of acceptance, and what is read between them."""
+"""Reported acceptance, and the values interpolated between reports."""
 
 from __future__ import annotations
 

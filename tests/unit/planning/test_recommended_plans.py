@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from doubles.catalogue_plans import (
+from doubles.catalog_plans import (
     GIB,
     catalog,
     check_fits,
     chosen_of,
+    machine_named,
     option,
     planned,
-    rig,
     score_of,
 )
 
@@ -72,7 +72,7 @@ ROWS = [
 ids = [row.id for row in ROWS]
 
 
-def way_of(row: Row) -> DraftOption:
+def draft_of(row: Row) -> DraftOption:
     """The row's draft; where it has none, what needs no model."""
     ways = option(row.target, row.quant).drafts
     return next((each for each in ways if each.id == row.draft), ways[-1])
@@ -80,12 +80,15 @@ def way_of(row: Row) -> DraftOption:
 
 def row_score(row: Row, *, swa_full: bool) -> float | None:
     """As the row would run, by the goal's own score; None where that does not fit."""
-    chosen, evaluator = option(row.target, row.quant), CandidateEvaluator(rig(row.machine), num_slots=1, measured={})
+    chosen, evaluator = (
+        option(row.target, row.quant),
+        CandidateEvaluator(machine_named(row.machine), num_slots=1, measured={}),
+    )
     n_ctx = min(row.ctx, max(CONTEXTS))  # more is not tried where nobody asks for it
     setup = CacheSetup(n_ctx=n_ctx, kv_type=row.kv_type, swa_full=swa_full)
-    if not evaluator.estimate_memory(chosen, way_of(row), setup).fits:
+    if not evaluator.estimate_memory(chosen, draft_of(row), setup).fits:
         return None
-    return score_of(evaluator, chosen, way_of(row), setup)
+    return score_of(evaluator, chosen, draft_of(row), setup)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=ids)
@@ -153,9 +156,9 @@ def test_reasons_are_true(machine: str, goal: str) -> None:
 def test_memory_of_each_row_as_its_table_sums_it(row: Row) -> None:
     """Without the process and drivers, which the table leaves to its budget; of an MTP row without its draft."""
     chosen = option(row.target, row.quant)
-    candidate = way_of(row)
+    candidate = draft_of(row)
     windows = not chosen.shape.has_windows
-    evaluator = CandidateEvaluator(rig(row.machine), num_slots=1, measured={})
+    evaluator = CandidateEvaluator(machine_named(row.machine), num_slots=1, measured={})
     memory = evaluator.estimate_memory(
         chosen, candidate, CacheSetup(n_ctx=row.ctx, kv_type=row.kv_type, swa_full=windows)
     )
@@ -173,7 +176,7 @@ def test_a_runnable_row_that_is_tight_fits_as_the_table_says() -> None:
         chosen = option(row.target, row.quant)
         candidate = next(each for each in chosen.drafts if each.id == row.draft)
         setup = CacheSetup(n_ctx=row.ctx, kv_type=row.kv_type, swa_full=not chosen.shape.has_windows)
-        evaluator = CandidateEvaluator(rig(row.machine), num_slots=1, measured={})
+        evaluator = CandidateEvaluator(machine_named(row.machine), num_slots=1, measured={})
         assert evaluator.estimate_memory(chosen, candidate, setup).fits, row.id
 
 

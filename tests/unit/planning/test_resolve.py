@@ -375,7 +375,7 @@ def test_unknown_drafts(target: str, reference: str) -> None:
     assert "`auto`, `ngram`, `mtp`, `none`" in error.value.hint
 
 
-def test_a_hubs_model_that_is_not_here_is_told_and_not_fetched(target: str) -> None:
+def test_a_hubs_model_that_is_not_here_is_reported_and_not_fetched(target: str) -> None:
     with pytest.raises(ModelFileError, match="user/repo:Q8_0 is not on disk") as error:
         plan(target=target, draft="user/repo:Q8_0")
     assert error.value.hint == "eaglelocal pull user/repo:Q8_0"

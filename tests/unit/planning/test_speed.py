@@ -31,17 +31,17 @@ def option(catalog: Catalog, target: str, quant: str) -> ModelOption:
 
 
 def curve(catalog: Catalog, machine: str, target: str, quant: str, *, gpu_layers: int | None = None) -> Curve:
-    rig = make_known_spec(catalog.machine(machine))
-    return curve_on(rig, option(catalog, target, quant), gpu_layers)
+    spec = make_known_spec(catalog.machine(machine))
+    return curve_on(spec, option(catalog, target, quant), gpu_layers)
 
 
 def curve_on(
-    rig: MachineSpec, chosen: ModelOption, gpu_layers: int | None, measured: MeasuredCosts | None = None
+    spec: MachineSpec, chosen: ModelOption, gpu_layers: int | None, measured: MeasuredCosts | None = None
 ) -> Curve:
-    names = [gpu.name for gpu in rig.gpus]
+    names = [gpu.name for gpu in spec.gpus]
     where = place_blocks(chosen.shape.n_layer, names, [1.0] * len(names), gpu_layers=gpu_layers)
     head = next((candidate.shape for candidate in chosen.drafts if candidate.shape is not None), None)
-    return make_curve(chosen.model, where, rig, head, kv_type="f16", measured=measured)
+    return make_curve(chosen.model, where, spec, head, kv_type="f16", measured=measured)
 
 
 # tokens/s, 1024 generated, May 2024 table of GPU benchmarks of llama.cpp, and reports of 2026 for the last ones
@@ -99,12 +99,12 @@ def test_layers_on_the_host_cost_what_the_host_reads(catalog: Catalog) -> None:
 
 def test_experts_on_the_host_cost_what_a_token_reads_of_them(catalog: Catalog) -> None:
     """The card keeps what every token reads: quicker than as many bytes in whole layers, the same for all of them."""
-    rig, chosen = make_known_spec(catalog.machine("rtx-3090")), option(catalog, "qwen3-30b-a3b", "Q4_K_M")
+    spec, chosen = make_known_spec(catalog.machine("rtx-3090")), option(catalog, "qwen3-30b-a3b", "Q4_K_M")
     shape = chosen.shape
 
     def decode_s(num_rows: int, n_cpu_moe: int, gpu_layers: int | None = None) -> float:
         where = place_blocks(shape.n_layer, ["CUDA0"], [1.0], gpu_layers=gpu_layers)
-        curve = make_curve(chosen.model, where, rig, None, n_cpu_moe=n_cpu_moe, kv_type="f16", measured=None)
+        curve = make_curve(chosen.model, where, spec, None, n_cpu_moe=n_cpu_moe, kv_type="f16", measured=None)
         return curve.decode_s(num_rows)
 
     half, layers = 24, range(shape.n_layer)
@@ -172,8 +172,8 @@ def test_what_was_measured_takes_the_place_of_the_arithmetic(catalog: Catalog) -
         plain_overhead_s=0.001,
         drafted_overhead_s=0.003,
     )
-    rig = make_known_spec(catalog.machine("rtx-3090"))
-    chosen = curve_on(rig, option(catalog, "qwen3-8b", "Q4_K_M"), None, measured)
+    spec = make_known_spec(catalog.machine("rtx-3090"))
+    chosen = curve_on(spec, option(catalog, "qwen3-8b", "Q4_K_M"), None, measured)
     found = predict(chosen, PredictedAcceptance.from_reports([(3, 3.4)], default=0.5))
     assert found.is_measured
     assert found.plain_tok_s == pytest.approx(1 / 0.051)
@@ -182,13 +182,13 @@ def test_what_was_measured_takes_the_place_of_the_arithmetic(catalog: Catalog) -
 
 
 def test_a_heavier_draft_is_slower(catalog: Catalog) -> None:
-    rig, chosen = make_known_spec(catalog.machine("rtx-3090")), option(catalog, "qwen3-8b", "Q4_K_M")
+    spec, chosen = make_known_spec(catalog.machine("rtx-3090")), option(catalog, "qwen3-8b", "Q4_K_M")
     head = estimate_draft_shape(catalog.drafts["e3-qwen3-8b-angelslim"], catalog.target("qwen3-8b").outline)
     assert head is not None
     heavy = replace(head, active_bytes=10 * head.active_bytes)
     where = place_blocks(36, ["CUDA0"], [1.0], gpu_layers=None)
     light_s, heavy_s = (
-        make_curve(chosen.model, where, rig, each, kv_type="f16", measured=None).drafted_s(4) for each in (head, heavy)
+        make_curve(chosen.model, where, spec, each, kv_type="f16", measured=None).drafted_s(4) for each in (head, heavy)
     )
     assert heavy_s > light_s
 

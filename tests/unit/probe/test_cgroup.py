@@ -1,4 +1,4 @@
-"""Limits of containers and services, over folders laid out as the kernel lays them out."""
+"""Memory and CPU limits of containers and services, read from folders like those of the kernel."""
 
 from __future__ import annotations
 

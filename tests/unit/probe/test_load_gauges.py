@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field
 
 import pytest
-from doubles.patience import wait_until
+from doubles.timeouts import wait_until
 
 from eaglelocal.probe.load_gauges import GaugeWatch, GpuGauge, LoadSensors, open_gauges
 
@@ -76,7 +76,7 @@ WHOLE = GpuGauge(
 )  # fmt: skip
 
 
-def test_everything_that_is_told() -> None:
+def test_everything_that_is_reported() -> None:
     nvml = FakeNvml()
     gauges = LoadSensors(nvml)
     read = gauges.read()
@@ -97,7 +97,7 @@ def test_everything_that_is_told() -> None:
         ("temperature", ("temperature_c",)),
     ],
 )
-def test_a_figure_that_is_not_told_costs_no_other(broken: str, absent: tuple[str, ...]) -> None:
+def test_a_figure_that_is_not_reported_costs_no_other(broken: str, absent: tuple[str, ...]) -> None:
     read = LoadSensors(FakeNvml({broken})).read().gpus[0]
     assert {name for name in GpuGauge.__dataclass_fields__ if getattr(read, name) is None} == set(absent)
 
@@ -113,7 +113,7 @@ def test_a_card_that_is_gone_stays_in_the_list() -> None:
     assert LoadSensors(FakeNvml({"handle of 1"})).read().gpus[1] == GpuGauge(index=1)
 
 
-def test_this_machine_is_told() -> None:
+def test_this_machine_is_reported() -> None:
     gauges = open_gauges()
     gauges.read()
     read = gauges.read()

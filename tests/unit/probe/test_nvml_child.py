@@ -49,7 +49,7 @@ def test_the_binding_reads_a_card(driver: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_a_driver_that_hangs_is_left_behind(driver: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_hangs_is_left_after(driver: pytest.MonkeyPatch) -> None:
     driver.setenv("NVML_DOUBLE", "hang")
     begun = time.monotonic()
     with pytest.raises(NoAnswer, match="NVIDIA's driver did not answer within 1 s"):

@@ -89,10 +89,10 @@ def test_a_machine_in_which_the_processor_and_the_gpu_share_memory() -> None:
 
 
 def test_our_own_process_is_not_another() -> None:
-    told = recording("rtx-3090")["nvml"]
-    told["devices"][0]["compute"] = [[os.getpid(), MIB], [7, (1 << 64) - 1]]
-    told["devices"][0]["graphics"] = []
-    (gpu,) = read_gpus(RecordedNvml(told))
+    recorded = recording("rtx-3090")["nvml"]
+    recorded["devices"][0]["compute"] = [[os.getpid(), MIB], [7, (1 << 64) - 1]]
+    recorded["devices"][0]["graphics"] = []
+    (gpu,) = read_gpus(RecordedNvml(recorded))
     assert gpu.processes == (GpuProcess(pid=7),)
 
 
@@ -129,9 +129,9 @@ def test_a_card_that_fell_off_the_bus_is_still_counted() -> None:
 @given(name=st.sampled_from(WITH_NVML), seed=st.integers(0, 2**32), share=st.floats(0.05, 1.0))
 def test_whatever_fails_nothing_is_raised_and_nothing_made_up(name: str, seed: int, share: float) -> None:
     chance = random.Random(seed)
-    told = recording(name)["nvml"]
-    whole = {gpu.index: dataclasses.asdict(gpu) for gpu in read_gpus(RecordedNvml(told))}
-    for gpu in read_gpus(RecordedNvml(told, works=lambda _: chance.random() > share)):
+    recorded = recording(name)["nvml"]
+    whole = {gpu.index: dataclasses.asdict(gpu) for gpu in read_gpus(RecordedNvml(recorded))}
+    for gpu in read_gpus(RecordedNvml(recorded, works=lambda _: chance.random() > share)):
         for key, value in dataclasses.asdict(gpu).items():
             assert value is None or agrees(value, whole[gpu.index], key), (key, value)
 
@@ -154,17 +154,17 @@ JUNK = st.none() | st.integers() | st.text(max_size=5) | st.binary(max_size=5) |
 @settings(max_examples=200)
 @given(data=st.data())
 def test_a_driver_that_answers_nonsense_raises_nothing(data: st.DataObject) -> None:
-    told = recording("a100-mig")["nvml"]
-    device: Recording = told["devices"][0]
+    recorded = recording("a100-mig")["nvml"]
+    device: Recording = recorded["devices"][0]
     for key in data.draw(st.lists(st.sampled_from(sorted(device)), max_size=4)):
         device[key] = data.draw(JUNK)
-    read_gpus(RecordedNvml(told))
+    read_gpus(RecordedNvml(recorded))
 
 
 def test_a_driver_that_claims_millions_of_instances_is_not_asked_for_each() -> None:
-    told = recording("a100-mig")["nvml"]
-    told["devices"][0]["maxSlices"] = 1 << 60
-    assert [part.index for part in read_gpus(RecordedNvml(told))[0].slices] == [0, 2]
+    recorded = recording("a100-mig")["nvml"]
+    recorded["devices"][0]["maxSlices"] = 1 << 60
+    assert [part.index for part in read_gpus(RecordedNvml(recorded))[0].slices] == [0, 2]
 
 
 def test_the_binding_has_every_function_that_is_called() -> None:

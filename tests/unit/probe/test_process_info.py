@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from doubles.patience import wait_until
+from doubles.timeouts import wait_until
 
 from eaglelocal.probe.process_info import cpu_s, is_alive, start_mark
 

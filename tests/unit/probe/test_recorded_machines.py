@@ -1,4 +1,4 @@
-"""Machines that are not here, whole: what the probe makes of their files, drivers and programs."""
+"""Complete recorded machines: what the probe reads from their files, drivers and programs."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_an_amd_card_by_its_drivers_files(machine_of: MachineOf) -> None:
     assert (card.backends, card.shares_memory, graphics.shares_memory) == (("hip", "vulkan"), False, True)
 
 
-def test_graphics_of_an_amd_processor_beside_a_card_work_in_main_memory(machine_of: MachineOf) -> None:
+def test_graphics_of_an_amd_processor_next_to_a_card_work_in_main_memory(machine_of: MachineOf) -> None:
     _, graphics = machine_of("rx-7900-xtx").gpus
     assert (graphics.total_bytes, graphics.used_bytes, graphics.bandwidth_bytes_s) == (31744 * MIB, 16 * MIB, None)
 
@@ -122,7 +122,7 @@ def test_strix_halo_by_its_drivers_files(
     assert in_mib == [total_mib, free_mib]
 
 
-def test_an_intel_card_is_told_from_the_processors_own_graphics(machine_of: MachineOf) -> None:
+def test_an_intel_card_is_reported_from_the_processors_own_graphics(machine_of: MachineOf) -> None:
     graphics, card = machine_of("arc-a770").gpus
     assert (graphics.shares_memory, card.shares_memory) == (True, False)
     assert card.pcie == PcieLink(generation=4, width=16, max_generation=4, max_width=16)
@@ -166,8 +166,8 @@ def test_an_apple_laptop(machine_of: MachineOf) -> None:
     ],
 )
 def test_what_the_gpu_of_an_apple_chip_may_use(working_set: str | None, limit: str | None, expected: int) -> None:
-    told = parse_unified(chip="M", memory_bytes=str(32 * GIB), limit_mib=limit, working_set=working_set)
-    assert told.working_set_bytes == pytest.approx(expected, abs=1)
+    recorded = parse_unified(chip="M", memory_bytes=str(32 * GIB), limit_mib=limit, working_set=working_set)
+    assert recorded.working_set_bytes == pytest.approx(expected, abs=1)
 
 
 def test_large_apple_memories_lend_more() -> None:
@@ -196,9 +196,9 @@ def test_shown_in_80_columns_and_as_json(name: str, machine_of: MachineOf) -> No
     lines = machine_lines(machine, now=NOW)
     assert [line for line in lines if len(line) > WIDTH] == []
     assert len(lines) <= 23
-    told = json.loads(json.dumps(to_json(machine)))
-    assert {"gpus", "unified", "cpu", "memory", "disk", "llama_cpp", "system", "unanswered"} == set(told)
-    assert [gpu["name"] for gpu in told["gpus"]] == [gpu.name for gpu in machine.gpus]
+    recorded = json.loads(json.dumps(to_json(machine)))
+    assert {"gpus", "unified", "cpu", "memory", "disk", "llama_cpp", "system", "unanswered"} == set(recorded)
+    assert [gpu["name"] for gpu in recorded["gpus"]] == [gpu.name for gpu in machine.gpus]
 
 
 def test_the_screen_of_two_cards_without_their_backend(machine_of: MachineOf) -> None:

@@ -72,7 +72,7 @@ def test_what_is_larger_than_all_there_is_drives_out_nobody() -> None:
     assert (first in held, second in held) == (True, False)
 
 
-def test_it_stays_where_more_of_it_is_left_behind_than_goes_on() -> None:
+def test_it_stays_where_more_of_it_is_left_after_than_goes_on() -> None:
     held = swap()
     key = put(held, LONG)
     for num_common, stays in ((49, True), (50, False)):

@@ -1,4 +1,4 @@
-"""Rows of prompts beside answers: the most that the bound allows, a few in any case, even shares."""
+"""Prompt rows while answers run: as many as the bound allows, a minimum, and even shares."""
 
 from __future__ import annotations
 

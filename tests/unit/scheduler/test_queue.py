@@ -1,4 +1,4 @@
-"""Whose turn it is: fair between owners, in order within one, and nobody is remembered for ever."""
+"""The order of the queue: fair between owners, in order within one, and idle owners are forgotten."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def test_a_queue_longer_than_the_slots_waits() -> None:
     assert world.scheduler.num_waiting == 2
 
 
-def test_a_long_prompt_goes_in_chunks_beside_running_answers() -> None:
+def test_a_long_prompt_goes_in_chunks_next_to_running_answers() -> None:
     world = World(2, n_batch=10)
     world.scheduler.add(request("short", 1, max_tokens=40))
     world.step(4)
@@ -370,7 +370,7 @@ def per_row(rows: Mapping[int, int]) -> float:
     return 0.9 + 0.1 * sum(rows.values())
 
 
-def test_a_prompt_beside_an_answer_gets_the_rows_that_its_pace_allows() -> None:
+def test_a_prompt_next_to_an_answer_gets_the_rows_that_its_pace_allows() -> None:
     (chunk,) = rows_beside(1, 60, pace=PrefillPace(per_row, {})).prefill
     assert chunk.count == 12  # 1.0 alone; 2.2 with twelve rows more
     (chunk,) = rows_beside(1, 60, pace=PrefillPace(per_row, {0: 10}), max_draft=10).prefill
@@ -481,7 +481,7 @@ def held_with_answer(scheduler: Scheduler, name: str, prompt: list[int], answer:
     return admission
 
 
-def test_of_windows_one_more_is_kept_behind_the_last_question() -> None:
+def test_of_windows_one_more_is_kept_after_the_last_question() -> None:
     scheduler = swapping(n_ctx=200, has_windows=True)
     question, answer = list(range(1, 31)), list(range(50, 60))
     held_with_answer(scheduler, "a", question, answer)
@@ -491,7 +491,7 @@ def test_of_windows_one_more_is_kept_behind_the_last_question() -> None:
     assert places_of(scheduler, held(scheduler, "c", *range(100, 130))) == (32 - BEFORE_END,)
 
 
-def test_a_window_is_not_kept_where_the_next_text_needs_what_lies_behind_it() -> None:
+def test_a_window_is_not_kept_where_the_next_text_needs_what_lies_after_it() -> None:
     scheduler = swapping(n_ctx=200, has_windows=True)
     held_with_answer(scheduler, "a", list(range(1, 12)), list(range(50, 90)))  # its question ended at 3
     other = admitted(scheduler, "b", *range(1, 12), *range(100, 110))
@@ -499,7 +499,7 @@ def test_a_window_is_not_kept_where_the_next_text_needs_what_lies_behind_it() ->
     assert places_of(scheduler, other) == ()
 
 
-def test_a_window_is_not_kept_where_nothing_is_behind_it() -> None:
+def test_a_window_is_not_kept_where_nothing_is_after_it() -> None:
     """It came back behind a long answer, and the next question was begun anew before its end."""
     scheduler = swapping(n_ctx=200, has_windows=True)
     question, answer = list(range(1, 31)), list(range(50, 60))

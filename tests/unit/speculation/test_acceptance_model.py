@@ -1,4 +1,4 @@
-"""Predicted acceptance against what a simulated drafter of known chances gets."""
+"""Predicted acceptance compared with that of a simulated drafter of known probabilities."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ def compared(profiles: tuple[Profile, ...]) -> list[tuple[float, bool]]:
     return seen
 
 
-@pytest.mark.parametrize("told", [CALIBRATED, OVERCONFIDENT, UNDERCONFIDENT])
+@pytest.mark.parametrize("reported", [CALIBRATED, OVERCONFIDENT, UNDERCONFIDENT])
 @pytest.mark.parametrize("is_changing", [False, True])
-def test_predicted_and_observed_agree(told: tuple[float, float], is_changing: bool) -> None:
-    easy, hard = Profile((0.8, 0.75), told=told), Profile((0.4, 0.3), told=told)
+def test_predicted_and_observed_agree(reported: tuple[float, float], is_changing: bool) -> None:
+    easy, hard = Profile((0.8, 0.75), reported=reported), Profile((0.4, 0.3), reported=reported)
     assert worst_decile(compared((easy, hard) if is_changing else (easy,))) < 0.03 + NOISE
 
 
 def test_a_confidence_that_says_nothing_is_hardly_listened_to() -> None:
     """Sorted by prediction, only what the text seemed to be like lately is left to differ."""
-    assert worst_decile(compared((Profile((0.8, 0.75), told=None),))) < 0.12
+    assert worst_decile(compared((Profile((0.8, 0.75), reported=None),))) < 0.12
 
 
 def test_before_anything_is_known_the_confidence_counts() -> None:

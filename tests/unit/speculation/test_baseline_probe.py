@@ -1,4 +1,4 @@
-"""Plain steps now and then, so that it stays known what they cost."""
+"""Occasional plain steps keep the cost of plain decoding up to date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A drafter that says a block at once, under `auto`: near the best fixed length, and never much slower than plain."""
+"""A drafter that proposes a whole block, under `auto`: near the best fixed length, never much slower than plain."""
 
 from __future__ import annotations
 

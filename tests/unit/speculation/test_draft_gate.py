@@ -1,4 +1,4 @@
-"""The watch as a table: what it is told, step by step, and where it then stands."""
+"""The draft gate as a table: the steps it sees, and the state it is in afterwards."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_probe_wakes_it_or_not_and_says_why() -> None:
     assert (gate.state, gate.reason) == (GateState.ASLEEP, "a probe promised 1.00x")
 
 
-def test_gaps_grow_to_a_bound_within_which_recovery_is_told() -> None:
+def test_gaps_grow_to_a_bound_within_which_recovery_is_reported() -> None:
     gate, gaps = asleep(), []
     for _ in range(6):
         gap = 0

@@ -79,7 +79,7 @@ def test_no_level_is_worth_more_where_all_draft_equally_far(chances: list[list[f
     assert worth_of(level) == pytest.approx(worth)
 
 
-def test_a_step_pays_if_the_flat_part_behind_the_cliff_does() -> None:
+def test_a_step_pays_if_the_flat_part_after_the_cliff_does() -> None:
     cliff = [1.0, 2.2, 2.2, 1.7, 2.7]
     assert pays_to_grow([], cliff, certain(0.6), 0.01)
     assert not pays_to_grow([], cliff[:3], certain(0.6), 0.01)

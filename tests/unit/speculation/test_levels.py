@@ -1,4 +1,4 @@
-"""How many levels a drafter is asked for at a time: fewer calls, and hardly a token that is drafted in vain."""
+"""How many levels a drafter is asked for at a time: few calls, and hardly any token drafted for nothing."""
 
 from __future__ import annotations
 

@@ -33,15 +33,15 @@ from eaglelocal.speculation.policy.draft_gate import GateState
 from eaglelocal.speculation.policy.slot_policy import DrafterSet
 
 CURVES = {"bf16": BF16, "q8_0": Q8_0, "q4_0": Q4_0, "cliff": CLIFF}
-EASY, HARD = Profile((0.85,)), Profile((0.1,), told=(1.0, 1.0))
-HOPELESS = Profile((0.05,), spread=0.5, told=(1.0, 2.0))
+EASY, HARD = Profile((0.85,)), Profile((0.1,), reported=(1.0, 1.0))
+HOPELESS = Profile((0.05,), spread=0.5, reported=(1.0, 2.0))
 TEXTS = {
     "good": plain_text(Profile((0.7, 0.7, 0.7, 0.69))),
     "great": plain_text(Profile((0.9,))),
     "fair": plain_text(Profile((0.55, 0.5, 0.45))),
-    "overconfident": plain_text(Profile((0.6,), told=(1.0, 1.5))),
-    "underconfident": plain_text(Profile((0.8,), told=(0.7, -1.2))),
-    "blind": plain_text(Profile((0.7,), told=None)),
+    "overconfident": plain_text(Profile((0.6,), reported=(1.0, 1.5))),
+    "underconfident": plain_text(Profile((0.8,), reported=(0.7, -1.2))),
+    "blind": plain_text(Profile((0.7,), reported=None)),
     "alike": plain_text(Profile((0.7,), spread=0.0)),
     "long stretches": Text([Stretch(300, {PRIMARY: EASY}), Stretch(300, {PRIMARY: HARD})]),
 }
@@ -140,9 +140,9 @@ def test_short_answers_on_a_curve_with_a_cliff(name: str, num_tokens: tuple[int,
     assert statistics.mean(rates) > 0.95
 
 
-def test_what_is_kept_spares_a_new_engine_its_lessons() -> None:
+def test_what_is_kept_spares_a_new_engine_its_learning() -> None:
     """A head that is sure and wrong: who knows it loses little from the first token on."""
-    text, costs = plain_text(Profile((0.3,), told=(1.0, 2.5))), DraftCosts(step_s=0.0035, drafted_overhead_s=0.002)
+    text, costs = plain_text(Profile((0.3,), reported=(1.0, 2.5))), DraftCosts(step_s=0.0035, drafted_overhead_s=0.002)
 
     def run_of(seed: int, kept: object | None) -> Simulation:
         return Simulation(machine("cliff", seed), {0: text}, costs, seed=seed, kept=kept)
@@ -188,7 +188,7 @@ def test_at_the_break_even_point_it_does_not_flap() -> None:
         assert speed(steps) > 0.97
 
 
-def test_changes_are_told_with_reasons() -> None:
+def test_changes_are_reported_with_reasons() -> None:
     run = Simulation(machine("q8_0"), {0: TEXTS["long stretches"]}, answer_tokens=10**6)
     changes = [change for step in run.run(1800) for change in step.changes]
     assert changes
@@ -221,12 +221,12 @@ def test_slots_of_unlike_texts() -> None:
 
 def test_a_copy_is_drafted_by_lookup() -> None:
     """Long lookups beside a head: 2.5 times plain where the text is a copy, and no loss where it is none."""
-    lookup = Profile((0.95,), spread=0.5, told=(0.6, -1.0))
+    lookup = Profile((0.95,), spread=0.5, reported=(0.6, -1.0))
     copied = Text([Stretch(600, {PRIMARY: Profile((0.7,)), LOOKUP: lookup})])
     run = Simulation(machine("bf16"), {0: copied}, drafters=DrafterSet(PRIMARY, (LOOKUP,)), answer_tokens=600)
     run.run(600)
     assert speed(run.run(2400)) > 2.5
-    wrong = Text([Stretch(600, {LOOKUP: Profile((0.05,), found=0.5, told=(1.0, 2.0))})])
+    wrong = Text([Stretch(600, {LOOKUP: Profile((0.05,), found=0.5, reported=(1.0, 2.0))})])
     run = Simulation(machine("q8_0"), {0: wrong}, drafters=DrafterSet(None, (LOOKUP,)), answer_tokens=600)
     run.run(300)
     assert speed(run.run(1200)) > 0.97
@@ -240,7 +240,7 @@ def test_a_lookup_that_was_wrong_for_long_is_trusted_again() -> None:
     assert speed(run.run(300)) > 2.0
 
 
-def test_fixed_pid_and_off_are_told_and_not_priced() -> None:
+def test_fixed_pid_and_off_are_reported_and_not_priced() -> None:
     for spec, lengths in [(OFF, {0}), (fixed_spec(5), {5})]:
         run = simulation("q8_0", plain_text(HOPELESS), spec=spec)
         assert {step.drafted[0] for step in run.run(200)} == lengths

@@ -1,4 +1,4 @@
-"""What was drafted is compared with what came; what nobody can know is not judged."""
+"""Pending drafts are compared with the tokens that follow; drafts without a known outcome are not judged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def seen(judged: list[JudgedDraft]) -> list[tuple[str, int, bool]]:
     return [(j.drafter, j.depth, j.accepted) for j in judged]
 
 
-def test_behind_a_wrong_token_nothing_is_judged() -> None:
+def test_after_a_wrong_token_nothing_is_judged() -> None:
     guesses = PendingDrafts()
     assert seen(guesses.judge(0, [guess(1, 2, 3)], [1, 9])) == [("head", 1, True), ("head", 2, False)]
     assert guesses.judge(0, [], [3, 4]) == []
@@ -34,7 +34,7 @@ def test_a_chain_that_came_true_is_done() -> None:
     assert guesses.judge(0, [], [2]) == []
 
 
-def test_drafters_are_judged_beside_each_other() -> None:
+def test_drafters_are_judged_next_to_each_other() -> None:
     judged = PendingDrafts().judge(0, [guess(1, 7), guess(1, 2, drafter="ngram")], [1, 2, 3])
     assert seen(judged) == [("head", 1, True), ("head", 2, False), ("ngram", 1, True), ("ngram", 2, True)]
     assert not any(j.is_repeat for j in judged)

@@ -1,4 +1,4 @@
-"""The PID rule: where it goes, how far, and how soon it turns."""
+"""The PID rule: its target, its range, and how fast it reacts."""
 
 from __future__ import annotations
 

@@ -294,14 +294,14 @@ def test_the_rest_of_a_step() -> None:
     assert costs.overhead(drafted=False) == pytest.approx(0.01)
 
 
-def test_what_was_measured_is_told() -> None:
+def test_what_was_measured_is_reported() -> None:
     costs = measured()
     costs.learn_draft("head", 1, 0.02)
-    told = costs.measured()
-    assert [(cost.num_rows, cost.num_samples) for cost in told.decodes] == [(1, 4), (5, 4)]
-    assert [cost.seconds for cost in told.decodes] == pytest.approx([1.0, 2.0])
-    assert told.draft_steps[0][0] == "head"
-    assert told.context is None
+    reported = costs.measured()
+    assert [(cost.num_rows, cost.num_samples) for cost in reported.decodes] == [(1, 4), (5, 4)]
+    assert [cost.seconds for cost in reported.decodes] == pytest.approx([1.0, 2.0])
+    assert reported.draft_steps[0][0] == "head"
+    assert reported.context is None
 
 
 # ---- on disk

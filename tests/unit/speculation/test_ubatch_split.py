@@ -1,4 +1,4 @@
-"""Passes over the weights with a cache for each slot, and the rows that spare one."""
+"""Passes over the weights with a cache per slot, and padding rows that save a pass."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_passes(rows: dict[int, int], expected: list[int]) -> None:
         ({0: 5, 1: 10}, [5, 10]),
     ],
 )
-def test_rows_behind_which_states_are_kept_stay_together(rows: dict[int, int], expected: list[int]) -> None:
+def test_rows_after_which_states_are_kept_stay_together(rows: dict[int, int], expected: list[int]) -> None:
     """As llama.cpp's split_equal with n_keep_tail 9 makes them."""
     assert split_rows(rows, 9) == expected
 

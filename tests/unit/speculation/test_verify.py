@@ -1,4 +1,4 @@
-"""Verification: the path follows the samples, nothing comes behind an end, never more than the limit."""
+"""Verification: the path follows the samples, nothing follows an end token, and the limit is never exceeded."""
 
 from __future__ import annotations
 

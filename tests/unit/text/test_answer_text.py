@@ -1,4 +1,4 @@
-"""Detokenizer and answers: what is shown is always final, and all of it is shown in the end."""
+"""Detokenizer and answers: shown text is never changed later, and all text is shown in the end."""
 
 from __future__ import annotations
 

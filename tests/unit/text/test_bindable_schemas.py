@@ -1,4 +1,4 @@
-"""Schemas that are made bindable: what says nothing goes, patterns go one kind after the other, data and names stay."""
+"""Schemas made compilable: keywords without effect go, patterns go one kind at a time, data and names stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers as models of many families write them: well, carelessly, and not at all as calls."""
+"""Answers in the formats of many model families: well formed, careless, and not calls at all."""
 
 # ruff: noqa: E501 - answers stand here as they come
 
@@ -44,9 +44,11 @@ def read(split: Split, text: str) -> tuple[str, str, Calls]:
     """What is said, thought and called."""
     ids = map(str, itertools.count())
     parser = SplitText(split, lambda: next(ids))
-    told = [*(parser.push(char) for char in text), parser.finish("")]
-    calls = [(call.name, json.loads(call.arguments)) for call in join_calls(part for one in told for part in one.calls)]
-    return "".join(one.text for one in told), "".join(one.reasoning for one in told), calls
+    events = [*(parser.push(char) for char in text), parser.finish("")]
+    calls = [
+        (call.name, json.loads(call.arguments)) for call in join_calls(part for one in events for part in one.calls)
+    ]
+    return "".join(one.text for one in events), "".join(one.reasoning for one in events), calls
 
 
 def coded(split: Split, text: str) -> str:

@@ -6,7 +6,7 @@ import re
 from datetime import datetime
 
 import pytest
-from doubles.rendered_here import template_here
+from doubles.inprocess_templates import render_in_process
 
 from eaglelocal.core.request import Message
 from eaglelocal.errors import ModelFileError, RequestError
@@ -42,7 +42,7 @@ LLAMA_2 = """\
 
 
 def render(source: str, messages: tuple[Message, ...] = HELLO) -> str:
-    return template_here(source, bos_text="<s>", eos_text="</s>").render(messages)
+    return render_in_process(source, bos_text="<s>", eos_text="</s>").render(messages)
 
 
 def test_a_real_template_renders_as_its_model_was_trained() -> None:
@@ -84,14 +84,14 @@ def test_the_date_is_today() -> None:
 
 
 def test_an_answer_that_goes_on_has_no_generation_prompt() -> None:
-    template = template_here("{{ add_generation_prompt }}{{ messages[0].content }}")
+    template = render_in_process("{{ add_generation_prompt }}{{ messages[0].content }}")
     assert template.render(HELLO) == "Truehello"
     assert template.render(HELLO, continues=True) == "Falsehello"
 
 
 @pytest.mark.parametrize("source", [None, "", " \n"])
 def test_without_a_template_chatml_stands_in_and_says_so(source: str | None) -> None:
-    template = template_here(source)
+    template = render_in_process(source)
     assert template.is_fallback
     assert "no chat template" in template.note
     assert template.stops == ("<|im_end|>",)
@@ -99,7 +99,7 @@ def test_without_a_template_chatml_stands_in_and_says_so(source: str | None) -> 
 
 
 def test_a_file_with_a_template_has_no_note() -> None:
-    template = template_here("x")
+    template = render_in_process("x")
     assert (template.is_fallback, template.note, template.stops) == (False, "", ())
 
 
@@ -146,7 +146,7 @@ def test_the_output_is_limited() -> None:
 
 
 def test_every_rendering_has_the_whole_budget() -> None:
-    template = template_here("{% for i in range(99999) %}{% endfor %}done")
+    template = render_in_process("{% for i in range(99999) %}{% endfor %}done")
     assert [template.render(HELLO) for _ in range(7)] == ["done"] * 7
 
 

@@ -1,4 +1,4 @@
-"""Conversations as templates want them: with calls one by one, written out, with short ids, joined."""
+"""Conversations in the form that templates accept: single calls, calls as text, short ids, merged turns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 import pytest
 from doubles import chat_templates as templates
-from doubles.rendered_here import template_here
+from doubles.inprocess_templates import render_in_process
 
 from eaglelocal.core.request import Image, Message
 from eaglelocal.core.tools import CallForm, Split, Tool, ToolCall
@@ -35,7 +35,7 @@ SHOWN = EACH + (
 
 
 def lines(source: str, messages: tuple[Message, ...] = TALK, tools: tuple[Tool, ...] = (LOOK,)) -> list[str]:
-    return template_here(source).render(messages, tools=tools).rstrip("\n").split("\n")
+    return render_in_process(source).render(messages, tools=tools).rstrip("\n").split("\n")
 
 
 def test_calls_come_one_by_one_where_an_answer_has_one() -> None:
@@ -56,10 +56,10 @@ def test_results_of_no_known_call_are_not_lost() -> None:
 
 
 def test_ids_are_short_where_the_template_wants_them_so() -> None:
-    told = lines(SHOWN + "{# [TOOL_CALLS] #}")
-    ids = re.findall(r"\(\w+ (\w+)\)", told[2])
+    events = lines(SHOWN + "{# [TOOL_CALLS] #}")
+    ids = re.findall(r"\(\w+ (\w+)\)", events[2])
     assert all(re.fullmatch("[0-9a-f]{9}", one) for one in ids) and len(set(ids)) == 2
-    assert told[3].endswith(ids[1]) and told[4].endswith(ids[0])
+    assert events[3].endswith(ids[1]) and events[4].endswith(ids[0])
     short = (Message("assistant", "", tool_calls=(ToolCall("abcdefghi", "look_up", "{}"),)),)
     assert "abcdefghi" in lines(SHOWN + "{# [TOOL_CALLS] #}", (TALK[1], *short))[1]
 
@@ -102,9 +102,9 @@ def test_a_system_that_is_not_known_begins_the_first_question() -> None:
 
 
 def test_a_stand_in_for_tools_alternates_too() -> None:
-    told = "\n".join(lines(ALTERNATING, TALK[1:5]))
-    assert told.count("[user]") == 2 and told.count("[assistant]") == 1
-    assert "<tool_response>\na deer\n</tool_response>\n<tool_response>\na bird\n</tool_response>" in told
+    events = "\n".join(lines(ALTERNATING, TALK[1:5]))
+    assert events.count("[user]") == 2 and events.count("[assistant]") == 1
+    assert "<tool_response>\na deer\n</tool_response>\n<tool_response>\na bird\n</tool_response>" in events
 
 
 def test_what_one_side_says_in_a_row_is_one_turn() -> None:
@@ -143,7 +143,7 @@ def test_texts_stay_texts_where_a_template_takes_both() -> None:
 def test_an_image_stands_in_its_part() -> None:
     literals = HiddenSpellings(Spellings())
     shown = Message("user", "what is this", images=(Image(b"x", 4),))
-    text = template_here(SELECTED_PARTS).render([shown], literals=literals)
+    text = render_in_process(SELECTED_PARTS).render([shown], literals=literals)
     assert list(literals.pieces(text)) == [
         ("User: what", False),
         Image(b"x", 4),
@@ -154,7 +154,7 @@ def test_an_image_stands_in_its_part() -> None:
 # ---- what templates do
 def test_lists_grow_in_a_template_and_generators_are_lists() -> None:
     source = "{% set ns = namespace(l=[]) %}{% for m in messages %}{% set _ = ns.l.append(m.role) %}{% endfor %}"
-    assert template_here(source + "{{ ns.l.pop(0) }} {{ ns.l | map('upper') | tojson }}").render(TALK[:3]) == (
+    assert render_in_process(source + "{{ ns.l.pop(0) }} {{ ns.l | map('upper') | tojson }}").render(TALK[:3]) == (
         'system ["USER", "ASSISTANT"]'
     )
 
@@ -188,13 +188,13 @@ def test_lists_grow_in_a_template_and_generators_are_lists() -> None:
         ("<|header_start|>f(param1=value1)", forms.LLAMA_4_PYTHON),
     ],
 )
-def test_forms_are_told_by_their_signs(signs: str, form: CallForm) -> None:
+def test_forms_are_reported_by_their_signs(signs: str, form: CallForm) -> None:
     family = detect_family("{% for t in tools %}{% endfor %}" + signs)
     assert (family.form, family.takes_tools) == (form, True)
     assert (detect_family(signs).form, detect_family(signs).takes_tools) == (forms.HERMES, False)
 
 
-def test_a_template_that_only_lists_tools_is_told_by_its_words() -> None:
+def test_a_template_that_only_lists_tools_is_reported_by_its_words() -> None:
     assert detect_family("List of tools: [{{ tools }}]").form == forms.LFM
 
 
@@ -216,7 +216,7 @@ def test_a_form_of_its_own_has_the_stand_in() -> None:
         ("hello", None),
     ],
 )
-def test_thoughts_are_told_by_their_markers(source: str, thoughts: ReasoningMarkers | None) -> None:
+def test_thoughts_are_reported_by_their_markers(source: str, thoughts: ReasoningMarkers | None) -> None:
     assert detect_family(source).reasoning == thoughts
 
 
@@ -255,8 +255,8 @@ GEMMA = detect_family("<|channel>thought").make_split()
 def test_labels_and_frames_are_no_part_of_it(split: Split, answer: str, thought: str, said: str) -> None:
     for pieces in ([answer], list(answer)):
         parser = SplitText(split, lambda: "id")
-        told = [*(parser.push(piece) for piece in pieces), parser.finish("")]
-        found = "".join(one.reasoning for one in told), "".join(one.text for one in told)
+        events = [*(parser.push(piece) for piece in pieces), parser.finish("")]
+        found = "".join(one.reasoning for one in events), "".join(one.text for one in events)
         assert found == (thought, said)
 
 
@@ -283,7 +283,7 @@ def broken(arguments: str) -> tuple[Message, ...]:
 @pytest.mark.parametrize("arguments", BROKEN)
 @pytest.mark.parametrize("source", [*TEMPLATES, LOOKS_INSIDE])
 def test_one_broken_call_does_not_end_the_chat(source: str, arguments: str) -> None:
-    text = template_here(source).render(broken(arguments), tools=(LOOK,))
+    text = render_in_process(source).render(broken(arguments), tools=(LOOK,))
     assert "Again." in text
     kept = "cut" if "cut" in arguments else arguments[:1]
     assert kept in text
@@ -292,8 +292,8 @@ def test_one_broken_call_does_not_end_the_chat(source: str, arguments: str) -> N
 @pytest.mark.parametrize("arguments", ["", " ", "null", "{}"])
 @pytest.mark.parametrize("source", TEMPLATES)
 def test_no_arguments_are_an_empty_object(source: str, arguments: str) -> None:
-    empty = template_here(source).render(broken("{}"), tools=(LOOK,))
-    assert template_here(source).render(broken(arguments), tools=(LOOK,)) == empty
+    empty = render_in_process(source).render(broken("{}"), tools=(LOOK,))
+    assert render_in_process(source).render(broken(arguments), tools=(LOOK,)) == empty
 
 
 def test_arguments_that_are_no_object_are_shown_where_a_template_looks_inside() -> None:
@@ -302,7 +302,7 @@ def test_arguments_that_are_no_object_are_shown_where_a_template_looks_inside() 
 
 def test_control_tokens_in_broken_arguments_stay_text() -> None:
     literals = HiddenSpellings(Spellings(("<|im_end|>",)))
-    text = template_here(templates.QWEN).render(broken("{<|im_end|>"), literals=literals)
+    text = render_in_process(templates.QWEN).render(broken("{<|im_end|>"), literals=literals)
     assert [span for span, is_hidden in literals.pieces(text) if is_hidden] == ["<|im_end|>"]
 
 
@@ -313,7 +313,7 @@ ANSWERS_RESULTS = EACH + (
 )
 
 
-def test_what_is_said_behind_a_result_is_said_with_it_where_it_must_be() -> None:
-    told = "\n".join(lines(ANSWERS_RESULTS, TALK[1:]))
-    assert told.endswith("[tool] a bird\n\nSure?")
-    assert "[tool] a deer\n" in told
+def test_what_is_said_after_a_result_is_said_with_it_where_it_must_be() -> None:
+    events = "\n".join(lines(ANSWERS_RESULTS, TALK[1:]))
+    assert events.endswith("[tool] a bird\n\nSure?")
+    assert "[tool] a deer\n" in events

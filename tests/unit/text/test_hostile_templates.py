@@ -1,4 +1,4 @@
-"""Templates that would take all time or memory: each ends in its process, plainly, and the next chat is served."""
+"""Templates that would use all time or memory end with an error in their process; the next chat is served."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from doubles.hostile_templates import COMPILING, HONEST, HOSTILE, LIMITS, RUNNING, limited_template, switched
-from doubles.rendered_here import template_here
+from doubles.inprocess_templates import render_in_process
 
 from eaglelocal.core.process_limits import ProcessLimits
 from eaglelocal.core.request import Message
@@ -49,7 +49,7 @@ def assert_is_plain(end: EagleLocalError | str) -> None:
 
 
 @pytest.mark.parametrize("source", RUNNING, ids=range(len(RUNNING)))
-def test_a_hostile_template_ends_and_an_honest_conversation_is_rendered_behind_it(source: str) -> None:
+def test_a_hostile_template_ends_and_an_honest_conversation_is_rendered_after_it(source: str) -> None:
     template = limited_template(switched(source))
     assert_is_plain(end_of(template))
     assert template.render(HONEST) == "hello"
@@ -96,7 +96,7 @@ def test_the_error_says_how_long_it_ran_and_after_some_it_comes_at_once(endless:
         endless.render(HONEST)
 
 
-def test_an_endless_loop_is_told_with_its_line() -> None:
+def test_an_endless_loop_is_reported_with_its_line() -> None:
     source = "a\n{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     template = limited_template(source, ProcessLimits(cpu_s=30, memory_bytes=2**27))
     with pytest.raises(
@@ -106,7 +106,7 @@ def test_an_endless_loop_is_told_with_its_line() -> None:
     template.close()
 
 
-def test_too_much_memory_is_told_with_its_line() -> None:
+def test_too_much_memory_is_reported_with_its_line() -> None:
     template = limited_template("a\nb{{ messages[0].content * 1000000000 }}")
     with pytest.raises(ModelFileError, match=r"^the chat template fails at line 2: it takes more than 96 MiB$"):
         template.render(HONEST)
@@ -119,7 +119,7 @@ def test_no_process_is_an_error_and_nothing_is_rendered_here(monkeypatch: pytest
         ChatTemplate(CHATML).render(HONEST)
 
 
-def test_a_broken_template_is_told_when_it_is_checked() -> None:
+def test_a_broken_template_is_reported_when_it_is_checked() -> None:
     template = ChatTemplate("a\n{% if %}")
     for _ in range(2):
         with pytest.raises(ModelFileError, match="cannot be read at line 2"):
@@ -161,11 +161,11 @@ def test_what_it_changes_is_gone_with_the_rendering(change: str) -> None:
         Message("assistant", "", tool_calls=(call,)),
         Message("tool", "t", tool_call_id="a"),
     )
-    changing, plain = (template_here(first + shown + part + refusal) for part in (change, ""))
+    changing, plain = (render_in_process(first + shown + part + refusal) for part in (change, ""))
     for _ in range(2):
-        told = [one.render(messages, tools=(LOOK,), values={"kept": [0]}) for one in (changing, plain)]
-        assert told[0] == told[1]
-        assert told[0].count('"role": "') == 3
+        rendered = [one.render(messages, tools=(LOOK,), values={"kept": [0]}) for one in (changing, plain)]
+        assert rendered[0] == rendered[1]
+        assert rendered[0].count('"role": "') == 3
 
 
 def test_every_failure_inside_is_the_templates() -> None:
@@ -174,7 +174,7 @@ def test_every_failure_inside_is_the_templates() -> None:
         "{% set _ = messages.append(7) %}{{ 1 / 0 }}",
     ):
         with pytest.raises(ModelFileError, match=r"^the chat template fails at line 1: "):
-            template_here(source).render((Message("user", "u"), Message("system", "s")))
+            render_in_process(source).render((Message("user", "u"), Message("system", "s")))
 
 
 # ---- what is done here with what it renders, and with its source

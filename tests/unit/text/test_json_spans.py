@@ -1,4 +1,4 @@
-"""JSON in a stream: its end is found wherever it is cut, and members come as they were spelled."""
+"""JSON in a stream: its end is found wherever the text is cut, and members keep their spelling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spellings of control tokens: hidden while a template runs, back afterwards, whatever surrounds them."""
+"""Spellings of control tokens are hidden while a template runs and restored afterwards, whatever surrounds them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Markers in a stream: found wherever the text is cut, and nothing else is held back or lost."""
+"""Markers in a stream are found wherever the text is cut; no other text is held back or lost."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""System texts in front, behind questions and where templates refuse them or leave them out: none is lost."""
+"""System messages at the front, later, and in templates that refuse or drop them: no text is lost."""
 
 from __future__ import annotations
 
 import pytest
 from doubles import chat_templates as templates
-from doubles.rendered_here import template_here
+from doubles.inprocess_templates import render_in_process
 
 from eaglelocal.core.request import Message
 from eaglelocal.core.tools import Tool, ToolCall
@@ -68,9 +68,9 @@ def talk(letters: str) -> tuple[Message, ...]:
     )
 
 
-def told(source: str, letters: str, tools: tuple[Tool, ...] = ()) -> str:
+def rendered(source: str, letters: str, tools: tuple[Tool, ...] = ()) -> str:
     """Roles and texts in one line, "|" before each role, "+" where texts were joined."""
-    text = template_here(source + "{# tools tool_calls <tool_call> #}").render(talk(letters), tools=tools)
+    text = render_in_process(source + "{# tools tool_calls <tool_call> #}").render(talk(letters), tools=tools)
     return text.strip().replace("\n\n", "+").replace("\n[", "|").replace("] ", " ").removeprefix("[")
 
 
@@ -105,19 +105,19 @@ def told(source: str, letters: str, tools: tuple[Tool, ...] = ()) -> str:
     ],
 )
 def test_every_system_text_is_shown_where_it_stands(source: str, letters: str, expected: str) -> None:
-    assert told(source, letters) == expected
+    assert rendered(source, letters) == expected
 
 
 @pytest.mark.parametrize("source", [IN_FRONT, FIRST_ONLY, BY_TURNS, NO_SYSTEM, EVERYWHERE])
 def test_a_prompt_begins_like_the_one_before(source: str) -> None:
-    once, twice = told(source, "susa"), told(source, "susaus")
+    once, twice = rendered(source, "susa"), rendered(source, "susaus")
     assert twice.startswith(once)
 
 
 def test_it_is_the_same_where_tools_stand_in_the_system() -> None:
-    text = template_here(FIRST_ONLY).render(talk("susu"), tools=(LOOK,))
+    text = render_in_process(FIRST_ONLY).render(talk("susu"), tools=(LOOK,))
     assert text.startswith("[system] s0\n\n# Tools\n") and "[user] s2\n" in text
-    lost_before = template_here(LAST_ONLY).render(talk("us"), tools=(LOOK,))
+    lost_before = render_in_process(LAST_ONLY).render(talk("us"), tools=(LOOK,))
     assert "# Tools" in lost_before and "[user] s1\n" in lost_before
 
 
@@ -126,35 +126,35 @@ def test_it_is_the_same_where_tools_stand_in_the_system() -> None:
 def test_one_system_in_front_is_shown_as_the_template_has_it(source: str) -> None:
     turns = [{"role": "system", "content": " /no_think "}, {"role": "user", "content": "u"}]
     plain = Sandbox().from_string(source).render(messages=turns, add_generation_prompt=True)
-    assert template_here(source).render((Message("system", " /no_think "), Message("user", "u"))) == plain
+    assert render_in_process(source).render((Message("system", " /no_think "), Message("user", "u"))) == plain
 
 
 @pytest.mark.parametrize("said", ['"quoted"\n\té', "  trimmed  ", "u2", "", " "])
 def test_a_text_that_is_trimmed_quoted_empty_or_said_twice_is_not_taken_for_lost(said: str) -> None:
     messages = (Message("user", "u"), Message("system", said), Message("user", "u2"))
-    assert template_here(IN_JSON).render(messages).count('"role": "system"') == 1
+    assert render_in_process(IN_JSON).render(messages).count('"role": "system"') == 1
 
 
 def test_a_text_that_stands_elsewhere_too_is_not_taken_for_shown() -> None:
     messages = (Message("system", "Be brief."), Message("user", "Be brief. Why?"), Message("system", "Be brief."))
-    assert template_here(FIRST_ONLY).render(messages).count("Be brief.") == 3
+    assert render_in_process(FIRST_ONLY).render(messages).count("Be brief.") == 3
 
 
 def test_a_template_that_shows_it_nowhere_is_rendered_as_ever() -> None:
-    assert template_here("{{ messages | length }}").render(talk("sus")) == "3"
+    assert render_in_process("{{ messages | length }}").render(talk("sus")) == "3"
 
 
 def test_the_objection_is_the_one_to_the_usual_way() -> None:
     with pytest.raises(RequestError, match="no: system user system"):
-        told("{{ raise_exception('no: ' ~ messages | map(attribute='role') | join(' ')) }}", "sus")
+        rendered("{{ raise_exception('no: ' ~ messages | map(attribute='role') | join(' ')) }}", "sus")
 
 
-def test_a_template_that_does_not_end_is_told_as_one() -> None:
+def test_a_template_that_does_not_end_is_reported_as_one() -> None:
     endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     with pytest.raises(ModelFileError, match="does not end"):
-        told(endless, "sus")
+        rendered(endless, "sus")
 
 
-def test_an_answer_goes_on_behind_such_texts() -> None:
-    text = template_here(IN_FRONT).render((*talk("sus"), Message("assistant", "So ")), continues=True)
+def test_an_answer_goes_on_after_such_texts() -> None:
+    text = render_in_process(IN_FRONT).render((*talk("sus"), Message("assistant", "So ")), continues=True)
     assert text.endswith("[user] s2\n[assistant] So ")

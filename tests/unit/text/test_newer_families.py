@@ -1,4 +1,4 @@
-"""Families whose answers are written in ways of their own: what a template shows of an answer is read again.
+"""Families with their own answer formats: an answer that a template renders is parsed back.
 
 Each answer is taken from what its family's template (in essential form) writes of an earlier turn, and from how
 these models answer.
@@ -14,7 +14,7 @@ from functools import cache, reduce
 
 import pytest
 from doubles import chat_templates as templates
-from doubles.rendered_here import template_here
+from doubles.inprocess_templates import render_in_process
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,9 +60,9 @@ def _read(split: Split, parts: list[str], *, loads: Callable[[str], object] = js
     """`loads`: what is cut short is no JSON."""
     ids = map(str, itertools.count())
     parser = SplitText(split, lambda: next(ids))
-    told = [*(parser.push(part) for part in parts), parser.finish("")]
-    calls = join_calls(part for one in told for part in one.calls)
-    texts = "".join(one.reasoning for one in told), "".join(one.text for one in told)
+    events = [*(parser.push(part) for part in parts), parser.finish("")]
+    calls = join_calls(part for one in events for part in one.calls)
+    texts = "".join(one.reasoning for one in events), "".join(one.text for one in events)
     return *texts, [(call.name, loads(call.arguments)) for call in calls]
 
 
@@ -70,7 +70,7 @@ def answer_of(name: str, **said: object) -> str:
     """What the template writes of an answer: from where the prompt ends to where the model does."""
     source, _, begin, end = FAMILIES[name]
     answer = Message("assistant", **{"content": "", **said})  # type: ignore[arg-type]
-    text = template_here(source).render([QUESTION, answer, QUESTION], tools=TOOLS)
+    text = render_in_process(source).render([QUESTION, answer, QUESTION], tools=TOOLS)
     before, _, written = text.partition(begin)
     assert "Well?" in before and written.endswith("Well?" + text.rpartition("Well?")[2])
     return written.rpartition("Well?")[0].rpartition(end)[0]
@@ -80,8 +80,8 @@ def answer_of(name: str, **said: object) -> str:
 def test_the_template_tells_the_family(name: str) -> None:
     source, form, *_ = FAMILIES[name]
     family = detect_family(source)
-    assert family.form is form and family.takes_tools and not template_here(source).tools_note
-    assert "write" in template_here(source).render([QUESTION], tools=TOOLS)
+    assert family.form is form and family.takes_tools and not render_in_process(source).tools_note
+    assert "write" in render_in_process(source).render([QUESTION], tools=TOOLS)
 
 
 @pytest.mark.parametrize("is_coded", [True, False])
@@ -218,7 +218,7 @@ def test_no_answer_depends_on_how_it_is_cut(name: str, data: st.DataObject) -> N
     assert _read(split, [answer], loads=str) == _read(split, list(answer), loads=str)
 
 
-def test_what_a_person_is_told_of_markers_is_text() -> None:
+def test_what_a_person_is_reported_of_markers_is_text() -> None:
     """Control tokens mark; what is spelled beside them does not."""
     split = split_of("muse")
     message, spelled = make_control_char(list_markers(split).index("<|message|>")), "Write <|eom|> and <|start|>."
@@ -233,7 +233,7 @@ def test_it_is_text_before_any_control_token_has_come(name: str, spelled: str) -
     assert read(replace(tokens, in_text=True), spelled, is_coded=False) == ("", spelled, [])
 
 
-def test_texts_are_told_as_they_come() -> None:
+def test_texts_are_reported_as_they_come() -> None:
     """Also where they could stand in quotes, from the first letter on that says that they do not."""
     parser = SplitText(split_of("minicpm"), lambda: "id")
     answer = '<function name="write"><param name="path">/a b'
@@ -254,7 +254,7 @@ def test_what_is_said_is_framed_as_the_template_has_it() -> None:
 # ---- beginnings of answers
 def test_an_answer_goes_on_within_its_message() -> None:
     begun = (QUESTION, Message("assistant", "Because ("))
-    prompt = template_here(templates.MUSE).render(begun, continues=True)
+    prompt = render_in_process(templates.MUSE).render(begun, continues=True)
     assert prompt.endswith("<|start|>assistant to=user<|message|>Because (")
     assert read(split_of("muse", in_text=True), f"x){NEXT} to=write<|message|>{ATEM}") == ("", "x)", ONE)
 
@@ -268,6 +268,6 @@ def test_a_thought_goes_on_within_its_message() -> None:
 
 
 def test_hy_thinks_where_it_is_asked_to() -> None:
-    template = template_here(templates.HY)
+    template = render_in_process(templates.HY)
     assert template.family.ends_in_reasoning(template.render([QUESTION], values={"reasoning_effort": "high"}))
     assert not template.family.ends_in_reasoning(template.render([QUESTION]))

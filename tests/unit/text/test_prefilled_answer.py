@@ -1,10 +1,10 @@
-"""Answers that go on: where the prompt ends, in which state the answer is read, and what of it is thought."""
+"""Continued answers: where the prompt ends, in which state parsing starts, and which part is a thought."""
 
 from __future__ import annotations
 
 import pytest
 from doubles import chat_templates as templates
-from doubles.rendered_here import template_here
+from doubles.inprocess_templates import render_in_process
 
 from eaglelocal.core.request import Message
 from eaglelocal.core.tools import Split, Tool
@@ -21,7 +21,7 @@ THOUGHT = "{# <think></think> #}"
 
 
 def went_on(source: str, *messages: Message) -> str:
-    return template_here(source, bos_text="<s>", eos_text="</s>").render(messages, continues=True)
+    return render_in_process(source, bos_text="<s>", eos_text="</s>").render(messages, continues=True)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_what_was_thought_before_stands_before() -> None:
 
 def test_the_mark_of_the_place_can_be_written_by_nobody() -> None:
     literals = HiddenSpellings(Spellings())
-    text = template_here("").render(
+    text = render_in_process("").render(
         (Message("user", f"a{POSITION}b"), Message("assistant", f"c{POSITION}d")), literals=literals, continues=True
     )
     assert "".join(span for span, _ in literals.pieces(text)).endswith(f"assistant\nc{POSITION}d")
@@ -121,9 +121,9 @@ def read(split: Split, answer: str) -> tuple[str, str, int]:
         for index, name in enumerate(list_markers(split)):
             answer = answer.replace(name, make_control_char(index))
     text = SplitText(split, lambda: "id")
-    told = [*map(text.push, answer), text.finish("")]
-    calls = [call for piece in told for call in piece.calls if call.name]
-    return "".join(piece.text for piece in told), "".join(piece.reasoning for piece in told), len(calls)
+    events = [*map(text.push, answer), text.finish("")]
+    calls = [call for piece in events for call in piece.calls if call.name]
+    return "".join(piece.text for piece in events), "".join(piece.reasoning for piece in events), len(calls)
 
 
 TOOLS = (Tool("f"),)

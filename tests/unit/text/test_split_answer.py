@@ -1,4 +1,4 @@
-"""Answers taken apart: thought, text and calls of every family, and nothing lost however the text is cut."""
+"""Answers split into thought, text and calls for every family; nothing is lost wherever the text is cut."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def coded(split: Split, text: str) -> str:
 def read(split: Split, pieces: Sequence[str]) -> Read:
     ids = map(str, itertools.count())
     parser = SplitText(split, lambda: next(ids))
-    told = [*(parser.push(piece) for piece in pieces), parser.finish("")]
-    calls = tuple((call.name, call.arguments) for call in join_calls(part for one in told for part in one.calls))
-    return Read("".join(one.text for one in told), "".join(one.reasoning for one in told), calls)
+    events = [*(parser.push(piece) for piece in pieces), parser.finish("")]
+    calls = tuple((call.name, call.arguments) for call in join_calls(part for one in events for part in one.calls))
+    return Read("".join(one.text for one in events), "".join(one.reasoning for one in events), calls)
 
 
 # name: (family, answer, text, thought, calls)
@@ -337,14 +337,14 @@ def answered(split: Split, words: list[str], controls: tuple[str, ...], stops: t
     vocabulary = WordVocabulary(words, controls)
     split = replace(split, control_tokens=tuple((i, word) for i, word in enumerate(words) if word in controls))
     text = SplitAnswerText(Pieces(vocabulary), stops, split, new_id=lambda: "id")
-    told = []
+    events = []
     for token in range(len(words)):
-        told.append(text.push(token))
-        if told[-1].stopped:
+        events.append(text.push(token))
+        if events[-1].stopped:
             break
-    told.append(text.finish())
-    calls = tuple((call.name, call.arguments) for call in join_calls(part for one in told for part in one.calls))
-    return Read("".join(one.text for one in told), "".join(one.reasoning for one in told), calls)
+    events.append(text.finish())
+    calls = tuple((call.name, call.arguments) for call in join_calls(part for one in events for part in one.calls))
+    return Read("".join(one.text for one in events), "".join(one.reasoning for one in events), calls)
 
 
 def test_control_tokens_reach_the_parser_and_nobody_else() -> None:

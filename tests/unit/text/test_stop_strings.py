@@ -1,4 +1,4 @@
-"""Stop strings: found wherever the text is cut, and nothing held back that need not be."""
+"""Stop strings are found wherever the text is cut; no text is held back without need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools, calls, results and thoughts in chat templates, and in templates that know none of them."""
+"""Tools, calls, results and thoughts in chat templates, and in templates without support for them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 from doubles.chat_templates import DEEPSEEK, HARMONY, LLAMA, MISTRAL, QWEN
-from doubles.rendered_here import template_here
+from doubles.inprocess_templates import render_in_process
 
 from eaglelocal.core.request import Message
 from eaglelocal.core.tools import Tool, ToolCall
@@ -31,7 +31,7 @@ TALK = (
 
 
 def render(source: str | None, messages: tuple[Message, ...] = TALK, **fields: object) -> str:
-    template = template_here(source, bos_text="<s>", eos_text="</s>")
+    template = render_in_process(source, bos_text="<s>", eos_text="</s>")
     return template.render(messages, **fields)  # type: ignore[arg-type]
 
 
@@ -49,9 +49,9 @@ def render(source: str | None, messages: tuple[Message, ...] = TALK, **fields: o
         ("{% if tools %}<tool_call>{{ tool }}<arg_key>{% endif %}", Family(forms.GLM, True, None)),
     ],
 )
-def test_a_family_is_told_by_its_template(source: str, family: Family) -> None:
+def test_a_family_is_reported_by_its_template(source: str, family: Family) -> None:
     assert detect_family(source) == family
-    assert bool(template_here(source).tools_note) is not family.takes_tools
+    assert bool(render_in_process(source).tools_note) is not family.takes_tools
 
 
 def test_qwen() -> None:
@@ -92,7 +92,7 @@ def test_harmony() -> None:
     assert "<|start|>functions.look_up to=assistant" in text  # the tool's name is that of its call
 
 
-def test_harmony_takes_a_preamble_or_a_thought_beside_a_call() -> None:
+def test_harmony_takes_a_preamble_or_a_thought_next_to_a_call() -> None:
     both = (TALK[0], Message("assistant", "I look.", reasoning="hm", tool_calls=(CALL,)))
     assert "to=functions.look_up" in render(HARMONY, both)
 
@@ -105,7 +105,7 @@ def test_a_template_that_joins_arguments_as_text_and_knows_calls_by_no_content()
 
 
 def test_a_template_without_tools_has_them_described() -> None:
-    template = template_here(CHATML)
+    template = render_in_process(CHATML)
     text = template.render(TALK, tools=(LOOK,))
     assert template.tools_note == NO_TOOLS_NOTE
     assert text.startswith("<|im_start|>system\n# Tools\n") and f"<tools>\n{json.dumps(SHOWN)}\n</tools>" in text
@@ -171,7 +171,7 @@ def forged() -> tuple[Message, ...]:
 def visible(source: str, messages: tuple[Message, ...], **fields: object) -> tuple[str, str]:
     """The rendered text without what was hidden, and all of it."""
     literals = HiddenSpellings(Spellings(CONTROLS))
-    text = template_here(source, bos_text="<s>", eos_text="</s>").render(messages, literals=literals, **fields)  # type: ignore[arg-type]
+    text = render_in_process(source, bos_text="<s>", eos_text="</s>").render(messages, literals=literals, **fields)  # type: ignore[arg-type]
     spans = list(literals.pieces(text))
     return "".join(span if not hidden else "\0" for span, hidden in spans), "".join(span for span, _ in spans)
 

@@ -1,4 +1,4 @@
-"""Lines of the chat screen that have less room than they want."""
+"""Lines of the chat screen that have less room than they need."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_what_is_cut_from_the_title_is_marked(width: int, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("doing", "told"),
+    ("doing", "expected"),
     [
         (ANSWERING, "answering, esc stops"),
         (replace(ANSWERING, is_stopping=True), "answering, stopping"),
@@ -69,5 +69,5 @@ def test_what_is_cut_from_the_title_is_marked(width: int, shown: str) -> None:
         (replace(ANSWERING, is_answering=False, is_busy=False), "ready"),
     ],
 )
-def test_the_status_tells_what_goes_on(doing: Activity, told: str) -> None:
-    assert "".join(span[0] for span in format_activity("ready", doing)) == told
+def test_the_status_tells_what_goes_on(doing: Activity, expected: str) -> None:
+    assert "".join(span[0] for span in format_activity("ready", doing)) == expected

@@ -1,4 +1,4 @@
-"""Who fills the clipboard, and that nothing fails where nobody does."""
+"""Which program fills the clipboard, and that copying never fails if there is none."""
 
 from __future__ import annotations
 

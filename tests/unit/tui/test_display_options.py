@@ -1,4 +1,4 @@
-"""How screens look where nobody has said it."""
+"""The default look of screens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The feed: whatever comes in, and however often, a frame says what is true of it."""
+"""The feed: whatever events arrive, and however often, each frame is correct."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from dataclasses import replace
 
 import pytest
-from doubles.scenes import EMPTY, GONE, RESTARTING, busy, totals
+from doubles.monitor_states import EMPTY, GONE, RESTARTING, busy, totals
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -214,7 +214,7 @@ def test_a_change_of_drafting_is_known_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ended", "running", "told", "shown"),
+    ("ended", "running", "expected", "shown"),
     [
         ("asleep", 0, "on", "asleep"),
         ("off", 0, "on", "off"),
@@ -224,14 +224,16 @@ def test_a_change_of_drafting_is_known_at_once() -> None:
         ("off", 0, "", ""),  # a server that does not say
     ],
 )
-def test_at_rest_the_last_answer_says_how_it_was_drafted_for(ended: str, running: int, told: str, shown: str) -> None:
-    feed, reading = Feed(), replace(EMPTY, running=running, drafting=DraftingState(state=told, setting="auto"))
+def test_at_rest_the_last_answer_says_how_it_was_drafted_for(
+    ended: str, running: int, expected: str, shown: str
+) -> None:
+    feed, reading = Feed(), replace(EMPTY, running=running, drafting=DraftingState(state=expected, setting="auto"))
     feed.add_event(finished(SpeculationStats(state=ended)), 1.0)
     feed.add_reading(reading, 1.5)
     assert feed.make_frame(2.0).drafting.state == shown
     feed.add_event(Started("s", 10, 0), 3.0)
     feed.add_reading(reading, 3.5)
-    assert feed.make_frame(4.0).drafting.state == told
+    assert feed.make_frame(4.0).drafting.state == expected
 
 
 @pytest.mark.parametrize("last", [finished(SpeculationStats()), Failed("r", EngineError("gone"))])

@@ -1,4 +1,4 @@
-"""Formulas as text: those that can be, and what is none."""
+"""Formulas as text: those that can be converted, and texts that are not formulas."""
 
 from __future__ import annotations
 

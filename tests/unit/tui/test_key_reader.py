@@ -1,4 +1,4 @@
-"""Keys out of bytes: whatever a terminal sends, nothing ends, and what stands behind it is read."""
+"""Keys from bytes: no byte sequence ends the reader, and the keys after it are read."""
 
 from __future__ import annotations
 

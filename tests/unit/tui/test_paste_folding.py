@@ -1,4 +1,4 @@
-"""Long pastes: what stands for them, and that marks are never cut."""
+"""Long pastes: their placeholders, which are never cut."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from doubles.patience import wait_until
 from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
+from doubles.timeouts import wait_until
 
 from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.sampling_form import FIELDS, format_field, parse_fields
@@ -26,7 +26,7 @@ from eaglelocal.tui.panel.feed import Feed
 PATIENCE_S = 20.0
 
 
-def test_tasks_run_in_order_and_failures_are_told() -> None:
+def test_tasks_run_in_order_and_failures_are_reported() -> None:
     done: list[str] = []
     events: queue.Queue[EagleLocalError] = queue.Queue()
     tasks = TaskQueue(events.put)

@@ -1,11 +1,11 @@
-"""What panel, header and table say: true, within their width, readable in ASCII, and nothing that steers a terminal."""
+"""Texts of panel, header and table: correct, within their width, readable in ASCII, without control sequences."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from doubles.scenes import EMPTY, GONE, MACHINE, RESTARTING, ROWS, URL, busy, off
+from doubles.monitor_states import EMPTY, GONE, MACHINE, RESTARTING, ROWS, URL, busy, off
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -96,20 +96,20 @@ def test_everything_that_the_issue_names_is_there(width: int) -> None:
         assert word in text
 
 
-def test_the_gpu_is_told_with_units() -> None:
+def test_the_gpu_is_reported_with_units() -> None:
     text = format_snapshot(scene_of(busy()), 80, UNICODE)
     two_gpus = replace(MACHINE, gpus=(MACHINE.gpus[0], replace(MACHINE.gpus[0], index=1)))
     assert "GPU0 87 %, 18.0/24.0 GiB, 312 W, 66 °C" in text
     assert "GPU0 87 %  GPU1" in format_snapshot(scene_of(busy(), two_gpus), 80, UNICODE)
 
 
-def test_conversations_in_main_memory_are_told_where_there_are_some() -> None:
+def test_conversations_in_main_memory_are_reported_where_there_are_some() -> None:
     assert "swapped chats" not in format_snapshot(scene_of(busy()), 140, UNICODE)
     waiting = replace(busy(), memory_bytes=6 * 2**30, swapped_bytes=300.0 * 2**20)
     assert "engine memory 6.0 GiB  swapped chats 300 MiB" in format_snapshot(scene_of(waiting), 140, UNICODE)
 
 
-def test_what_is_not_told_is_a_dash() -> None:
+def test_what_is_not_reported_is_a_dash() -> None:
     bare = scene_of(ServerReading(kind="vLLM", state="ready"), MachineGauge(gpus=(GpuGauge(index=0),)))
     text = format_snapshot(bare, 100, UNICODE).replace(URL, "")
     assert "running -" in text and "prefix cache -" in text and "GPU0 -, -, -, -" in text
@@ -215,9 +215,9 @@ def test_seconds(value: float | None, said: str) -> None:
 
 
 def test_cached_prompt_tokens_are_counted_apart_by_llama_server() -> None:
-    told = ServerTotals(prompt_tokens=60.0, cached_prompt_tokens=40.0)
-    assert compute_prefix_share(ServerReading(kind="llama-server", state="ready", totals=told)) == pytest.approx(0.4)
-    assert compute_prefix_share(ServerReading(kind="vLLM", state="ready", totals=told)) == pytest.approx(2 / 3)
+    counted = ServerTotals(prompt_tokens=60.0, cached_prompt_tokens=40.0)
+    assert compute_prefix_share(ServerReading(kind="llama-server", state="ready", totals=counted)) == pytest.approx(0.4)
+    assert compute_prefix_share(ServerReading(kind="vLLM", state="ready", totals=counted)) == pytest.approx(2 / 3)
 
 
 @given(st.floats(-1, 2), st.integers(0, 60), st.sampled_from([UNICODE, ASCII]))

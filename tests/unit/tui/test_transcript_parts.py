@@ -1,4 +1,4 @@
-"""What transcripts are made of: Markdown as rows, blocks of growing texts, marks on drafted text, running sums."""
+"""Parts of transcripts: Markdown as rows, blocks of growing texts, marks on drafted text, running sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written down of an engine's end: enough to find the fault, and nothing of what was asked."""
+"""A crash report has enough to find the fault, and nothing of what was asked."""
 
 from __future__ import annotations
 

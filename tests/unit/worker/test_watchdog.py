@@ -1,4 +1,4 @@
-"""When silence means that a process hangs: the rule without a clock, and the thread that feeds it."""
+"""When silence means that a process hangs: the rule without a clock, and the thread that applies it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from queue import SimpleQueue
 
 import pytest
-from doubles.patience import wait_until
+from doubles.timeouts import wait_until
 
 from eaglelocal.worker.watchdog import Beat, Silence, SilenceLimits, Watchdog, WatchedChild, limit_tick
 
@@ -122,12 +122,12 @@ def test_beats_are_kept_back(sleeper: Sleeper) -> None:
 
 def test_a_listener_of_ours_that_dawdles_is_not_its_fault(sleeper: Sleeper) -> None:
     sleeper.words.put("a")
-    heard = Watchdog(sleeper.watched(), HASTY).watch(sleeper.messages())
-    assert next(heard) == "a"
+    watched_messages = Watchdog(sleeper.watched(), HASTY).watch(sleeper.messages())
+    assert next(watched_messages) == "a"
     wait = threading.Event()
     assert not wait.wait(1.0)  # several times the limit
     assert sleeper.reasons == []
-    assert list(heard) == []  # now it is listened to again
+    assert list(watched_messages) == []  # now it is listened to again
     assert len(sleeper.reasons) == 1
 
 

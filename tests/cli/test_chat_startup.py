@@ -1,0 +1,58 @@
+"""How a chat starts: the model is chosen and planned once, while all memory is still free."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from doubles.scripted_client import ScriptedClient, says
+
+from eaglelocal.cli import chat
+from eaglelocal.cli.output import standard_output
+from eaglelocal.conversation.message_output import MessageOutput
+from eaglelocal.conversation.session import ActiveModel, ModelChoice
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.run_options import RunOptions
+from eaglelocal.planning.decision import Decision
+from eaglelocal.settings import Settings
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunOptions]:
+    """Those that were planned; the planner finds the embedded model with a context of 700."""
+    seen: list[RunOptions] = []
+
+    def planned(options: RunOptions) -> Decision:
+        seen.append(options)
+        return Decision(replace(options, target=options.target or "demo@native", ctx=700))
+
+    def loaded(plan: Plan, _output: MessageOutput) -> ActiveModel:
+        client = ScriptedClient((says("yes"),))
+        return ActiveModel(client, plan, client.info)
+
+    for name in ("CONFIG", "STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    monkeypatch.setattr("eaglelocal.planning.autoplan.autoplan", planned)
+    monkeypatch.setattr(chat, "load_model", loaded)
+    return seen
+
+
+def test_without_a_target_the_model_is_planned_once_and_loaded_so(asked: list[RunOptions]) -> None:
+    session = chat.open_session(Settings(url="none"), standard_output(), ModelChoice())
+    assert [options.target for options in asked] == [None]
+    assert session.model.plan is not None and session.model.plan.n_ctx == 700
+
+
+def test_a_named_target_is_planned_once(asked: list[RunOptions]) -> None:
+    session = chat.open_session(Settings(url="none", target="demo@native"), standard_output(), ModelChoice())
+    assert [options.target for options in asked] == ["demo@native"]
+    assert session.model.plan is not None and session.model.plan.n_ctx == 700
+
+
+@pytest.mark.parametrize("target", [None, "demo@native"])
+@pytest.mark.parametrize("is_brief", [False, True])
+def test_the_plan_knows_that_it_is_for_one_answer(asked: list[RunOptions], target: str | None, is_brief: bool) -> None:
+    settings = Settings(url="none", target=target)
+    session = chat.open_session(settings, standard_output(), ModelChoice(), is_brief=is_brief)
+    assert session.model.plan is not None and session.model.plan.is_brief is is_brief

@@ -1,0 +1,91 @@
+"""Reading a question: single lines, continued lines, blocks; PROMPT and stdin; suggestions for misspelled commands."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+import pytest
+
+from eaglelocal.cli.chat import chat
+from eaglelocal.cli.chat_once import join_question
+from eaglelocal.cli.line_editor import MORE, PROMPT, LineDiscarded, read_question
+from eaglelocal.conversation.spelling import closest_word
+from eaglelocal.errors import UsageError
+from eaglelocal.settings import READERS
+
+
+def typing(*lines: str | type[BaseException]) -> tuple[Callable[[str], str], list[str]]:
+    """A person who types these lines, and the prompts they saw."""
+    left, prompts = list(lines), []
+
+    def read_line(prompt: str) -> str:
+        prompts.append(prompt)
+        line = left.pop(0)
+        if isinstance(line, str):
+            return line
+        raise line
+
+    return read_line, prompts
+
+
+@pytest.mark.parametrize(
+    ("lines", "question"),
+    [
+        (["one line"], "one line"),
+        (["goes on \\", "here \\", "to here"], "goes on \nhere \nto here"),
+        (['"""', "a", "", "b", '"""'], "a\n\nb"),
+        (['"""a', 'b"""'], "a\nb"),
+        (['"""all in one"""'], "all in one"),
+        (['  """a', 'b"""  '], "a\nb"),
+        (['"""a \\', 'b"""'], "a \\\nb"),
+        (['say """x"""'], 'say """x"""'),
+        (["pasted\nlines"], "pasted\nlines"),
+    ],
+)
+def test_questions_of_several_lines(lines: list[str], question: str) -> None:
+    read_line, prompts = typing(*lines)
+    assert read_question(read_line) == question
+    assert prompts == [PROMPT, *[MORE] * (len(lines) - 1)]
+
+
+def test_ctrl_c_in_a_block_discards_it() -> None:
+    with pytest.raises(LineDiscarded):
+        read_question(typing('"""a', "b", KeyboardInterrupt)[0])
+
+
+@pytest.mark.parametrize("ending", [EOFError, KeyboardInterrupt])
+def test_the_end_at_the_prompt_is_the_loops_business(ending: type[BaseException]) -> None:
+    with pytest.raises(ending):
+        read_question(typing(ending)[0])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "piped", "question"),
+    [
+        ("a", "", "a"),
+        ("", "b\n", "b"),
+        ("a", "b\n", "a\n\nb"),
+        ("a", "  indented\n", "a\n\n  indented"),
+        ("a", " \n", "a"),
+    ],
+)
+def test_prompt_and_stdin_are_joined(prompt: str, piped: str, question: str) -> None:
+    assert join_question(prompt, piped) == question
+
+
+def test_nothing_asked_is_a_usage_error() -> None:
+    with pytest.raises(UsageError):
+        join_question(" ", "\n")
+
+
+@pytest.mark.parametrize(("word", "found"), [("/hlep", "/help"), ("/st", "/stats"), ("/zzzzz", None), ("", None)])
+def test_nearest(word: str, found: str | None) -> None:
+    assert closest_word(word, ["/help", "/stats", "/spec", "/system"]) == found
+
+
+def test_every_flag_with_a_value_is_a_setting_and_so_has_a_variable() -> None:
+    without_value = {"context", "prompt", "image", "plain", "as_json", "tint", "save"}
+    flags = set(inspect.signature(chat).parameters) - without_value
+    assert flags <= set(READERS)
+    assert {"target", "draft", "spec", "ctx", "threads", "top_k", "seed", "system"} <= flags

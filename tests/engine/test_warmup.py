@@ -1,0 +1,151 @@
+"""Warm-up steps before the first request: they run everything that a step runs, and leave nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from doubles.drafters import count_indexed
+from doubles.engine_harness import AnswerResult, drive
+from doubles.random_models import write_agreeing_pairs
+from doubles.real_engine import TINY, ask, real_engine
+
+from eaglelocal.core.batch import Batch, PairBatch
+from eaglelocal.core.request import AUTO
+from eaglelocal.drafters.ngram import Ngram
+from eaglelocal.engine import warmup
+from eaglelocal.engine.calibration import list_useful_sizes
+from eaglelocal.engine.engine import Engine
+from eaglelocal.engine.warmup import Warmup
+from eaglelocal.loading import engine_builder
+
+SIZES = (1, 2, 5, 17, 30)
+KINDS = {"eagle3": "F32-head.gguf", "draft_model": "F32.gguf", "ngram": None, "none": None}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("warming")
+    write_agreeing_pairs(folder, ["F32"], TINY)
+    return folder
+
+
+@pytest.fixture(params=[(kind, slots) for kind in KINDS for slots in (1, 3)], ids=lambda p: f"{p[0]}-{p[1]}")
+def engines(request: pytest.FixtureRequest, files: Path) -> Iterator[tuple[Engine, Engine]]:
+    """Two alike."""
+    kind, num_slots = request.param
+    draft = files / name if (name := KINDS[kind]) else None
+    made = [real_engine(files / "F32.gguf", kind, draft, spec=AUTO, num_slots=num_slots) for _ in range(2)]
+    yield made[0], made[1]
+    for engine in made:
+        engine.close()
+
+
+def result(engine: Engine) -> dict[str, AnswerResult]:
+    return drive(engine, [ask(str(i), [7 + i, *range(20, 50)], temperature=0.7, seed=3) for i in range(3)])
+
+
+def warm_up(engine: Engine, *, makes_kernels: bool) -> None:
+    warmup = Warmup(engine._context, engine._drafters, max_outputs=17)
+    warmup.measure(engine._controller.costs, num_slots=engine.info.num_slots, makes_kernels=makes_kernels)
+
+
+def test_nothing_of_it_is_left(engines: tuple[Engine, Engine]) -> None:
+    warmed, fresh = engines
+    warmup = Warmup(warmed._context, warmed._drafters, max_outputs=17 if warmed._drafters else 1)
+    for size in SIZES:
+        warmup.prepare(size)
+    assert warmed.miscounted_slots() == []
+    assert warmed._context.last_position(0) == -1
+    for drafter in warmed._drafters:
+        if isinstance(drafter, Ngram):
+            assert count_indexed(drafter) == 0
+        else:
+            cache = getattr(drafter, "_head", None) or drafter._context  # type: ignore[attr-defined]
+            assert cache.last_position(0) == -1
+    answers = result(warmed), result(fresh)
+    assert {name: one.tokens for name, one in answers[0].items()} == {n: one.tokens for n, one in answers[1].items()}
+
+
+def test_a_head_and_a_draft_model_run_every_size_and_one_row_after_it(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[int] = []  # rows
+    for kind, draft in (("eagle3", "F32-head.gguf"), ("draft_model", "F32.gguf")):
+        engine = real_engine(files / "F32.gguf", kind, files / draft, spec=AUTO)
+        model = getattr(engine._drafters[-1], "_head", None) or engine._drafters[-1]._context  # type: ignore[attr-defined]
+        decode = model.decode
+
+        def watched(batch: Batch | PairBatch, *more: object, decode: Any = decode, **how: object) -> object:
+            ran.append(len(batch.tokens))
+            return decode(batch, *more, **how)
+
+        ran.clear()
+        monkeypatch.setattr(model, "decode", watched)
+        warm_up(engine, makes_kernels=True)
+        assert set(range(2, 18)) <= {*ran}
+        assert ran.count(1) >= 17
+        engine.close()
+
+
+@pytest.mark.parametrize(("most_s", "runs"), [(1e9, True), (0.0, False)])
+def test_a_whole_prompt_runs_once_unless_it_would_take_long(
+    files: Path, monkeypatch: pytest.MonkeyPatch, most_s: float, runs: bool
+) -> None:
+    prepared: list[int] = []
+    prepare = Warmup.prepare
+    monkeypatch.setattr(warmup, "MAX_PROMPT_S", most_s)
+    monkeypatch.setattr(Warmup, "prepare", lambda self, rows: (prepared.append(rows), prepare(self, rows)))
+    engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO, n_batch=64)
+    for makes_kernels in (False, True):
+        prepared.clear()
+        warm_up(engine, makes_kernels=makes_kernels)
+        assert (64 in prepared) is (makes_kernels and runs)
+    assert engine.miscounted_slots() == []
+    engine.close()
+
+
+def test_the_last_decode_before_sizes_are_timed_is_no_first_one(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head that was shown rows encodes along with the decode behind them: not with one that is timed."""
+    asked: list[bool] = []
+    engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO)
+    head = engine._drafters[-1]._head._struct  # type: ignore[attr-defined]
+    time_rows = Warmup.time_rows
+
+    def watched(warmup: Warmup, num_rows: int) -> float:
+        asked.append(bool(head.were_states_read))
+        return time_rows(warmup, num_rows)
+
+    monkeypatch.setattr(Warmup, "time_rows", watched)
+    warm_up(engine, makes_kernels=True)
+    assert asked[0] and not any(asked[1:])
+    engine.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("n_ctx", "slots"), [(16, 1), (16, 4), (256, 16)])
+def test_contexts_that_hold_no_more_than_a_size(files: Path, kind: str, n_ctx: int, slots: int) -> None:
+    draft = files / name if (name := KINDS[kind]) else None
+    engine = real_engine(files / "F32.gguf", kind, draft, spec=AUTO, n_ctx=n_ctx, num_slots=slots, n_batch=512)
+    max_rows = slots * 17 if kind != "none" else slots
+    for size in list_useful_sizes(min(n_ctx, max_rows), num_slots=slots, max_prompt_rows=n_ctx):
+        Warmup(engine._context, engine._drafters, max_outputs=max_rows).prepare(size)
+    assert engine.miscounted_slots() == []
+    engine.close()
+
+
+@pytest.mark.parametrize("uses_gpu", [True, False])
+def test_drafts_are_made_before_the_first_request_where_a_gpu_computes(
+    files: Path, monkeypatch: pytest.MonkeyPatch, uses_gpu: bool
+) -> None:
+    fit = engine_builder.fit_plan
+    monkeypatch.setattr(engine_builder, "fit_plan", lambda *a, **how: replace(fit(*a, **how), uses_gpu=uses_gpu))
+    engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO)
+    assert (engine._drafters[-1].native_s > 0.0) is uses_gpu
+    costs = engine._controller.costs
+    costs.learn_draft("another", 1, 0.001)
+    assert (costs.draft_seconds("another", 1) == 0.0) is uses_gpu
+    engine.close()

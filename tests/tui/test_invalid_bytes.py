@@ -1,0 +1,123 @@
+"""Screens on a terminal that sends invalid bytes, closes, or reports a wrong size; screens with unexpected errors."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from doubles.pages_server import llama_pages, serving
+from doubles.pty_program import PtyProgram
+from doubles.timeouts import PATIENCE_S
+
+from eaglelocal.tui.terminal.terminal_driver import TerminalDriver
+
+CHAT = [sys.executable, str(Path(__file__).with_name("chat_program.py"))]
+TOP = [sys.executable, "-m", "eaglelocal", "top"]
+BROKEN_TOP = (
+    "import sys; from eaglelocal.cli.main import main; from eaglelocal.tui.monitor.monitor_app import Monitor;"
+    "Monitor.action_pause = lambda self: 1 // 0; sys.exit(main())"
+)
+CTRL_Q, F1 = b"\x11", b"\x1bOP"
+ODD = (
+    b"\xff",
+    b"caf\xe9 ",
+    b"\x9b\x80",
+    b"\x1b[99999999999;1u",
+    b"\x1b[97;1:3u",
+    b"\x00",
+    b"\x1b[200~na\xefve\x1b[201~",
+)
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with serving(llama_pages()) as pages:
+        yield pages.url
+
+
+def test_the_chat_stays_whatever_is_typed(tmp_path: Path) -> None:
+    with PtyProgram([*CHAT, str(tmp_path)], {}) as chat:
+        chat.expect("context")
+        for odd in ODD:
+            chat.type(odd)
+        chat.expect("na\ufffdve")
+        chat.type(b" and on \xc3")
+        chat.type(b"\xa9")
+        chat.expect("and on \u00e9")
+        chat.type(CTRL_Q)
+        assert chat.end() == 0, chat.new
+        assert chat.is_mended
+    assert "Traceback" not in chat.shown
+
+
+def test_the_monitor_stays_whatever_is_typed(url: str) -> None:
+    with PtyProgram([*TOP, url], {}) as top:
+        top.expect("slot 0")
+        for odd in ODD:
+            top.type(odd)
+        top.type(b"\x1b[B/")
+        top.expect("key, state, model or id")
+        top.type(b"b\xe9r")
+        top.expect("only: b\ufffdr")
+        top.type(CTRL_Q)
+        assert top.end() == 0, top.new
+        assert top.is_mended
+    assert "Traceback" not in top.shown
+
+
+def test_a_bug_ends_the_chat_with_a_message_and_a_code(tmp_path: Path) -> None:
+    with PtyProgram([*CHAT, str(tmp_path), "broken"], {}) as chat:
+        chat.expect("context")
+        chat.type(F1)
+        assert chat.end() == 1
+        assert chat.is_mended
+        assert chat.raw.rindex(b"\x1b[?1049l") > chat.raw.rindex(b"\x1b[?1049h")
+    assert "error: this is a bug: ZeroDivisionError" in chat.new
+    assert "hint: EAGLELOCAL_TRACEBACK=1" in chat.new
+    assert "Traceback" not in chat.new
+
+
+def test_a_bug_ends_the_monitor_with_a_message_and_a_code(url: str) -> None:
+    with PtyProgram([sys.executable, "-c", BROKEN_TOP, "top", url], {"EAGLELOCAL_TRACEBACK": "1"}) as top:
+        top.expect("slot 0")
+        top.type(b" ")
+        assert top.end() == 1
+        assert top.is_mended
+    assert "error: this is a bug: ZeroDivisionError" in top.new
+    assert "in <lambda>" in top.new
+
+
+@pytest.mark.parametrize("columns", ["0", "-3", "x", "999999999"])
+def test_the_terminal_says_how_large_it_is_and_not_a_variable(url: str, columns: str) -> None:
+    with PtyProgram([*TOP, url], {"COLUMNS": columns, "LINES": columns}, size=(70, 20)) as top:
+        top.expect("slot 0")
+        top.type(b"q")
+        assert top.end() == 0
+    assert b"\x1b[20;1H" in top.raw and b"\x1b[21;1H" not in top.raw
+
+
+def test_a_screen_without_a_keyboard_goes_on_and_ctrl_c_ends_it(url: str) -> None:
+    with PtyProgram(["sh", "-c", 'exec "$@" < /dev/null', "sh", *TOP, url], {}) as top:
+        top.expect("slot 0")
+        top.type(b"\x03")
+        assert top.end() == 0
+    assert "Traceback" not in top.shown
+
+
+def test_who_reads_keys_stops_at_the_end_of_them() -> None:
+    """Else `top < /dev/null` takes a core."""
+    driver = object.__new__(TerminalDriver)
+    driver.exit_event, driver.input_tty = threading.Event(), False
+    with open(os.devnull, "rb") as nothing:
+        driver.fileno = nothing.fileno()
+        reading = threading.Thread(target=driver.run_input_thread, daemon=True)
+        reading.start()
+        reading.join(PATIENCE_S)
+        is_reading = reading.is_alive()
+        driver.exit_event.set()
+        reading.join()
+    assert not is_reading
