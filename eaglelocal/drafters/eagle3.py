@@ -10,6 +10,9 @@ costs one encode, and one decode per drafted token.
     pairs         (t1,g0) (t2,g1) (t3,g2)
     draft root   (t4,g3) -> s3 -> child c5;   draft c5: (c5, s3) -> s4 -> c6 ...
 
+Of a long prompt an EAGLE head gets the last rows only: drafts hardly become better with more (docs/measured.md), and
+the prompt is read sooner. Pairs begin there.
+
 For a head that was trained with a sliding window, pairs that have left the window are removed before each draft. The
 window stays in place during a draft, so later rows see a few more cells.
 
@@ -25,7 +28,15 @@ from dataclasses import dataclass, field, replace
 
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels, State
 from eaglelocal.core.ports import HeadContext
-from eaglelocal.drafters.drafter import Committed, ContextDrafter, Continuation, DraftTraits, Node, Swapped
+from eaglelocal.drafters.drafter import (
+    Committed,
+    ContextDrafter,
+    Continuation,
+    DraftTraits,
+    Node,
+    Swapped,
+    skip_rows,
+)
 from eaglelocal.drafters.head_rows import HeadRows, decode_rows
 from eaglelocal.drafters.row_buffer import RowBuffer, buffer_rows
 from eaglelocal.errors import EngineError
@@ -82,6 +93,7 @@ class Eagle3(ContextDrafter):
 
     branches  children of a node that are proposed; drafting goes on after the best
     window    positions that a row attends to, its own included; None: all
+    max_prompt_rows  newest rows of a prompt that the head gets; None: all
     """
 
     def __init__(
@@ -91,12 +103,18 @@ class Eagle3(ContextDrafter):
         *,
         branches: int = 1,
         window: int | None = None,
+        max_prompt_rows: int | None = None,
         name: str = "eagle3",
     ) -> None:
         # margin 1: the pair at the border of a reused prefix needs a feature that no cache holds
         super().__init__(head, DraftTraits(name=name, taps=taps, reuse_margin=1))
         self._head, self._branches, self._window = head, branches, window
+        self._max_prompt_rows = max_prompt_rows
+        self._first_needed: dict[int, int] = {}  # position in the prompt, by slot
         self._slots: defaultdict[int, EagleSlot] = defaultdict(EagleSlot)
+
+    def begin(self, slot: int, owner: str, num_prompt: int) -> None:
+        self._first_needed[slot] = 0 if self._max_prompt_rows is None else num_prompt - self._max_prompt_rows
 
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
@@ -142,12 +160,27 @@ class Eagle3(ContextDrafter):
         slot.waiting_tokens, slot.waiting_states = [], []
 
     def commit(self, committed: Sequence[Committed]) -> None:
+        committed = [rows for each in committed if (rows := self._drop_unneeded(each)) is not None]
+        if not committed:
+            return
         for rows in committed:
             slot = self._slots.get(rows.slot)
             if slot is not None and slot.buffered and slot.buffered.end < rows.first_position:
                 self._restart_at(rows.slot, rows.first_position)
         self._wake([rows.slot for rows in committed])
         self._encode_rows(committed)
+
+    def _drop_unneeded(self, rows: Committed) -> Committed | None:
+        """Return the rows without those of a long prompt's beginning; None if no row is left."""
+        unneeded = self._first_needed.get(rows.slot, 0) - rows.first_position
+        if unneeded <= 0:
+            return rows
+        self._slots[rows.slot].buffered = None
+        self._restart_at(rows.slot, rows.first_position + min(unneeded, len(rows.tokens)))
+        if unneeded >= len(rows.tokens) or rows.features is None:
+            return None
+        features = skip_rows(rows.features, unneeded)
+        return Committed(rows.slot, rows.first_position + unneeded, rows.tokens[unneeded:], features)
 
     def _encode_rows(self, committed: Sequence[Committed]) -> None:
         fused = self._head.encode([c.features for c in committed if c.features is not None])

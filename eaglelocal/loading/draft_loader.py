@@ -20,6 +20,8 @@ from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.tensors import read_tensor
 from eaglelocal.loading.model_loader import PlanLoader
 
+MAX_PROMPT_ROWS = 256  # newest rows of a prompt that an EAGLE head gets
+
 
 def open_drafters(
     loader: PlanLoader, model: LlamaModel | None, target: LlamaModel, context: LlamaContext
@@ -53,7 +55,9 @@ def open_model_drafter(
         case EagleInfo() as info:
             head = LlamaHeadContext(model, part.context, target=context, norms=read_head_norms(part.header, info))
             loader.opened.callback(head.close)
-            return Eagle3(head, info.target_layers, branches=branches, window=info.window)
+            return Eagle3(
+                head, info.target_layers, branches=branches, window=info.window, max_prompt_rows=MAX_PROMPT_ROWS
+            )
         case BlockInfo() as info:
             assert info.mask is not None  # checked by read_draft
             lattice = info.lattice.num_candidates if info.lattice else 0

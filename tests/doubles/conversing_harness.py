@@ -17,7 +17,7 @@ from .engine_harness import AnswerResult, EngineHarness, plain_text
 from .scripted_context import ScriptedContext, ScriptedHead, Table
 
 TABLE, WRONG = Table(seed=1), Table(seed=1, sharpness=-2.0)
-KINDS = ("none", "eagle3", "model", "ngram", "no slot state")
+KINDS = ("none", "eagle3", "prompt ends", "model", "ngram", "no slot state")
 
 
 def make_drafter(kind: str, *, branches: int = 0) -> Drafter:
@@ -26,6 +26,8 @@ def make_drafter(kind: str, *, branches: int = 0) -> Drafter:
         return Eagle3(ScriptedHead(WRONG), (0,))
     if kind == "eagle3":
         return Eagle3(ScriptedHead(TABLE), (0,), branches=1 + (branches > 0))
+    if kind == "prompt ends":
+        return Eagle3(ScriptedHead(TABLE), (0,), branches=1 + (branches > 0), max_prompt_rows=20)
     if kind == "no slot state":
         return DrafterOnly(Eagle3(ScriptedHead(TABLE), (0,)))
     if kind == "model":

@@ -142,6 +142,30 @@ def test_a_long_prompt_is_written_at_once_and_in_pieces(n_batch: int) -> None:
     assert head.decodes == -(-79 // n_batch)
 
 
+@pytest.mark.parametrize("chunk", [7, 30, 64, 100])
+@pytest.mark.parametrize("num_prompt", [9, 10, 11, 30, 95])
+def test_a_head_gets_the_end_of_a_long_prompt_only(num_prompt: int, chunk: int) -> None:
+    head = ScriptedHead(TABLE)
+    drafter = Eagle3(head, (0,), max_prompt_rows=10)
+    text = [1 + i * i % 9 for i in range(num_prompt)]
+    drafter.begin(0, "", num_prompt)
+    for first in range(0, num_prompt, chunk):
+        drafter.commit([committed(0, text[: first + chunk], first)])
+    assert head.encoded_rows == min(num_prompt, 10)
+    for _ in range(30):  # the answer is encoded as ever
+        text.append(best(text))
+        assert draft_chain(drafter, 0, text, 2) == true_chain(text, 2)
+        drafter.commit([committed(0, text, len(text) - 1)])
+    drafter.rollback(0, num_prompt + 20)
+    del text[num_prompt + 20 :]
+    text.extend([3, 4, 5])
+    drafter.begin(0, "", len(text))  # a second turn goes on from the pairs that are there
+    drafter.commit([committed(0, text, num_prompt + 19)])  # the margin row is decoded again
+    text.append(best(text))
+    assert head.encoded_rows == min(num_prompt, 10) + 34
+    assert draft_chain(drafter, 0, text, 3) == true_chain(text, 3)
+
+
 def test_tokens_that_are_not_drafted_wait_until_there_are_too_many() -> None:
     drafter, head = new_drafter()
     text = [1]
