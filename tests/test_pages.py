@@ -24,7 +24,7 @@ from typer.main import get_command
 from eaglelocal.cli.main import app
 from eaglelocal.conversation.slash_commands import COMMANDS, OTHER_NAMES
 from eaglelocal.server.app import PATHS
-from eaglelocal.settings import PREFIX, READERS, Settings
+from eaglelocal.settings import OWN_VARIABLES, PREFIX, READERS, Settings
 from eaglelocal.tui.key_bindings import CHAT_KEYS
 
 ROOT = Path(__file__).parent.parent
@@ -278,7 +278,7 @@ def test_settings_are_read(tmp_path: Path) -> None:
 def test_variables_exist() -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in ALL)
     named = set(re.findall(rf"{PREFIX}([A-Z_]+)\b", text))
-    assert named and {name for name in named if name.lower() not in READERS} == {"API_KEY", "TRACEBACK", "ENGINE_LOG"}
+    assert named and {name for name in named if name.lower() not in READERS} == OWN_VARIABLES
 
 
 def test_routes_exist() -> None:
