@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pty
@@ -71,7 +72,7 @@ def test_what_nobody_foresaw_is_reported_and_the_talk_goes_on(talk: Start, monke
     def fails(*_: object) -> None:
         raise ZeroDivisionError("unforeseen")
 
-    monkeypatch.setitem(sys.modules["eaglelocal.conversation.slash_commands"].ACTIONS, "/stats", fails)
+    monkeypatch.setitem(COMMANDS, "/stats", dataclasses.replace(COMMANDS["/stats"], run=fails))
     chat = talk("hi", "/stats", "again")
     assert chat.run() == 0
     assert "error: this is a bug: ZeroDivisionError: unforeseen" in chat.stderr.getvalue()
