@@ -122,9 +122,9 @@ class SizeCosts:
         self._undersampled.end(num_rows)
         self.filter.set_ratio(num_rows, ratio, self.filter.noise)
 
-    def rebase(self, shift: float) -> None:
-        """Multiply the cost of one row, the unit, by e ** shift; all other sizes keep their seconds."""
-        self.filter.rebase(shift)
+    def rebase(self, shift: float, moved: float) -> None:
+        """Multiply the cost of one row, the unit, by e ** moved; all others cost e ** (moved - shift) as much."""
+        self.filter.rebase(shift, moved)
         self._undersampled.scale(math.exp(-shift))
 
 

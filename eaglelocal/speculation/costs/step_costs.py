@@ -98,6 +98,13 @@ class StepCosts:
         one_s = self.seconds(1, num_cells)
         return self.seconds(num_rows, num_cells) / one_s if one_s and self.is_known else 1.0
 
+    def implied_level(self, num_rows: int, seconds: float, num_cells: int) -> float | None:
+        """Return the logarithm of the seconds of one row, without context, by what a decode took; None: not known."""
+        believed = self.seconds(num_rows, num_cells)
+        if not (MIN_SECONDS <= seconds < math.inf and believed > 0.0 and self.is_known):
+            return None
+        return math.log(seconds / believed * self._one_s)
+
     def plain_seconds(
         self, step_s: float, *, num_rows: int, num_plain_rows: int, num_cells: int | None = None
     ) -> float:
@@ -186,14 +193,18 @@ class StepCosts:
         self._table_age += 1
         return self._table_age >= TABLE_STEPS or self._sizes.filter.has_moved(self._table_shape, TABLE_TOLERANCE)
 
-    def correct(self, num_rows: int, error: float) -> None:
-        """Multiply the cost of a size by e ** error; all others keep theirs."""
+    def correct(self, num_rows: int, error: float, *, level: float) -> None:
+        """Multiply the cost of a size by e ** error, relative to all others.
+
+        level  logarithm of the seconds of one row, without context, as decodes of this size imply
+        """
         error = clamp(error, CORRECTIONS)
         if num_rows > 1:
             self._sizes.set_ratio(num_rows, self.ratio(num_rows, 0) * math.exp(error))
         else:
-            self._sizes.rebase(error)
-            self._draft_costs.scale(math.exp(-error))
+            moved = clamp(level - self._sizes.filter.level, CORRECTIONS)
+            self._sizes.rebase(error, moved)
+            self._draft_costs.scale(math.exp(-moved))
         self._ratios = []
 
     def learn_draft(self, drafter: str, num_rows: int, seconds: float) -> None:

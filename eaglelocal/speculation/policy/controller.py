@@ -155,7 +155,7 @@ class Controller:
         """Learn from a finished step. Return the slots whose drafting fell asleep or woke."""
         is_ruled, num_awake = self._is_ruled(report.verdicts), sum(map(self.is_awake, report.verdicts))
         if not (is_ruled or report.num_prefill_rows):
-            self._learn_plain(report)
+            self._compare_with_plain(report)
         self._cost_learner.add(report, is_awake=num_awake > 0, is_priced=num_awake > 0 and not is_ruled)
         self._update_pid(report)
         if is_ruled:
@@ -175,16 +175,17 @@ class Controller:
             if was_awake is not (self._policies[slot].state is GateState.AWAKE)
         ]
 
-    def _learn_plain(self, report: StepReport) -> None:
-        """Compare a plain step with its expected cost, unless it took several passes. It may have padding rows."""
+    def _compare_with_plain(self, report: StepReport) -> None:
+        """Compare plain steps, which may have padding rows, with drafted ones, unless they took several passes."""
         probe = self._probe(len(report.verdicts))
-        if report.num_drafted:
-            probe.record_drafted()
-        elif report.num_passes > 1:
-            probe.record_unusable()
-        elif error := probe.record_plain(report.decode_s, self.costs.seconds(report.num_rows, report.num_cells)):
+        is_plain = not report.num_drafted
+        level = self.costs.implied_level(report.num_rows, report.decode_s, report.num_cells)
+        if report.num_passes > 1:
+            level = None
+        if correction := probe.record_plain(level) if is_plain else probe.record_drafted(level):
             self.learn_costs()
-            self.costs.correct(report.num_rows, error)
+            num_plain_rows = report.num_rows if is_plain else len(report.verdicts)
+            self.costs.correct(num_plain_rows, correction.error, level=correction.level)
 
     def _update_pid(self, report: StepReport) -> None:
         """Update the lengths that follow the acceptance by a PID rule."""
@@ -197,7 +198,7 @@ class Controller:
         """Update the throughput, except by steps with prompt rows or with a length set by a rule."""
         policies = [self._policies[slot] for slot in report.verdicts]
         if policies and not report.num_prefill_rows and all(policy.gate is not None for policy in policies):
-            self._throughput.add(len(policies), report.num_tokens, report.seconds / charge.token_s)
+            self._throughput.add(len(policies), report.num_tokens, charge.step_s / charge.token_s)
 
     def _learn_acceptance(self, slot: int, policy: SlotPolicy, verdict: Verdict) -> None:
         if policy.gate is None or self._step_policy is None:
