@@ -13,6 +13,7 @@ import argparse
 import random
 import statistics
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,24 +48,17 @@ SLOW_TIMES = {
 }
 
 
-@dataclass(frozen=True)
-class Case:
-    scenario: Scenario
-    slow_name: str
-
-    def run(self, seed: int, *, is_slow: bool) -> list[Step]:
-        """Return the steps after the slow time, or those that begin at the same token where nothing is slow."""
-        run = self.scenario.simulation(seed)
-        run.run(BEFORE)
-        slow_time = SLOW_TIMES[self.slow_name]
-        if is_slow:
-            begin_s = run.machine.clock_s
-            if slow_time.seconds > TINY_S:
-                begin_s += random.Random(seed).uniform(0.0, 5.0)
-            run.machine.slow_time = replace(slow_time, begin_s=begin_s)
-            while run.machine.clock_s < run.machine.slow_time.end_s:
-                run.step()
-        return run.run(AFTER)
+def run_slowly(scenario: Scenario, slow_time: SlowTime, seed: int) -> tuple[int, list[Step]]:
+    """Return the tokens written until the end of the slow time, and the steps after it."""
+    run = scenario.simulation(seed)
+    run.run(BEFORE)
+    begin_s = run.machine.clock_s
+    if slow_time.seconds > TINY_S:
+        begin_s += random.Random(seed).uniform(0.0, 5.0)
+    run.machine.slow_time = replace(slow_time, begin_s=begin_s)
+    while run.machine.clock_s < run.machine.slow_time.end_s:
+        run.steps.append(run.step())
+    return sum(step.num_tokens for step in run.steps), run.run(AFTER)
 
 
 @dataclass(frozen=True)
@@ -92,25 +86,33 @@ HEAD = f"{'':<50}" + "".join(f"{title:>8}" for title in ("never", "after", "shar
 
 def measure(scenario: Scenario, slow_names: Sequence[str], seeds: range) -> list[Row]:
     best = max(scenario.best_fixed()[1], 1.0)
-    undisturbed = [undisturbed_run(scenario, seed) for seed in seeds]
-    never = statistics.mean(speed(steps) / best for steps in undisturbed)
-    first = statistics.mean(speed(up_to(steps, RECOVERY)) / best for steps in undisturbed)
-    behind = statistics.mean(speed(beyond(steps, RECOVERY)) / best for steps in undisturbed)
-    rows = []
-    for slow_name in slow_names:
-        runs = [Case(scenario, slow_name).run(seed, is_slow=True) for seed in seeds]
-        shares = [speed(steps) / best for steps in runs]
-        at_once = statistics.mean(speed(up_to(steps, RECOVERY)) / best for steps in runs) / first
-        later = statistics.mean(speed(beyond(steps, RECOVERY)) / best for steps in runs) / behind
-        name = f"{scenario.name}: {slow_name}"
-        rows.append(Row(name, never, statistics.mean(shares), at_once, later, min(shares) / never))
-    return rows
+    undisturbed = [scenario.simulation(seed) for seed in seeds]
+    for run in undisturbed:
+        run.run(BEFORE + AFTER)
+    return [measure_one(scenario, slow_name, undisturbed, best) for slow_name in slow_names]
 
 
-def undisturbed_run(scenario: Scenario, seed: int) -> list[Step]:
-    run = scenario.simulation(seed)
-    run.run(BEFORE)
-    return run.run(AFTER)
+def measure_one(scenario: Scenario, slow_name: str, undisturbed: Sequence[Simulation], best: float) -> Row:
+    rates: dict[str, list[float]] = defaultdict(list)
+    for seed, beside in enumerate(undisturbed):
+        num_before, after = run_slowly(scenario, SLOW_TIMES[slow_name], seed)
+        num_missing = num_before + AFTER - sum(step.num_tokens for step in beside.steps)
+        if num_missing > 0:
+            beside.run(num_missing)
+        same = up_to(beyond(beside.steps, num_before), AFTER)  # of the same texts
+        for title, steps in (("after", after), ("never", same)):
+            rates[title].append(speed(steps) / best)
+            rates[title + " first"].append(speed(up_to(steps, RECOVERY)) / best)
+            rates[title + " behind"].append(speed(beyond(steps, RECOVERY)) / best)
+    means = {title: statistics.mean(each) for title, each in rates.items()}
+    return Row(
+        f"{scenario.name}: {slow_name}",
+        means["never"],
+        means["after"],
+        means["after first"] / means["never first"],
+        means["after behind"] / means["never behind"],
+        min(rates["after"]) / means["never"],
+    )
 
 
 def up_to(steps: Sequence[Step], num_tokens: int) -> Sequence[Step]:

@@ -84,6 +84,10 @@ class CostFilter:
         now = self._state[FIRST_SIZE:]
         return len(now) != len(since) or bool(len(now) and np.abs(now - since).max() > tolerance)
 
+    def log_ratio(self, num_rows: int) -> float:
+        """Return the logarithm of a kept size's ratio."""
+        return float(self._state[self.indices[num_rows]])
+
     def deviation(self, num_rows: int) -> float:
         """Return the standard deviation of the logarithm of a kept ratio; 0.0 for other sizes."""
         index = self.indices.get(num_rows)

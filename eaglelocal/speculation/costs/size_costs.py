@@ -19,6 +19,9 @@ from eaglelocal.speculation.costs.undersampled_sizes import UndersampledSizes
 STORED_LEVEL_DEVIATION = 0.5
 STORED_DEVIATION = 0.08  # at least, of a ratio that was stored
 CONTEXT_SHARE = 0.25  # of a decode, the most that is taken off for its context where the size ran a few times
+RAISED = math.log(1.2)  # of a size's cost relative to its usual one
+USUAL_S = 600.0  # seconds of decodes of a size until a higher cost is its usual one
+LOWERED_DEVIATION = 0.1  # of a ratio that was believed to be as usual again
 MANY = 3  # decodes whose median an outlier does not move
 
 
@@ -29,6 +32,7 @@ class SizeCosts:
         self.filter = CostFilter()
         self.num_samples: dict[int, int] = {}  # by rows
         self._undersampled = UndersampledSizes()
+        self.usual: dict[int, float] = {}  # ratios as they were for long, by rows
         if saved is not None:
             self._load(saved)
 
@@ -40,6 +44,7 @@ class SizeCosts:
             self.filter.set_ratio(rows, ratio, max(deviation, least))
             if samples:
                 self.num_samples[rows] = samples
+                self._remember(rows, 0.0)
             if rows > 1 and 0 < samples < MANY:
                 self._undersampled.begin(rows, [ratio])
 
@@ -84,6 +89,7 @@ class SizeCosts:
                 spread = max(spread, FEW_DEVIATION[len(took)])
             self.filter.set_ratio(rows, statistics.median_low(ratios), spread)
             self.num_samples[rows] = self.num_samples.get(rows, 0) + len(took)
+            self._remember(rows, 0.0)
 
     def learn(self, num_rows: int, seconds: float, kilocells: float, *, estimate: float, count: int) -> bool:
         """Learn one decode, or the median of `count`. Return whether predictions for sizes change by more than a drift.
@@ -101,6 +107,7 @@ class SizeCosts:
         is_undersampled = num_rows in self._undersampled
         if is_undersampled:
             self._learn_undersampled(num_rows, seconds, kilocells, estimate)
+        self._remember(num_rows, min(seconds, 1.0) * count)
         return is_undersampled or is_new or not was_kept
 
     def _learn_undersampled(self, num_rows: int, seconds: float, kilocells: float, estimate: float) -> None:
@@ -121,6 +128,32 @@ class SizeCosts:
         """Correct what a size costs; all others keep theirs."""
         self._undersampled.end(num_rows)
         self.filter.set_ratio(num_rows, ratio, self.filter.noise)
+
+    # ---- what is usual
+    @property
+    def is_raised(self) -> bool:
+        """Return whether some size costs clearly more than it usually does."""
+        return any([self._rise(rows) > RAISED for rows in self.usual])
+
+    def _rise(self, num_rows: int) -> float:
+        """Return the logarithm of a size's cost relative to its usual one."""
+        return self.filter.log_ratio(num_rows) - math.log(self.usual[num_rows])
+
+    def _remember(self, num_rows: int, seconds: float) -> None:
+        """Move the usual cost of a size towards the present one: at once if it fell, slowly if it rose."""
+        if num_rows == 1:
+            return
+        ratio = math.exp(self.filter.log_ratio(num_rows))
+        usual = self.usual.get(num_rows, ratio)
+        self.usual[num_rows] = ratio if ratio < usual else usual * (ratio / usual) ** min(seconds / USUAL_S, 1.0)
+
+    def lower_to_usual(self, error: float) -> None:
+        """Multiply the costs of sizes that cost more than usual by e ** error, but to no less than what is usual."""
+        for rows, usual in self.usual.items():
+            if self._rise(rows) > 0.0:
+                self._undersampled.end(rows)
+                ratio = max(math.exp(self.filter.log_ratio(rows) + min(error, 0.0)), usual)
+                self.filter.set_ratio(rows, ratio, LOWERED_DEVIATION)
 
     def rebase(self, shift: float, moved: float) -> None:
         """Multiply the cost of one row, the unit, by e ** moved; all others cost e ** (moved - shift) as much."""
