@@ -20,6 +20,7 @@ STORED_LEVEL_DEVIATION = 0.5
 STORED_DEVIATION = 0.08  # at least, of a ratio that was stored
 CONTEXT_SHARE = 0.25  # of a decode, the most that is taken off for its context where the size ran a few times
 RAISED = math.log(1.2)  # of a size's cost relative to its usual one
+FALLS = 0.25  # by which share a usual cost falls when a decode shows a lower one
 USUAL_S = 600.0  # seconds of decodes of a size until a higher cost is its usual one
 LOWERED_DEVIATION = 0.1  # of a ratio that was believed to be as usual again
 MANY = 3  # decodes whose median an outlier does not move
@@ -140,12 +141,13 @@ class SizeCosts:
         return self.filter.log_ratio(num_rows) - math.log(self.usual[num_rows])
 
     def _remember(self, num_rows: int, seconds: float) -> None:
-        """Move the usual cost of a size towards the present one: at once if it fell, slowly if it rose."""
+        """Move the usual cost of a size towards the present one: soon if it fell, slowly if it rose."""
         if num_rows == 1:
             return
         ratio = math.exp(self.filter.log_ratio(num_rows))
         usual = self.usual.get(num_rows, ratio)
-        self.usual[num_rows] = ratio if ratio < usual else usual * (ratio / usual) ** min(seconds / USUAL_S, 1.0)
+        share = FALLS if ratio < usual else min(seconds / USUAL_S, 1.0)
+        self.usual[num_rows] = usual * (ratio / usual) ** share
 
     def lower_to_usual(self, error: float) -> None:
         """Multiply the costs of sizes that cost more than usual by e ** error, but to no less than what is usual."""

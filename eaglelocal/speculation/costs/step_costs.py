@@ -114,12 +114,13 @@ class StepCosts:
         one_s = self.seconds(1, num_cells)
         return self.seconds(num_rows, num_cells) / one_s if one_s and self.is_known else 1.0
 
-    def implied_level(self, num_rows: int, seconds: float, num_cells: int) -> float | None:
-        """Return the logarithm of the seconds of one row, without context, by what a decode took; None: not known."""
-        believed = self.seconds(num_rows, num_cells)
-        if not (MIN_SECONDS <= seconds < math.inf and believed > 0.0 and self.is_known):
-            return None
-        return math.log(seconds / believed * self._one_s)
+    def is_comparable(self, seconds: float) -> bool:
+        """Return whether a level can be computed of a decode that took these seconds."""
+        return self.is_known and MIN_SECONDS <= seconds < math.inf
+
+    def implied_level(self, num_rows: int, seconds: float, num_cells: int) -> float:
+        """Return the logarithm of the seconds of one row, without context, by what a decode took."""
+        return math.log(seconds * self._sizes.unit_s / self.seconds(num_rows, num_cells))
 
     def plain_seconds(
         self, step_s: float, *, num_rows: int, num_plain_rows: int, num_cells: int | None = None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.cost_probe import CostProbe
+from eaglelocal.speculation.policy.level_difference import TimedDecode
 from eaglelocal.speculation.policy.step_report import StepReport
 
 MAX_RETRY_GAP = 64  # steps
@@ -34,22 +35,29 @@ class CostChecks:
         """Return whether the next step should believe that all sizes cost what is usual."""
         return self._costs.is_raised and self._retry_probe(num_slots).is_due
 
-    def record(self, report: StepReport, *, is_retry: bool) -> bool:
-        """Compare a finished step with the one before it, unless it took several passes. Return whether costs changed.
+    def record(self, report: StepReport, *, is_retry: bool) -> None:
+        """Compare a finished step with the one before it, unless it took several passes, and correct the costs.
 
         A plain step may have padding rows.
         """
-        level = None
-        if report.num_passes == 1:
-            level = self._costs.implied_level(report.num_rows, report.decode_s, report.num_cells)
         num_slots, is_plain = len(report.verdicts), not report.num_drafted
-        if raised := self._retry_probe(num_slots).record(is_retry, level):
+        decode = TimedDecode(report.num_rows, report.decode_s, report.num_cells)
+        compared = decode if report.num_passes == 1 and self._costs.is_comparable(report.decode_s) else None
+        is_retry = is_retry and not is_plain
+        raised = self._retry_probe(num_slots).record(is_retry, compared, self._level)
+        correction = self._plain_probe(num_slots).record(is_plain, compared, self._level)
+        if raised and raised.error < 0.0:
             self._costs.lower_to_usual(raised.error)
-        correction = self._plain_probe(num_slots).record(is_plain, level)
-        if correction:
+        elif correction:
             num_plain_rows = report.num_rows if is_plain else num_slots
             self._costs.correct(num_plain_rows, correction.error, level=correction.level)
-        return bool(raised or correction)
+        else:
+            return
+        for probe in (*self._plain.values(), *self._retries.values()):
+            probe.begin_again()
+
+    def _level(self, decode: TimedDecode) -> float:
+        return self._costs.implied_level(*decode)
 
     def _plain_probe(self, num_slots: int) -> CostProbe:
         return self._plain.setdefault(num_slots, CostProbe())
