@@ -21,7 +21,7 @@ STORED_DEVIATION = 0.08  # at least, of a ratio that was stored
 CONTEXT_SHARE = 0.25  # of a decode, the most that is taken off for its context where the size ran a few times
 RAISED = math.log(1.2)  # of a size's cost relative to its usual one
 FALLS = 0.25  # by which share a usual cost falls when a decode shows a lower one
-USUAL_S = 600.0  # seconds of decodes of a size until a higher cost is its usual one
+USUAL_S = 600.0  # seconds of decodes until higher costs are usual
 LOWERED_DEVIATION = 0.1  # of a ratio that was believed to be as usual again
 MANY = 3  # decodes whose median an outlier does not move
 
@@ -34,6 +34,7 @@ class SizeCosts:
         self.num_samples: dict[int, int] = {}  # by rows
         self._undersampled = UndersampledSizes()
         self.usual: dict[int, float] = {}  # ratios as they were for long, by rows
+        self._seconds = 0.0  # of decodes since usual ratios rose last
         if saved is not None:
             self._load(saved)
 
@@ -141,13 +142,22 @@ class SizeCosts:
         return self.filter.log_ratio(num_rows) - math.log(self.usual[num_rows])
 
     def _remember(self, num_rows: int, seconds: float) -> None:
-        """Move the usual cost of a size towards the present one: soon if it fell, slowly if it rose."""
+        """Move the usual cost of a size that ran towards the present one: soon if it fell, slowly if it rose.
+
+        All sizes that rose move, by the seconds that have passed since one of them ran: sizes that rose run rarely.
+        """
+        self._seconds += seconds
         if num_rows == 1:
             return
-        ratio = math.exp(self.filter.log_ratio(num_rows))
-        usual = self.usual.get(num_rows, ratio)
-        share = FALLS if ratio < usual else min(seconds / USUAL_S, 1.0)
-        self.usual[num_rows] = usual * (ratio / usual) ** share
+        rise = self._rise(num_rows) if num_rows in self.usual else None
+        if rise is None:
+            self.usual[num_rows] = math.exp(self.filter.log_ratio(num_rows))
+        elif rise <= 0.0:
+            self.usual[num_rows] *= math.exp(FALLS * rise)
+        else:
+            share, self._seconds = min(self._seconds / USUAL_S, 1.0), 0.0
+            for rows in self.usual:
+                self.usual[rows] *= math.exp(share * max(self._rise(rows), 0.0))
 
     def lower_to_usual(self, error: float) -> None:
         """Multiply the costs of sizes that cost more than usual by e ** error, but to no less than what is usual."""

@@ -205,7 +205,10 @@ class Controller:
             return
         promised_speed = self._step_policy.promised_speed(slot) if self._step_policy is not None else 1.0
         if gate.is_probing:
+            self.learn_costs()  # a probe is short, and the next step is to know what this one took
             gate.record_probe(promised_speed)
+            if not gate.is_probing and gate.is_awake:
+                self._all_texts = DecayingSums()  # contradicted
         elif not len(draft) or draft.drafter == self._drafters.primary:
             seen = DecayingSums(
                 steps=1.0,

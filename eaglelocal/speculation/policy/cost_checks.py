@@ -16,7 +16,7 @@ from eaglelocal.speculation.policy.cost_probe import CostProbe
 from eaglelocal.speculation.policy.level_difference import TimedDecode
 from eaglelocal.speculation.policy.step_report import StepReport
 
-MAX_RETRY_GAP = 64  # steps
+MAX_RETRY_GAP = 32  # steps
 
 
 class CostChecks:
