@@ -147,7 +147,10 @@ def main() -> int:
             rows += (found := measure(scenario, slow_names, range(asked.seeds)))
             sys.stdout.write("".join(row.line() + "\n" for row in found))
             sys.stdout.flush()
-    for title, worst in (("share", min(rows, key=lambda row: row.share)), ("run", min(rows, key=lambda row: row.worst))):
+    for title, worst in (
+        ("share", min(rows, key=lambda row: row.share)),
+        ("run", min(rows, key=lambda row: row.worst)),
+    ):
         sys.stdout.write(f"worst {title}: {worst.line()}\n")
     sys.stdout.write(f"mean share {statistics.mean(row.share for row in rows):.3f}\n")
     return 0

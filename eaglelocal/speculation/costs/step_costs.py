@@ -78,9 +78,7 @@ class StepCosts:
         """Return whether some size costs clearly more than it usually does."""
         return self._sizes.is_raised
 
-    def optimistic_seconds(
-        self, least: int, most: int, num_cells: int, *, as_usual: bool = False
-    ) -> list[float]:
+    def optimistic_seconds(self, least: int, most: int, num_cells: int, *, as_usual: bool = False) -> list[float]:
         """Return `seconds` of least, least + 1, .. most rows; for sizes that are not well known, optimistic ones.
 
         A size that is believed too expensive is never run, so only optimism finds out that it is not. None gets less

@@ -154,8 +154,8 @@ class Controller:
     def learn(self, report: StepReport) -> list[Change]:
         """Learn from a finished step. Return the slots whose drafting fell asleep or woke."""
         is_ruled, num_awake = self._is_ruled(report.verdicts), sum(map(self.is_awake, report.verdicts))
-        if not (is_ruled or report.num_prefill_rows):
-            self._cost_checks.record(report, is_retry=self._is_retry)
+        if not (is_ruled or report.num_prefill_rows) and self._cost_checks.record(report, is_retry=self._is_retry):
+            self._forget_speeds()
         self._cost_learner.add(report, is_awake=num_awake > 0, is_priced=num_awake > 0 and not is_ruled)
         self._update_pid(report)
         if is_ruled:
@@ -174,6 +174,11 @@ class Controller:
             for slot, was_awake in before.items()
             if was_awake is not (self._policies[slot].state is GateState.AWAKE)
         ]
+
+    def _forget_speeds(self) -> None:
+        """Forget what was gained so far, because it was computed with costs that were wrong."""
+        self._all_texts = DecayingSums()
+        self._throughput.forget()
 
     def _update_pid(self, report: StepReport) -> None:
         """Update the lengths that follow the acceptance by a PID rule."""

@@ -16,7 +16,7 @@ from eaglelocal.speculation.policy.cost_probe import CostProbe
 from eaglelocal.speculation.policy.level_difference import TimedDecode
 from eaglelocal.speculation.policy.step_report import StepReport
 
-MAX_RETRY_GAP = 32  # steps
+MAX_RETRY_GAP = 24  # steps; less than those in which nothing pays until a drafter sleeps
 
 
 class CostChecks:
@@ -35,8 +35,8 @@ class CostChecks:
         """Return whether the next step should believe that all sizes cost what is usual."""
         return self._costs.is_raised and self._retry_probe(num_slots).is_due
 
-    def record(self, report: StepReport, *, is_retry: bool) -> None:
-        """Compare a finished step with the one before it, unless it took several passes, and correct the costs.
+    def record(self, report: StepReport, *, is_retry: bool) -> bool:
+        """Compare a finished step with the one before it, unless it took several passes. Return whether costs changed.
 
         A plain step may have padding rows.
         """
@@ -52,9 +52,10 @@ class CostChecks:
             num_plain_rows = report.num_rows if is_plain else num_slots
             self._costs.correct(num_plain_rows, correction.error, level=correction.level)
         else:
-            return
+            return False
         for probe in (*self._plain.values(), *self._retries.values()):
             probe.begin_again()
+        return True
 
     def _level(self, decode: TimedDecode) -> float:
         return self._costs.implied_level(*decode)
