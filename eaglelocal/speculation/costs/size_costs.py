@@ -34,6 +34,7 @@ class SizeCosts:
         self.num_samples: dict[int, int] = {}  # by rows
         self._undersampled = UndersampledSizes()
         self.usual: dict[int, float] = {}  # ratios as they were for long, by rows
+        self._raised: set[int] = set()  # sizes that cost clearly more than usual
         self._seconds = 0.0  # of decodes since usual ratios rose last
         if saved is not None:
             self._load(saved)
@@ -135,29 +136,37 @@ class SizeCosts:
     @property
     def is_raised(self) -> bool:
         """Return whether some size costs clearly more than it usually does."""
-        return any([self._rise(rows) > RAISED for rows in self.usual])
+        return bool(self._raised)
 
     def _rise(self, num_rows: int) -> float:
         """Return the logarithm of a size's cost relative to its usual one."""
         return self.filter.log_ratio(num_rows) - math.log(self.usual[num_rows])
 
+    def _note_rises(self, sizes: Iterable[int]) -> None:
+        for rows in sizes:
+            (self._raised.add if self._rise(rows) > RAISED else self._raised.discard)(rows)
+
     def _remember(self, num_rows: int, seconds: float) -> None:
         """Move the usual cost of a size that ran towards the present one: soon if it fell, slowly if it rose.
 
-        All sizes that rose move, by the seconds that have passed since one of them ran: sizes that rose run rarely.
+        With it move all sizes that are raised, by the seconds since one of them ran: they run rarely.
         """
         self._seconds += seconds
-        if num_rows == 1:
+        if num_rows not in self.filter.indices:
             return
-        rise = self._rise(num_rows) if num_rows in self.usual else None
-        if rise is None:
+        if num_rows not in self.usual:
             self.usual[num_rows] = math.exp(self.filter.log_ratio(num_rows))
-        elif rise <= 0.0:
+            return
+        rise = self._rise(num_rows)
+        if rise <= 0.0:
             self.usual[num_rows] *= math.exp(FALLS * rise)
-        else:
-            share, self._seconds = min(self._seconds / USUAL_S, 1.0), 0.0
-            for rows in self.usual:
-                self.usual[rows] *= math.exp(share * max(self._rise(rows), 0.0))
+            self._raised.discard(num_rows)
+            return
+        share, self._seconds = min(self._seconds / USUAL_S, 1.0), 0.0
+        moving = {num_rows, *self._raised}
+        for rows in moving:
+            self.usual[rows] *= math.exp(share * max(self._rise(rows), 0.0))
+        self._note_rises(moving)
 
     def lower_to_usual(self, error: float) -> None:
         """Multiply the costs of sizes that cost more than usual by e ** error, but to no less than what is usual."""
@@ -166,11 +175,13 @@ class SizeCosts:
                 self._undersampled.end(rows)
                 ratio = max(math.exp(self.filter.log_ratio(rows) + min(error, 0.0)), usual)
                 self.filter.set_ratio(rows, ratio, LOWERED_DEVIATION)
+        self._note_rises(self.usual)
 
     def rebase(self, shift: float, moved: float) -> None:
         """Multiply the cost of one row, the unit, by e ** moved; all others cost e ** (moved - shift) as much."""
         self.filter.rebase(shift, moved)
         self._undersampled.scale(math.exp(-shift))
+        self._note_rises(self.usual)
 
 
 def measure_noise(samples: Iterable[Sequence[float]]) -> float:

@@ -2,8 +2,8 @@
 
 Each decode implies a level: its seconds, divided by what its size is believed to cost relative to one row. Steps that
 follow one another run on the same machine, so if they imply different levels, the beliefs are wrong. A machine that
-becomes slower changes both alike; it falsifies a pair only if it changes just between the two, and the median of several
-pairs does not follow that.
+becomes slower changes both alike; it falsifies a pair only if it changes just between the two, and the median of
+several pairs does not follow that.
 
     drafted 0.07, plain 0.07, drafted 0.07        (seconds / cost) the beliefs agree
     drafted 0.07, plain 0.12, drafted 0.07        plain steps are dearer than believed, relative to drafted ones
