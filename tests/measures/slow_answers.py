@@ -1,7 +1,7 @@
 """Answers before, beside and after a busy process: python tests/measures/slow_answers.py [--target REF] [--answers N]
 
-One engine answers questions in turn. While it writes the third one, and every sixth behind it, two processes compute for
-some seconds. Prints tokens per check (a decode of the target that verifies, or makes one token) and tokens a second.
+One engine answers questions in turn. While it writes the third one, and every sixth after it, two processes compute
+for some seconds. Prints tokens per check (a decode of the target that makes at least one token) and tokens a second.
 """
 
 from __future__ import annotations

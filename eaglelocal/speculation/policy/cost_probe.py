@@ -20,7 +20,7 @@ NUM_CONFIRMATIONS = NUM_PAIRS // 2  # probes, the one that surprised included
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """What the probes cost.
+    """A correction of costs by probes.
 
     error  logarithm of their cost relative to what was believed, the steps beside them being believed
     level  logarithm of the seconds of a decode of one row, as the probes imply
