@@ -7,6 +7,8 @@ import random
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
+from .slow_time import NO_SLOW_TIME, SlowTime
+
 BF16 = (1.0, 1.1, 1.15, 1.22, 1.27, 1.29, 1.4, 1.5, 1.6, 1.8, 1.9, 2.05, 2.1, 2.2, 2.3, 2.37, 2.5)
 Q8_0 = (1.0, 1.86, 2.16, 2.74, 4.7, 4.74, 4.2, 3.45, 3.9, 4.0, 4.1, 4.15, 4.8, 5.2, 5.5, 5.76, 6.0)
 Q4_0 = (1.0, 2.22, 2.19, 1.74, 2.75, 4.5, 4.0, 3.51, 4.4, 5.0, 5.2, 5.47, 5.3, 5.2, 5.0, 4.92, 5.2)
@@ -35,7 +37,9 @@ class SimulatedMachine:
     per_cell: float = 0.0  # per 1000 cells, in decodes of one row
     per_row_cell: float = 0.0
     kernels_s: float = 0.0  # what the first run of a kind takes to make them
+    slow_time: SlowTime = NO_SLOW_TIME
     step: int = 0
+    clock_s: float = 0.0  # measured seconds so far
     has_run: set[Hashable] = field(default_factory=set)
     chance: random.Random = field(init=False)
 
@@ -50,6 +54,7 @@ class SimulatedMachine:
         """Return the seconds of a decode as measured, and go on to the next step."""
         seconds = self.true_seconds(num_rows, num_cells) * math.exp(self.chance.gauss(0.0, self.noise))
         self.step += 1
+        seconds = seconds * self.slow_time.decode_factor(self.clock_s, num_rows, self.chance)
         seconds += self.first_run_s(num_rows)
         return seconds * self.chance.uniform(2, 5) if self.chance.random() < self.hiccups else seconds
 

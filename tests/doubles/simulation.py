@@ -116,7 +116,7 @@ class DraftCosts:
 
 @dataclass(frozen=True)
 class Step:
-    """The results of a step, and its true seconds."""
+    """The results of a step, and its true seconds on a machine that is not slow."""
 
     seconds: float
     plain_s: float  # of the same step without drafts
@@ -203,6 +203,7 @@ class Simulation:
         num_rows = len(drafts) + num_drafted + num_padding
         true_s, plain_s = self.machine.true_seconds(num_rows), self.machine.true_seconds(len(drafts))
         other_s = self.costs.other_s(any(was_awake.values()))
+        slow_time, now_s = self.machine.slow_time, self.machine.clock_s
         verdicts = {slot: (draft, growth.verdict(slot, draft)) for slot, draft in drafts.items()}
         report = StepReport(
             num_rows=num_rows,
@@ -210,10 +211,13 @@ class Simulation:
             num_prefill_rows=0,
             num_cells=0,
             decode_s=self.machine.decode(num_rows),
-            draft_calls=growth.draft_calls,
-            other_s=other_s,
+            draft_calls=[
+                call._replace(seconds=call.seconds * slow_time.draft_factor(now_s)) for call in growth.draft_calls
+            ],
+            other_s=other_s * slow_time.other_factor(now_s),
             verdicts=verdicts,
         )
+        self.machine.clock_s += report.seconds
         step = Step(
             seconds=true_s + other_s + sum(call.seconds for call in growth.draft_calls),
             plain_s=plain_s + self.costs.other_s(False),

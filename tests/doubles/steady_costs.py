@@ -26,7 +26,7 @@ class FreeRows(StepCosts):
     def seconds(self, num_rows: int, num_cells: int | None = None) -> float:
         return 1.0
 
-    def optimistic_seconds(self, least: int, most: int, num_cells: int) -> list[float]:
+    def optimistic_seconds(self, least: int, most: int, num_cells: int, *, as_usual: bool = False) -> list[float]:
         return [1.0] * (most + 1 - least)
 
     def draft_seconds(self, drafter: str, num_rows: int) -> float:

@@ -30,6 +30,7 @@ SLOPE_DEVIATION = 0.1  # before anything is known of the cost of 1000 cells, in 
 CLIP = 2.5  # standard deviations up to which a surprise counts
 SURPRISES = 3  # clipped ones in a row, until they are believed
 RESET_VARIANCE = 0.2**2  # variance added then
+REBASED_DEVIATION = 0.25  # of a ratio, per shift by a correction of the unit
 MAX_SIZES = 64  # rows for which ratios are kept; the work of an update grows with the square
 LEVEL_DEVIATION = 5.0  # before anything is known
 
@@ -83,6 +84,10 @@ class CostFilter:
         now = self._state[FIRST_SIZE:]
         return len(now) != len(since) or bool(len(now) and np.abs(now - since).max() > tolerance)
 
+    def log_ratio(self, num_rows: int) -> float:
+        """Return the logarithm of a kept size's ratio."""
+        return float(self._state[self.indices[num_rows]])
+
     def deviation(self, num_rows: int) -> float:
         """Return the standard deviation of the logarithm of a kept ratio; 0.0 for other sizes."""
         index = self.indices.get(num_rows)
@@ -111,11 +116,16 @@ class CostFilter:
             self._allocate()
         self._set(self.indices[num_rows], math.log(ratio), deviation)
 
-    def rebase(self, shift: float) -> None:
-        """Multiply the cost of one row, the unit, by e ** shift; all other sizes keep their seconds."""
-        self._state[LEVEL] += shift
+    def rebase(self, shift: float, moved: float) -> None:
+        """Multiply the cost of one row, the unit, by e ** moved, and all ratios by e ** -shift; context keeps its cost.
+
+        With `moved` = `shift` all other sizes keep their seconds, with 0.0 one row does. They need not all be wrong by
+        the same factor, so they become less certain.
+        """
+        self._state[LEVEL] += moved
         self._state[FIRST_SIZE:] -= shift
-        self._state[PER_CELL:FIRST_SIZE] *= math.exp(-shift)
+        self._state[PER_CELL:FIRST_SIZE] *= math.exp(-moved)
+        self._diagonal[FIRST_SIZE:] += min((REBASED_DEVIATION * shift) ** 2, RESET_VARIANCE)
 
     @property
     def is_full(self) -> bool:

@@ -12,6 +12,7 @@ from eaglelocal.speculation.costs.cost_curve import interpolate_costs
 from eaglelocal.speculation.costs.saved_costs import SavedCosts
 
 NUM_RECENT = 15  # samples in a median
+FALLEN, NUM_FALLEN = 0.7, 3  # share of the median below which a sample is far below it, and how many in a row
 
 
 class DraftCosts:
@@ -89,14 +90,17 @@ class DraftCosts:
 
 
 class RecentMedian:
-    """The median of the last NUM_RECENT samples."""
+    """The median of the last NUM_RECENT samples, or of the last NUM_FALLEN if all of these are far below it.
 
-    __slots__ = ("_median", "_values", "num_samples")
+    A drafter that looks too expensive runs in short probes only, which must suffice to show that it no longer is.
+    """
+
+    __slots__ = ("_median", "_num_fallen", "_values", "num_samples")
 
     def __init__(self, values: Sequence[float] = ()) -> None:
         self._values: deque[float] = deque(maxlen=NUM_RECENT)
         self._median: float | None = 0.0  # None: to be computed when it is asked for
-        self.num_samples = 0
+        self.num_samples = self._num_fallen = 0
         for value in values:
             self.add(value)
 
@@ -104,9 +108,14 @@ class RecentMedian:
         return self.num_samples > 0
 
     def add(self, value: float) -> None:
+        before = self.median
         self._values.append(value)
         self.num_samples += 1
         self._median = None
+        self._num_fallen = self._num_fallen + 1 if value < FALLEN * before else 0
+        if self._num_fallen >= NUM_FALLEN:
+            self._values = deque(list(self._values)[-NUM_FALLEN:], maxlen=NUM_RECENT)
+            self._num_fallen = 0
 
     def scale(self, factor: float) -> None:
         self._values = deque((value * factor for value in self._values), maxlen=NUM_RECENT)

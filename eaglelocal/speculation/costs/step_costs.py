@@ -51,7 +51,7 @@ class StepCosts:
         self._slopes = (0.0, 0.0)
         self._ratios: list[float] = []  # [rows]; empty: to be recomputed
         self._optimistic: list[float] = []  # [rows], optimistic ratios
-        self._floored: dict[int, list[float]] = {}  # those, from a smallest size on, by that size
+        self._floored: dict[tuple[int, bool], list[float]] = {}  # those, by smallest size, and whether as usual
         self._table_age = 0  # steps
         self._table_shape = self._sizes.filter.shape
         self._most = 0  # largest size ever asked for
@@ -73,30 +73,52 @@ class StepCosts:
         per_cell, per_row_cell = self._slopes
         return self._one_s * (self._ratios[num_rows] + (per_cell + per_row_cell * num_rows) * kilocells)
 
-    def optimistic_seconds(self, least: int, most: int, num_cells: int) -> list[float]:
+    @property
+    def is_raised(self) -> bool:
+        """Return whether some size costs clearly more than it usually does."""
+        return self._sizes.is_raised
+
+    def optimistic_seconds(self, least: int, most: int, num_cells: int, *, as_usual: bool = False) -> list[float]:
         """Return `seconds` of least, least + 1, .. most rows; for sizes that are not well known, optimistic ones.
 
         A size that is believed too expensive is never run, so only optimism finds out that it is not. None gets less
         than `least`, the step without drafts: otherwise a drafted row would seem to save seconds.
+
+        as_usual  sizes that cost more than they usually do are believed to cost what is usual
         """
         if most >= len(self._ratios):
             self._tabulate(most)
         kilocells, one_s, (per_cell, per_row_cell) = num_cells / 1000, self._one_s, self._slopes
         cells_cost, row_cost = per_cell * kilocells, per_row_cell * kilocells
-        floored = self._floored.get(least)
+        key = least, as_usual and self.is_raised
+        floored = self._floored.get(key)
         if floored is None:
-            floored = self._floored[least] = self._floor(least)
+            floored = self._floored[key] = self._floor(*key)
         ratios = floored[: most + 1 - least]
         return [one_s * (ratio + cells_cost + row_cost * num_rows) for num_rows, ratio in enumerate(ratios, least)]
 
-    def _floor(self, least: int) -> list[float]:
-        ratios = zip(self._ratios[least:], self._optimistic[least:], strict=True)
-        return [max(optimistic, min(ratio, self._optimistic[least])) for ratio, optimistic in ratios]
+    def _floor(self, least: int, as_usual: bool) -> list[float]:
+        hoped = self._optimistic
+        if as_usual:
+            known, usual = self._sizes.filter, self._sizes.usual
+            points = {rows: min(cost, usual.get(rows, cost)) for rows, cost in known.ratios.items()}
+            deviations = {rows: known.deviation(rows) for rows in points}
+            hoped = make_optimistic(points, deviations, self._most, noise=known.noise)
+        ratios = zip(self._ratios[least:], hoped[least:], strict=True)
+        return [max(optimistic, min(ratio, hoped[least])) for ratio, optimistic in ratios]
 
     def ratio(self, num_rows: int, num_cells: int | None = None) -> float:
         """Return the seconds of num_rows rows / seconds of one row; 1.0 while that is unknown."""
         one_s = self.seconds(1, num_cells)
         return self.seconds(num_rows, num_cells) / one_s if one_s and self.is_known else 1.0
+
+    def is_comparable(self, seconds: float) -> bool:
+        """Return whether a level can be computed of a decode that took these seconds."""
+        return self.is_known and MIN_SECONDS <= seconds < math.inf
+
+    def implied_level(self, num_rows: int, seconds: float, num_cells: int) -> float:
+        """Return the logarithm of the seconds of one row, without context, by what a decode took."""
+        return math.log(seconds * self._sizes.unit_s / self.seconds(num_rows, num_cells))
 
     def plain_seconds(
         self, step_s: float, *, num_rows: int, num_plain_rows: int, num_cells: int | None = None
@@ -186,14 +208,23 @@ class StepCosts:
         self._table_age += 1
         return self._table_age >= TABLE_STEPS or self._sizes.filter.has_moved(self._table_shape, TABLE_TOLERANCE)
 
-    def correct(self, num_rows: int, error: float) -> None:
-        """Multiply the cost of a size by e ** error; all others keep theirs."""
+    def correct(self, num_rows: int, error: float, *, level: float) -> None:
+        """Multiply the cost of a size by e ** error, relative to all others.
+
+        level  logarithm of the seconds of one row, without context, as decodes of this size imply
+        """
         error = clamp(error, CORRECTIONS)
         if num_rows > 1:
             self._sizes.set_ratio(num_rows, self.ratio(num_rows, 0) * math.exp(error))
         else:
-            self._sizes.rebase(error)
-            self._draft_costs.scale(math.exp(-error))
+            moved = clamp(level - self._sizes.filter.level, CORRECTIONS)
+            self._sizes.rebase(error, moved)
+            self._draft_costs.scale(math.exp(-moved))
+        self._ratios = []
+
+    def lower_to_usual(self, error: float) -> None:
+        """Multiply the costs of sizes that cost more than usual by e ** error, but to no less than what is usual."""
+        self._sizes.lower_to_usual(error)
         self._ratios = []
 
     def learn_draft(self, drafter: str, num_rows: int, seconds: float) -> None:

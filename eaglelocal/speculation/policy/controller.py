@@ -16,7 +16,7 @@ from eaglelocal.core.request import OFF, DraftPolicy, Spec, fixed_spec
 from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.costs.ubatch_split import choose_padding_rows
-from eaglelocal.speculation.policy.baseline_probe import BaselineProbe
+from eaglelocal.speculation.policy.cost_checks import CostChecks
 from eaglelocal.speculation.policy.cost_learner import Charge, CostLearner
 from eaglelocal.speculation.policy.draft_gate import DecayingSums, DraftGate, GateState
 from eaglelocal.speculation.policy.pending_drafts import PendingDrafts
@@ -57,7 +57,7 @@ class Controller:
         self._default_slots: set[int] = set()  # those whose requests set no spec
         self._throughput = Throughput(costs, self.acceptance, drafters, max_draft)
         self._cost_learner = CostLearner(costs, drafters)
-        self._probes: dict[int, BaselineProbe] = {}  # by number of decoding slots
+        self._cost_checks, self._is_retry = CostChecks(costs), False  # whether the current step is one
         self._all_texts = DecayingSums()  # of the primary drafter
         self._pending_drafts = PendingDrafts()
         self._step_policy: StepPolicy | None = None  # of the current step
@@ -113,13 +113,16 @@ class Controller:
     def begin_step(self, slots: Sequence[DecodeSlot], *, num_prefill_rows: int, num_cells: int) -> StepPolicy:
         """Return the StepPolicy that decides in a step; `slots` are those that decode."""
         is_ruled = self._is_ruled([each.slot for each in slots])
-        if not num_prefill_rows and self._can_be_plain(slots) and self._probe(len(slots)).is_due:
+        is_checked = not num_prefill_rows and self._can_be_plain(slots)
+        self._is_retry = is_checked and self._cost_checks.is_retry_due(len(slots))
+        if is_checked and not self._is_retry and self._cost_checks.is_plain_due(len(slots)):
             slots = [DecodeSlot(each.slot, 0) for each in slots]
         token_costs = TokenCosts(
             self.costs,
             rate=0.0 if is_ruled else self._throughput.rate(len(slots), num_cells),
             num_base_rows=len(slots) + num_prefill_rows,
             num_cells=num_cells,
+            as_usual=self._is_retry or any([self._policies[each.slot].is_probing for each in slots]),
         )
         drafts = StepDrafts(
             slots,
@@ -142,9 +145,6 @@ class Controller:
         policies = [self._policies[each.slot] for each in slots]
         return bool(policies) and all([policy.gate is not None and not policy.is_probing for policy in policies])
 
-    def _probe(self, num_slots: int) -> BaselineProbe:
-        return self._probes.setdefault(num_slots, BaselineProbe())
-
     def choose_padding_rows(
         self, decoding: Mapping[int, int], idle: Sequence[int], undivided: int = 0
     ) -> dict[int, int]:
@@ -154,8 +154,8 @@ class Controller:
     def learn(self, report: StepReport) -> list[Change]:
         """Learn from a finished step. Return the slots whose drafting fell asleep or woke."""
         is_ruled, num_awake = self._is_ruled(report.verdicts), sum(map(self.is_awake, report.verdicts))
-        if not (is_ruled or report.num_prefill_rows):
-            self._learn_plain(report)
+        if not (is_ruled or report.num_prefill_rows) and self._cost_checks.record(report, is_retry=self._is_retry):
+            self._forget_speeds()
         self._cost_learner.add(report, is_awake=num_awake > 0, is_priced=num_awake > 0 and not is_ruled)
         self._update_pid(report)
         if is_ruled:
@@ -175,16 +175,10 @@ class Controller:
             if was_awake is not (self._policies[slot].state is GateState.AWAKE)
         ]
 
-    def _learn_plain(self, report: StepReport) -> None:
-        """Compare a plain step with its expected cost, unless it took several passes. It may have padding rows."""
-        probe = self._probe(len(report.verdicts))
-        if report.num_drafted:
-            probe.record_drafted()
-        elif report.num_passes > 1:
-            probe.record_unusable()
-        elif error := probe.record_plain(report.decode_s, self.costs.seconds(report.num_rows, report.num_cells)):
-            self.learn_costs()
-            self.costs.correct(report.num_rows, error)
+    def _forget_speeds(self) -> None:
+        """Forget what was gained so far, because it was computed with costs that were wrong."""
+        self._all_texts = DecayingSums()
+        self._throughput.forget()
 
     def _update_pid(self, report: StepReport) -> None:
         """Update the lengths that follow the acceptance by a PID rule."""
@@ -197,7 +191,7 @@ class Controller:
         """Update the throughput, except by steps with prompt rows or with a length set by a rule."""
         policies = [self._policies[slot] for slot in report.verdicts]
         if policies and not report.num_prefill_rows and all(policy.gate is not None for policy in policies):
-            self._throughput.add(len(policies), report.num_tokens, report.seconds / charge.token_s)
+            self._throughput.add(len(policies), report.num_tokens, charge.step_s / charge.token_s)
 
     def _learn_acceptance(self, slot: int, policy: SlotPolicy, verdict: Verdict) -> None:
         if policy.gate is None or self._step_policy is None:
@@ -216,7 +210,10 @@ class Controller:
             return
         promised_speed = self._step_policy.promised_speed(slot) if self._step_policy is not None else 1.0
         if gate.is_probing:
+            self.learn_costs()  # a probe is short, and the next step is to know what this one took
             gate.record_probe(promised_speed)
+            if not gate.is_probing and gate.is_awake:
+                self._all_texts = DecayingSums()  # contradicted
         elif not len(draft) or draft.drafter == self._drafters.primary:
             seen = DecayingSums(
                 steps=1.0,

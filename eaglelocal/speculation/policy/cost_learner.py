@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.slot_policy import DrafterSet
-from eaglelocal.speculation.policy.step_report import StepReport
+from eaglelocal.speculation.policy.step_report import DraftCall, StepReport
 
 AT_ONCE, LATER_AT_ONCE, MOST_AT_ONCE = 2, 8, 16  # steps learned together: early, later, if no draft depends on costs
 EARLY_STEPS = 64  # by number of decoding slots; costs move most in them, as sizes run for the first time
+OUTLIER = 5.0  # times what was expected, more than which drafting is not charged for a single step
 ALIKE_CELLS = 128  # cached positions within which decodes are learned together
 
 
@@ -23,6 +24,7 @@ ALIKE_CELLS = 128  # cached positions within which decodes are learned together
 class Charge:
     """Seconds of a step, by what they were spent on."""
 
+    step_s: float  # the whole step
     token_s: float  # per token of plain decoding
     row_s: float  # added by each drafted row
     awake_s: float  # drafting and encoding, per slot that was awake
@@ -79,10 +81,23 @@ class CostLearner:
         num_plain_rows = report.num_rows - report.num_drafted - report.num_padding_rows
         plain_s = self._costs.plain_seconds(report.decode_s, num_rows=report.num_rows, num_plain_rows=num_plain_rows)
         overhead_s = self._costs.overhead(drafted=False)
-        awake_s = sum([call.seconds for call in report.draft_calls if call.drafter == self._drafters.primary])
-        awake_s += max(report.other_s - overhead_s, 0.0)
+        draft_s = {call.drafter: 0.0 for call in report.draft_calls}
+        for call in report.draft_calls:
+            draft_s[call.drafter] += self._draft_s(call)
+        other_s = limit_outlier(report.other_s, self._costs.overhead(drafted=num_awake > 0))
+        awake_s = draft_s.get(self._drafters.primary or "", 0.0) + max(other_s - overhead_s, 0.0)
         return Charge(
+            step_s=report.decode_s + other_s + sum(draft_s.values()),
             token_s=(plain_s + overhead_s) / max(len(report.verdicts), 1),
             row_s=(report.decode_s - plain_s) / max(report.num_drafted, 1),
             awake_s=awake_s / max(num_awake, 1),
         )
+
+    def _draft_s(self, call: DraftCall) -> float:
+        num_steps = self._drafters.num_steps(call.drafter, call.num_levels)
+        return limit_outlier(call.seconds, num_steps * self._costs.draft_seconds(call.drafter, call.num_rows))
+
+
+def limit_outlier(seconds: float, expected_s: float) -> float:
+    """Return the seconds, at most OUTLIER times the expected ones: the machine may have slept meanwhile."""
+    return min(seconds, OUTLIER * expected_s) if expected_s > 0.0 else seconds

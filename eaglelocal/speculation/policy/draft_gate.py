@@ -23,6 +23,8 @@ SURE = 1.5  # standard deviations by which a loss must exceed chance
 IDLE_STEPS = 32  # steps in a row in which hardly anything was worth sending
 FIRST_GAP, LAST_GAP = 16, 64  # tokens between probes; recovery within 128 tokens bounds the last
 PROBE_STEPS, PROBE_SKIPPED = 8, 2  # steps of a probe; the first are skipped, they underrate a head that just woke
+COSTS_KNOWN, TOO_DEAR = 4, 0.8  # steps of a probe that show what drafting costs, and the promise that ends it then
+DEAR_GAP = 32  # tokens until the next one, at most: it was short
 PROBE_WEIGHED = 5  # last steps of a probe, whose promise counts
 PROBE_LENGTH = 3  # tokens drafted in each, at least
 
@@ -127,6 +129,10 @@ class DraftGate:
     def record_probe(self, promised_speed: float) -> None:
         """Record a step of a probe; `promised_speed`: speed relative to plain, had its best draft been sent."""
         self._probe_speeds.append(promised_speed)
+        if len(self._probe_speeds) == COSTS_KNOWN and promised_speed < TOO_DEAR:
+            self._sleep(
+                min(2 * self._gap, DEAR_GAP), f"drafting costs too much: a probe promised {promised_speed:.2f}x"
+            )
         if len(self._probe_speeds) < PROBE_STEPS:
             return
         speed = sum(self._probe_speeds[-PROBE_WEIGHED:]) / PROBE_WEIGHED

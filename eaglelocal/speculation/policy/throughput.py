@@ -58,6 +58,10 @@ class Throughput:
         """Learn from a step: tokens that it made, and that plain decoding would have made in the same time."""
         self._estimates.setdefault(num_slots, ThroughputEstimate()).add(tokens, plain_tokens)
 
+    def forget(self) -> None:
+        """Begin again with what is expected."""
+        self._estimates.clear()
+
     def rate(self, num_slots: int, num_cells: int) -> float:
         """Return the tokens that a second is worth: those made in it lately, never less than by plain decoding."""
         plain_s = self._costs.seconds(num_slots, num_cells) + self._costs.overhead(drafted=False)

@@ -10,17 +10,21 @@ class TokenCosts:
 
     rate           tokens that a second is worth
     num_base_rows  rows of the step without drafts
+    as_usual       sizes that have become dear cost what they did before
     """
 
-    def __init__(self, costs: StepCosts, *, rate: float, num_base_rows: int, num_cells: int) -> None:
-        self._costs, self._rate = costs, rate
+    def __init__(
+        self, costs: StepCosts, *, rate: float, num_base_rows: int, num_cells: int, as_usual: bool = False
+    ) -> None:
+        self._costs, self._rate, self._as_usual = costs, rate, as_usual
         self._num_base_rows, self._num_cells = num_base_rows, num_cells
         self._draft_steps: dict[tuple[str, int], float] = {}
 
     def rows(self, num_rows: int) -> list[float]:
         """Return the cost of the decode with 0 .. num_rows drafted rows."""
-        least, rate = self._num_base_rows, self._rate
-        return [rate * seconds for seconds in self._costs.optimistic_seconds(least, least + num_rows, self._num_cells)]
+        least, rate, most = self._num_base_rows, self._rate, self._num_base_rows + num_rows
+        seconds = self._costs.optimistic_seconds(least, most, self._num_cells, as_usual=self._as_usual)
+        return [rate * each for each in seconds]
 
     @property
     def drafted(self) -> float:

@@ -365,7 +365,7 @@ def test_a_size_is_corrected_and_the_others_cost_what_they_did(num_rows: int) ->
     costs.learn_draft("head", 1, 0.02)
     costs.learn_overhead(drafted=True, seconds=0.01)
     before = {rows: costs.seconds(rows, 0) for rows in (1, 5, 9)}
-    costs.correct(num_rows, math.log(1.5))
+    costs.correct(num_rows, math.log(1.5), level=math.log(1.5))
     for rows, seconds in before.items():
         factor = 1.5 if rows == num_rows else 1.0
         assert costs.seconds(rows, 0) == pytest.approx(factor * seconds, rel=0.08)

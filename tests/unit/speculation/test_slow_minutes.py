@@ -1,0 +1,139 @@
+"""What was slow for a while is not held against drafting: costs and speeds recover soon after it."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from dataclasses import replace
+
+import pytest
+from doubles.hindsight import Hindsight
+from doubles.simulated_machine import BF16, Q4_0, SimulatedMachine
+from doubles.simulation import DraftCosts, Profile, Simulation, Step, beyond, curve, plain_text, rate
+from doubles.slow_time import SlowTime
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eaglelocal.speculation.costs.draft_costs import NUM_FALLEN, RecentMedian
+from eaglelocal.speculation.costs.step_costs import StepCosts
+
+CURVES = {"bf16": BF16, "q4_0": Q4_0}
+GOOD = plain_text(Profile((0.9, 0.88, 0.86, 0.84, 0.82, 0.8)))
+ONE_STEP_S = 0.001  # a time in which a single step begins
+SLOW_TIMES = {
+    "everything, briefly": SlowTime(seconds=2.0, decode=3.0, draft=3.0, other=3.0),
+    "everything, long": SlowTime(seconds=60.0, decode=2.0, draft=2.0, other=2.0),
+    "everything, again and again": SlowTime(seconds=5.0, decode=2.0, draft=2.0, other=2.0, times=4),
+    "everything, by chance": SlowTime(seconds=5.0, decode=2.0, draft=2.0, other=2.0, spread=0.8),
+    "drafted rows": SlowTime(seconds=60.0, decode=3.0, least_rows=2),
+    "many rows": SlowTime(seconds=60.0, decode=3.0, least_rows=4),
+    "the head": SlowTime(seconds=20.0, draft=3.0),
+    "the clock, in a decode": SlowTime(seconds=ONE_STEP_S, decode=1e4),
+    "the clock, in a draft": SlowTime(seconds=ONE_STEP_S, draft=1e6),
+    "the clock, elsewhere": SlowTime(seconds=ONE_STEP_S, other=1e6),
+}
+
+
+def machine(curve_name: str, seed: int = 0) -> SimulatedMachine:
+    return SimulatedMachine(seed=seed, ratios=curve(CURVES[curve_name]), hiccups=0.02)
+
+
+def run_after(curve_name: str, slow_time: SlowTime, seed: int) -> list[Step]:
+    """Return the steps of the 500 tokens that follow a slow time, which begins at any moment of a step."""
+    run = Simulation(machine(curve_name, seed), {0: GOOD}, seed=seed, answer_tokens=100)
+    run.run(400)
+    later_s = random.Random(seed).uniform(0.0, 5.0) if slow_time.seconds > ONE_STEP_S else 0.0
+    run.machine.slow_time = replace(slow_time, begin_s=run.machine.clock_s + later_s)
+    while run.machine.clock_s < run.machine.slow_time.end_s:
+        run.step()
+    return run.run(500)
+
+
+@pytest.mark.parametrize("slow_name", SLOW_TIMES)
+@pytest.mark.parametrize("curve_name", CURVES)
+def test_drafting_is_what_it_was_from_64_tokens_after_a_slow_time(curve_name: str, slow_name: str) -> None:
+    best = Hindsight(machine(curve_name), DraftCosts()).best_fixed(GOOD)
+    shares = [rate(beyond(run_after(curve_name, SLOW_TIMES[slow_name], seed), 64)) / best for seed in range(3)]
+    assert statistics.mean(shares) > 0.93  # 0.97 and the noise of 1 300 tokens
+    assert min(shares) > 0.8
+
+
+@given(
+    seconds=st.floats(0.1, 30.0),
+    decode=st.floats(1.0, 3.0),
+    draft=st.floats(1.0, 3.0),
+    least_rows=st.integers(1, 9),
+    spread=st.sampled_from((0.0, 0.5)),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=10, deadline=None)
+def test_no_slow_time_ends_drafting(
+    seconds: float, decode: float, draft: float, least_rows: int, spread: float, seed: int
+) -> None:
+    slow_time = SlowTime(seconds=seconds, decode=decode, draft=draft, least_rows=least_rows, spread=spread)
+    steps = beyond(run_after("bf16", slow_time, seed), 200)
+    assert sum(step.num_tokens for step in steps) > 2 * len(steps)
+
+
+# ---- costs
+def measured(*sizes: int) -> StepCosts:
+    costs = StepCosts()
+    costs.calibrate({rows: [1.0 + 0.1 * rows] * 3 for rows in (1, *sizes)})
+    return costs
+
+
+def slow_down(costs: StepCosts, factor: float) -> None:
+    for _ in range(30):
+        costs.learn(1, 1.1)
+        costs.learn(8, factor * 1.8)
+
+
+def test_what_became_dear_is_known_to_have_been_cheap() -> None:
+    costs = measured(4, 8)
+    assert not costs.is_raised
+    slow_down(costs, 3.0)
+    dear = costs.optimistic_seconds(1, 8, 0)
+    usual = costs.optimistic_seconds(1, 8, 0, as_usual=True)
+    assert costs.is_raised
+    assert dear[7] > 2.5 * usual[7]
+    assert usual[7] == pytest.approx(1.8, rel=0.1)
+    assert usual[0] == dear[0]
+
+
+def test_costs_that_stay_are_usual_in_the_end() -> None:
+    costs = measured(8)
+    slow_down(costs, 3.0)
+    for _ in range(400):
+        costs.learn(8, 5.4)
+        costs.learn(1, 1.1)
+    assert costs.is_raised  # after a few minutes
+    for _ in range(3000):
+        costs.learn(8, 5.4)
+        costs.learn(1, 1.1)
+    assert not costs.is_raised
+
+
+@given(error=st.floats(-5.0, 1.0))
+def test_dear_sizes_fall_to_no_less_than_usual(error: float) -> None:
+    costs = measured(4, 8)
+    slow_down(costs, 3.0)
+    before = {rows: costs.ratio(rows, 0) for rows in (4, 8)}
+    usual = costs.optimistic_seconds(1, 8, 0, as_usual=True)[7] / costs.seconds(1, 0)
+    costs.lower_to_usual(error)
+    assert costs.ratio(4, 0) == pytest.approx(before[4], rel=0.1)
+    assert min(usual, before[8]) * 0.9 <= costs.ratio(8, 0) <= before[8] * 1.1
+
+
+@given(st.lists(st.floats(0.01, 1.0), max_size=30), st.floats(0.01, 1.0))
+def test_a_median_follows_three_far_lower_samples(samples: list[float], level: float) -> None:
+    recent = RecentMedian([10.0 * (1.0 + value) for value in samples] or [10.0])
+    for _ in range(NUM_FALLEN):
+        recent.add(level)
+    assert recent.median == level
+
+
+@given(st.lists(st.floats(1.0, 1.4), min_size=1, max_size=60))
+def test_a_median_of_like_samples_is_of_the_last_fifteen(samples: list[float]) -> None:
+    recent = RecentMedian(samples)
+    last = sorted(samples[-15:])
+    assert recent.median == last[len(last) // 2]
