@@ -1,7 +1,7 @@
 """Memory for a conversation that is about to be copied to RAM.
 
-The first write to new memory costs more than the copy: the system gives each page when it is written. So a
-copy's memory is written in pieces beforehand. Knows no cells.
+The first write to new memory costs more than the copy: the system provides each page when it is written. So the memory
+is written in pieces beforehand. Does not know what is copied there.
 """
 
 from __future__ import annotations

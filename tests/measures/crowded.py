@@ -107,5 +107,5 @@ if __name__ == "__main__":
     given = parser.parse_args()
     flags = ("--parallel", str(given.parallel), "--ctx", str(given.ctx))
     with ExitStack() as servers:
-        crowded, empty = (servers.enter_context(serve(given.target, *flags)) for _ in range(2))
+        crowded, empty = (servers.enter_context(serve("--target", given.target, *flags)) for _ in range(2))
         sys.exit(0 if measure(crowded, empty, given) else 1)
