@@ -12,7 +12,7 @@ import numpy as np
 
 from eaglelocal.core.batch import Bytes
 
-PIECE_BYTES = 8 * 2**20  # a few milliseconds
+PIECE_BYTES = 4 * 2**20  # a few milliseconds
 
 
 @dataclass(slots=True)
