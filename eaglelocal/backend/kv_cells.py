@@ -118,12 +118,12 @@ class KvCells:
     def swapped_bytes(self, sequence: int) -> int:
         return self._size(sequence, ALL)
 
-    def swap_out(self, sequence: int) -> Bytes:
+    def swap_out(self, sequence: int, buffer: Bytes | None = None) -> Bytes:
         if sequence in self.copy_targets:
             raise ResourceError(f"sequence {sequence} is still to be copied")
         size = self._size(sequence, ALL)
         try:
-            cells = np.empty(size, dtype=np.uint8)
+            cells = buffer if buffer is not None and len(buffer) == size else np.empty(size, dtype=np.uint8)
         except MemoryError as error:
             raise ResourceError(f"{size} bytes of RAM for sequence {sequence} cannot be allocated") from error
         written = self._get(sequence, cells.data, ALL)

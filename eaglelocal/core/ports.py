@@ -71,8 +71,11 @@ class Swappable(Protocol):
     def swapped_bytes(self, sequence: int) -> int:
         """Return the bytes that the sequence's cells would take in RAM."""
 
-    def swap_out(self, sequence: int) -> Bytes:
-        """Return a copy of the sequence's cells, which stay where they are. Raises ResourceError."""
+    def swap_out(self, sequence: int, buffer: Bytes | None = None) -> Bytes:
+        """Return a copy of the sequence's cells, which stay where they are. Raises ResourceError.
+
+        buffer  memory for the copy, of `swapped_bytes`; None, or of another size: it is allocated
+        """
 
     def swap_in(self, sequence: int, cells: Bytes) -> None:
         """Replace the sequence's cells, which no other may share.

@@ -117,6 +117,9 @@ class EmbeddingEngine:
     def has_work(self) -> bool:
         return bool(self._running or self._outbox or len(self._inputs))
 
+    def work_ahead(self) -> bool:
+        return False
+
     def submit(self, request: AnyRequest) -> None:
         """Queue a request. Errors in its texts come out of a later step as Failed.
 

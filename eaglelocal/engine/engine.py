@@ -120,6 +120,8 @@ class Engine:
     def step(self) -> list[RequestEvent]:
         """Run one step for all slots, and return its events."""
         self._receive()
+        if self._caches.copy_ahead():
+            self._timing.pause()  # its time is not learned from
         self._timing.begin()
         self._resume()
         self._admit()
@@ -149,6 +151,9 @@ class Engine:
         self._learn(plan, num_cells, drafted, decoded, verdicts, times)
         self._outbox += self._answers.emit(verdicts, drafts, times)
         return self._drain_outbox()
+
+    def work_ahead(self) -> bool:
+        return self._caches.copy_ahead()
 
     def snapshot(self) -> EngineSnapshot:
         self._controller.learn_costs()

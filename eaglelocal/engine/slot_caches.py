@@ -16,6 +16,7 @@ from eaglelocal.core.image import PlacedImage
 from eaglelocal.core.ports import Context
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.drafters.drafter import Committed, Drafter, SlotState, Swapped
+from eaglelocal.engine.pending_copy import PendingCopy
 from eaglelocal.engine.runner import Decoded
 from eaglelocal.engine.sequence_ids import SequenceIds
 from eaglelocal.errors import ResourceError
@@ -44,6 +45,7 @@ class SlotCaches:
         self._without_slot_state = [drafter for drafter in drafters if not isinstance(drafter, SlotState)]
         self._saved: dict[tuple[int, int], bytearray] = {}  # states, by the scheduler's checkpoints
         self._swapped: dict[int, SwappedSlot] = {}  # by the scheduler's keys
+        self._pending: PendingCopy | None = None
 
     def assign(self, assignment: SlotAssignment) -> None:
         """Prepare the slot and the drafters to hold exactly the prefix that the sequence reuses."""
@@ -51,6 +53,9 @@ class SlotCaches:
         swapped = None if assignment.swapped_in is None else self._swapped[assignment.swapped_in]
         if assignment.swapped_out is not None:  # may evict other conversations from RAM
             self._swap_out(slot, assignment.swapped_out)
+        if self._pending is not None and self._pending.slot == slot:
+            self._pending = None
+        self._forget_swapped()
         if swapped is not None:
             self._swap_in(assignment, swapped)
         elif source is not None:
@@ -66,14 +71,49 @@ class SlotCaches:
         for drafter in self._without_slot_state:
             drafter.rollback(slot, 0)
 
+    def copy_ahead(self) -> bool:
+        """Do a piece of copying an idle slot's conversation to RAM. Return False if there is nothing to do.
+
+        Call it between steps. Most of the time goes into memory that was not used before, which is prepared in pieces;
+        llama.cpp copies a sequence at once.
+        """
+        slot = self._scheduler.slot_to_copy()
+        if slot is None:
+            return False
+        if self._pending is None or self._pending.slot != slot:
+            self._pending = self._begin_copy(slot)
+        if self._pending is None:
+            self._scheduler.stop_copying()
+            return False
+        if self._pending.is_prepared:
+            key = self._scheduler.put_copy(slot)
+            self._swap_out(slot, key)
+            if key not in self._scheduler.swap:
+                self._scheduler.stop_copying()
+        else:
+            self._pending.prepare()
+        return True
+
+    def _begin_copy(self, slot: int) -> PendingCopy | None:
+        """Return memory for the slot's conversation; None if there is none that others do not use."""
+        states = [state for (owner, _), state in self._saved.items() if owner == slot]
+        if not self._scheduler.swap.has_room(self._swapped_bytes(slot) + sum(map(len, states))):
+            return None
+        try:
+            return PendingCopy.allocate(slot, self._context.swapped_bytes(slot))
+        except MemoryError:
+            return None
+
     def _swap_out(self, slot: int, key: int) -> None:
         """Copy the slot's conversation to RAM. Without memory for it, drop it: its prompt is then prefilled again."""
+        pending, self._pending = self._pending, None  # the room for another slot's copy is taken here
+        buffer = pending.buffer if pending is not None and pending.slot == slot else None
         swap = self._scheduler.swap
         try:
             if swap.make_room(key, self._swapped_bytes(slot)):
                 self._forget_swapped()  # free evicted copies before allocating this one
                 drafters = [drafter.swap_out(slot) for drafter in self._with_slot_state]
-                cells, states = self._context.swap_out(slot), self._copy_states(slot, swap[key])
+                cells, states = self._context.swap_out(slot, buffer), self._copy_states(slot, swap[key])
                 if swap.make_room(key, swap[key].num_bytes + sum(map(len, states.values()))):
                     self._swapped[key] = SwappedSlot(cells, states, drafters)
         except ResourceError:

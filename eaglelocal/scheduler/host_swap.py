@@ -1,6 +1,7 @@
 """Keep conversations in RAM that were evicted from their slot, and choose which to swap in for a prompt.
 
     slot 0   [a conversation, 6 000 tokens]    another prompt needs the slot: the conversation is swapped out
+                                               (or was copied ahead, while no prompt waited)
     slot 0   [a title for it, 900 tokens]      the conversation goes on: it is swapped in, and not prefilled again
 
 Pure bookkeeping: tokens and sizes, no cells. The least recently used are dropped when memory is full.
@@ -22,14 +23,16 @@ MIN_SWAP_ROWS_WITH_STATES = 512  # recurrent states, checkpoints included, are a
 class SwappedText:
     """A text that was in a slot's cache.
 
-    is_seen  its drafters have seen exactly these rows
-    places   positions at which it can resume, besides its end; None: all
+    is_seen     its drafters have seen exactly these rows
+    places      positions at which it can resume, besides its end; None: all
+    is_in_slot  its slot still holds it: it was copied ahead of its eviction
     """
 
     tokens: list[int]
     is_seen: bool
     places: tuple[int, ...] | None = None
     num_bytes: int = 0
+    is_in_slot: bool = False
 
     def match(self, prompt: Sequence[int], margin: int) -> tuple[int, int]:
         """Return two numbers of tokens: those that a prompt reuses, and those that its drafters may rely on.
@@ -76,8 +79,16 @@ class HostSwap:
     def num_bytes(self) -> int:
         return sum(one.num_bytes for one in self._texts.values())
 
+    def has_room(self, num_bytes: int) -> bool:
+        """Return whether so many bytes fit although nothing is dropped."""
+        return self.num_bytes + num_bytes <= self._max_bytes
+
     def is_worth_keeping(self, tokens: Sequence[int], num_common: int, *, starts_elsewhere: bool) -> bool:
-        """Return whether to keep the text that a slot's next text replaces: long enough, and another conversation.
+        """Return whether to copy the text that a slot's next text replaces: it is left, and no copy of it is kept."""
+        return self.is_left(tokens, num_common, starts_elsewhere=starts_elsewhere) and not self._has(tokens)
+
+    def is_left(self, tokens: Sequence[int], num_common: int, *, starts_elsewhere: bool) -> bool:
+        """Return whether a slot's next text is another conversation, and the old one is long enough to keep.
 
         A text with images is prefilled again instead: a copy of the cells lacks part of their positions.
 
@@ -86,7 +97,7 @@ class HostSwap:
         """
         is_other = starts_elsewhere or 2 * num_common < len(tokens)
         is_worth_it = self._max_bytes > 0 and len(tokens) - num_common >= self.min_rows
-        return is_worth_it and is_other and min(tokens) >= 0 and not self._has(tokens)
+        return is_worth_it and is_other and min(tokens) >= 0
 
     def _has(self, tokens: Sequence[int]) -> bool:
         """Return whether this text, or a continuation of it, is kept."""
@@ -102,13 +113,24 @@ class HostSwap:
         self._texts[self._num_keys] = conversation
         return self._num_keys
 
+    def settle(self, key: int, *, is_left: bool) -> None:
+        """Note that the slot of a copied conversation is taken: keep the copy if the conversation leaves it."""
+        conversation = self._texts.pop(key)
+        if is_left:
+            conversation.is_in_slot = False
+            self._texts[key] = conversation
+
     def make_room(self, key: int, num_bytes: int) -> bool:
-        """Evict others until the conversation's cells fit. Return False, and forget it, if they are too large."""
+        """Evict others until the conversation's cells fit. Return False, and forget it, if they are too large.
+
+        Copies of what a slot still holds go first.
+        """
         if num_bytes > self._max_bytes:
             self.forget(key)
             return False
         self._texts[key].num_bytes = num_bytes
-        for other in [other for other in self._texts if other != key]:
+        others = [other for other in self._texts if other != key]
+        for other in sorted(others, key=lambda other: not self._texts[other].is_in_slot):
             if self.num_bytes <= self._max_bytes:
                 break
             self.forget(other)

@@ -21,6 +21,8 @@ from eaglelocal.scheduler.checkpoints import BEFORE_END, Checkpoints
 from eaglelocal.scheduler.host_swap import HostSwap, SwappedText
 from eaglelocal.scheduler.slot import PrefixSource, Slot, SlotAssignment
 
+MAX_COPIED_AHEAD = 2  # idle slots whose conversations are copied to RAM before another conversation takes the slot
+
 
 class PrefixCache:
     """The texts in the slots' caches.
@@ -46,6 +48,7 @@ class PrefixCache:
         self.can_cut, self.checkpoints, self.swap = can_cut, checkpoints or Checkpoints(0), swap or HostSwap()
         self._reuse_margin, self._min_fork = reuse_margin, min_fork if can_cut else None
         self._num_admitted = 0
+        self._has_evicted = False  # the last admission evicted a conversation
 
     def best_slot(self, request: Request, free: Iterable[int]) -> int:
         """Return the free slot whose cache the request goes on with; else the least recently used one.
@@ -150,12 +153,39 @@ class PrefixCache:
         num_common        tokens of it with which the new text begins
         starts_elsewhere  the new text starts from cells found elsewhere
         """
+        slot = self.slots[assignment.sequence.slot]
+        copy_key, slot.copy_key = slot.copy_key, None
+        self._has_evicted = self.swap.is_left(old.tokens, num_common, starts_elsewhere=starts_elsewhere)
+        if copy_key is not None and copy_key in self.swap:
+            self.swap.settle(copy_key, is_left=self._has_evicted)
+            return assignment
         if not self.swap.is_worth_keeping(old.tokens, num_common, starts_elsewhere=starts_elsewhere):
             return assignment
         if self.swap.has_windows and not starts_elsewhere:
             # saving the state at a position cuts the slot there, and num_reused must stay
             old.places = tuple(place for place in old.places or () if place >= assignment.sequence.num_reused)
         return replace(assignment, swapped_out=self.swap.put(old))
+
+    def slot_to_copy(self, free: Iterable[int]) -> int | None:
+        """Return the free slot whose conversation to copy to RAM, ahead of the request that takes the slot; or None.
+
+        The least recently used are taken first. The conversation that was used last probably continues, unless
+        conversations take turns. Copying a sliding window would cut it.
+        """
+        if self.swap.has_windows:
+            return None
+        for slot in sorted([self.slots[index] for index in free], key=lambda each: each.last_used)[:MAX_COPIED_AHEAD]:
+            is_current = slot.last_used == self._num_admitted and not self._has_evicted
+            if not is_current and self.swap.is_worth_keeping(slot.tokens, 0, starts_elsewhere=True):
+                return slot.index
+        return None
+
+    def put_copy(self, index: int) -> int:
+        """Note that the slot's conversation is being copied to RAM, and return its key."""
+        slot = self.slots[index]
+        text = SwappedText(list(slot.tokens), slot.is_seen, self._resumable(slot), is_in_slot=True)
+        slot.copy_key = self.swap.put(text)
+        return slot.copy_key
 
     def _resumable(self, slot: Slot) -> tuple[int, ...] | None:
         """Return the positions at which the slot's text can resume, besides its end; None: all."""

@@ -73,6 +73,7 @@ class Scheduler:
         self._sources: dict[int, PrefixSource] = {}  # what sequences wait for, by slot
         self._prefix_cache = prefix_cache
         self._n_ctx, self._n_batch, self._most_drafted = n_ctx, n_batch, most_drafted
+        self._may_copy = False  # an idle slot may hold a conversation to copy to RAM
 
     @property
     def can_cut(self) -> bool:
@@ -112,14 +113,34 @@ class Scheduler:
             yield self._admit(self._queue.pop())
 
     def _admit(self, request: Request) -> SlotAssignment:
-        free = [slot.index for slot in self._prefix_cache.slots if slot.index not in self._running]
-        sequence = Sequence(request, self._prefix_cache.best_slot(request, free), self._n_ctx)
+        sequence = Sequence(request, self._prefix_cache.best_slot(request, self._free), self._n_ctx)
         assignment, source = self._prefix_cache.admit(sequence, self._older_readers(sequence))
         self._running[sequence.slot] = sequence
+        self._may_copy = True
         if source is not None:
             self._sources[sequence.slot] = source
         self._queue.charge(request.owner, sequence.num_prompt_rows - sequence.num_reused_rows)
         return assignment
+
+    @property
+    def _free(self) -> list[int]:
+        return [slot.index for slot in self._prefix_cache.slots if slot.index not in self._running]
+
+    def slot_to_copy(self) -> int | None:
+        """Return the idle slot whose conversation to copy to RAM now (see PrefixCache); None while a prompt waits."""
+        if not self._may_copy or self._queue or any(s.is_prefilling for s in self._running.values()):
+            return None
+        slot = self._prefix_cache.slot_to_copy(self._free)
+        self._may_copy = slot is not None
+        return slot
+
+    def put_copy(self, slot: int) -> int:
+        """Note that the slot's conversation is being copied to RAM, and return its key."""
+        return self._prefix_cache.put_copy(slot)
+
+    def stop_copying(self) -> None:
+        """Name no slot to copy until an answer starts or ends."""
+        self._may_copy = False
 
     def resume(self) -> list[SlotAssignment]:
         """Return the assignments of slots that wait no longer: the prefix is there, or its reader is gone.
@@ -218,6 +239,7 @@ class Scheduler:
     def release(self, sequence: Sequence) -> None:
         """Free the sequence's slot; its cache stays for reuse."""
         del self._running[sequence.slot]
+        self._may_copy = True
         self._sources.pop(sequence.slot, None)
         self._queue.end(sequence.request.owner)
 

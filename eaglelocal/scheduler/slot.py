@@ -18,6 +18,7 @@ class Slot:
     has_images: bool = False  # in its last prompt
     prompt_end: int = 0  # position at which its next prompt may differ from the last one
     first_cut: int = 0  # position before which a window that was swapped in cannot be cut
+    copy_key: int | None = None  # of the copy of its text in RAM that was made ahead of its eviction
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,9 @@ class EngineLoop(Protocol):
     def step(self) -> list[RequestEvent]:
         """Schedule, draft, run, verify, commit. An exception is fatal for the requests in flight."""
 
+    def work_ahead(self) -> bool:
+        """Do a piece of work that can wait, of some milliseconds. Return False if there is none. Call it when idle."""
+
     def snapshot(self) -> EngineSnapshot: ...
 
     def close(self) -> None: ...
@@ -113,6 +116,8 @@ class EngineService:
         """Handle the queued commands; wait for one if there is nothing else to do. Return False for Shutdown."""
         if not self._engine.has_work:
             self._fail_all(EngineError("the engine lost the request"))
+            while self._commands.empty() and self._engine.work_ahead():
+                pass
             if not self._handle(self._commands.get()):
                 return False
         while not self._commands.empty():

@@ -127,6 +127,9 @@ class DirectedEngine:
     def has_work(self) -> bool:
         return bool(self._running or self._held)
 
+    def work_ahead(self) -> bool:
+        return False
+
     def submit(self, request: AnyRequest) -> None:
         if isinstance(request, EmbedRequest):
             self._held += embedding(request)

@@ -87,9 +87,9 @@ class SlidingWindowContext(ScriptedContext):
         assert self.cells.values(sequence)[place - 1] == value, "the window is that of another text"
         self._first[sequence] = int(first)
 
-    def swap_out(self, sequence: int) -> Bytes:
+    def swap_out(self, sequence: int, buffer: Bytes | None = None) -> Bytes:
         first = np.array([self._newest(sequence)], np.int64).view(np.uint8)
-        return np.concatenate([first, super().swap_out(sequence)])
+        return np.concatenate([first, super().swap_out(sequence, buffer)])
 
     def swapped_bytes(self, sequence: int) -> int:
         return 8 + super().swapped_bytes(sequence)

@@ -314,7 +314,7 @@ class ScriptedContext:
     def swapped_bytes(self, sequence: int) -> int:
         return 8 * (1 + self.cells.last_position(sequence))
 
-    def swap_out(self, sequence: int) -> Bytes:
+    def swap_out(self, sequence: int, buffer: Bytes | None = None) -> Bytes:
         if self.swaps_fail:
             raise ResourceError("no main memory is left")
         self.swaps += 1
@@ -417,7 +417,7 @@ class ScriptedHead:
     def swapped_bytes(self, sequence: int) -> int:
         return 8 * (1 + len(self._cells.cells.get(sequence, [])))  # and where they begin
 
-    def swap_out(self, sequence: int) -> Bytes:
+    def swap_out(self, sequence: int, buffer: Bytes | None = None) -> Bytes:
         start, values = self._cells.starts.get(sequence, 0), self._cells.cells.get(sequence, [])
         return np.array([start, *values], np.int64).view(np.uint8)
 

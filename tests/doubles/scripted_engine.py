@@ -87,6 +87,9 @@ class ScriptedEngine:
     def has_work(self) -> bool:
         return bool(self._running or self._held) or self._plan.target_label == "die when ready"
 
+    def work_ahead(self) -> bool:
+        return False
+
     def submit(self, request: ChatRequest) -> None:
         verb, _, rest = (request.text or "count 1").partition(" ")
         if verb == "reject":

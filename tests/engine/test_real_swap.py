@@ -65,6 +65,11 @@ def test_cells_come_back_as_they_were_in_whatever_slot(
     read(context, 1, 0, TEXTS[1][:70])
     cells = context.swap_out(0)
     assert context.swapped_bytes(0) == len(cells)
+    for size, is_used in ((len(cells), True), (len(cells) + 1, False)):
+        buffer = np.zeros(size, np.uint8)
+        again = context.swap_out(0, buffer)
+        assert (again is buffer) is is_used
+        np.testing.assert_array_equal(again, cells)
     there = read(context, 0, 100, TEXTS[0][100:103])
     context.remove(0, 0)
     read(context, 0, 0, TEXTS[2][:50])  # another takes the slot, and writes over the cells
@@ -131,6 +136,8 @@ def test_texts_of_conversations_that_come_and_go_are_the_plain_ones(
             cut = len(chat) if rng.random() < 0.7 else rng.randint(50, len(chat))
             asked.append(ask(f"{turn} {number}", [*chat[:cut], turn, number], max_tokens=rng.randint(1, 16)))
         result = drive(engine, asked)
+        while turn % 2 and engine.work_ahead():
+            pass
         assert engine.miscounted_slots() == []
         for number, one in enumerate(asked):
             answer = result[one.id]
@@ -280,6 +287,31 @@ def test_mixed_traffic_gets_the_plain_texts(uncut: tuple[str, Path], kind: str, 
     traffic.run(40)
     assert swapped
     traffic.close()
+
+
+@pytest.mark.parametrize("num_slots", [1, 3])
+def test_what_was_copied_ahead_comes_back(uncut: tuple[str, Path], num_slots: int) -> None:
+    """Copies are made beside an answer, or after it; where windows would be cut, in front of the next one."""
+    engine, plain = uncut_engine(uncut, num_slots=num_slots), real_engine(uncut[1], n_ctx=512)
+    chats, swap_out, in_front = [text[:150] for text in TEXTS], engine._context.swap_out, []
+
+    def counted(sequence: int, buffer: Bytes | None = None) -> Bytes:
+        in_front.append(any(each.is_prefilling for each in engine._scheduler.running))
+        return swap_out(sequence, buffer)
+
+    engine._context.swap_out = counted
+    for turn in range(3):
+        for number, chat in enumerate(chats):
+            answer, cached = said(engine, f"{turn} {number}", chat)
+            assert answer == said(plain, f"{turn} {number}", chat)[0]
+            assert cached == (len(chat) - 3 if turn else 0)
+            chat += [*answer, 250 + turn, number]
+            while engine.work_ahead():
+                pass
+    assert len(in_front) > 3
+    assert all(in_front) if uncut[0] in WINDOWS else sum(in_front) <= 1
+    engine.close()
+    plain.close()
 
 
 @pytest.mark.parametrize(("cache_ram", "has_room"), [(0, False), (None, True), (1, True)])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import time
+from collections.abc import Iterator
 
 import pytest
 from doubles.conversing_harness import KINDS, TABLE, Conversing, ask, cached, make_drafter
@@ -21,11 +22,20 @@ from eaglelocal.core.request import AUTO, ChatRequest
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Swapped
 from eaglelocal.drafters.eagle3 import Eagle3
+from eaglelocal.engine import pending_copy
 from eaglelocal.scheduler.checkpoints import Checkpoints
 from eaglelocal.scheduler.host_swap import HostSwap
 
 TEXTS = [tuple(1 + (i * i * a + i * b + a) % 23 for i in range(60)) for a, b in ((5, 1), (3, 2), (7, 3), (2, 5))]
 PLENTY = 10**6
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_pieces() -> Iterator[None]:
+    """Copies of scripted cells are a few hundred bytes: several pieces each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pending_copy, "PIECE_BYTES", 150)
+        yield
 
 
 def harness_of(
@@ -125,9 +135,9 @@ def test_no_more_is_kept_than_there_is_room_for() -> None:
 class WatchedContext(ScriptedContext):
     """Tells what the engine holds while it copies."""
 
-    def swap_out(self, sequence: int) -> Bytes:
+    def swap_out(self, sequence: int, buffer: Bytes | None = None) -> Bytes:
         self.held.append(held_bytes(self.harness))
-        return super().swap_out(sequence)
+        return super().swap_out(sequence, buffer)
 
 
 def test_who_leaves_is_gone_before_another_takes_the_room() -> None:
@@ -177,9 +187,9 @@ def test_a_draft_model_without_its_cells_reads_them_anew() -> None:
 
 
 class SlowContext(ScriptedContext):
-    def swap_out(self, sequence: int) -> Bytes:
+    def swap_out(self, sequence: int, buffer: Bytes | None = None) -> Bytes:
         time.sleep(0.2)
-        return super().swap_out(sequence)
+        return super().swap_out(sequence, buffer)
 
 
 def test_nothing_is_learned_of_the_seconds_that_a_copy_takes() -> None:
@@ -189,7 +199,7 @@ def test_nothing_is_learned_of_the_seconds_that_a_copy_takes() -> None:
     run(harness, ask("a", TEXTS[0]), ask("b", TEXTS[1]))
     before = harness.engine.snapshot().host_s
     run(harness, ask("c", TEXTS[2]), ask("d", TEXTS[3], max_tokens=30))
-    assert harness.context.swaps == 2
+    assert harness.context.swaps == 3  # two in front of their first tokens, one between steps
     assert harness.engine.snapshot().host_s - before < 0.2
 
 
@@ -292,6 +302,105 @@ def test_what_one_owner_was_answered_is_drafted_for_no_other() -> None:
     ]
 
 
+def wait(harness: EngineHarness) -> int:
+    """Let the engine idle, and return the number of pieces of work that it found to do."""
+    num_pieces = 0
+    while harness.engine.work_ahead():
+        num_pieces += 1
+        check_books(harness)
+    return num_pieces
+
+
+def run_to_first_token(harness: EngineHarness, request: ChatRequest) -> AnswerResult:
+    harness.engine.submit(request)
+    result = AnswerResult()
+    while not result.tokens:
+        for event in harness.engine.step():
+            result.add(event)
+    return result
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_copies_are_made_while_nothing_waits_and_not_in_front_of_a_first_token(kind: str) -> None:
+    harness = harness_of(kind, num_slots=2)
+    run(harness, ask("a", TEXTS[0], max_tokens=1))
+    run(harness, ask("b", TEXTS[1], max_tokens=1))
+    assert harness.context.swaps == 0
+    assert wait(harness) >= 3  # memory in pieces, then the copy
+    assert harness.context.swaps == 1  # the last one probably goes on
+    run_to_first_token(harness, ask("c", TEXTS[2], max_tokens=40))
+    assert harness.context.swaps == 1
+    harness.run([])  # behind it, beside the answer
+    assert harness.context.swaps == 2
+    for name, text in (("a2", TEXTS[0]), ("b2", TEXTS[1])):
+        assert cached(run(harness, ask(name, (*text, 5)))[name]) == len(text)
+    assert harness.context.swaps_in == 2
+
+
+def test_no_copy_is_begun_while_a_prompt_is_read() -> None:
+    harness = EngineHarness(TABLE, NoDrafter(), num_slots=3, n_batch=8, swap=HostSwap(PLENTY, min_rows=20))
+    for name, text in zip("abc", TEXTS, strict=False):
+        run(harness, ask(name, text, max_tokens=1))
+    harness.engine.submit(ask("long", TEXTS[3], max_tokens=1))
+    harness.engine.step()
+    while harness.engine.has_work:
+        assert harness.context.swaps == 1  # its slot's conversation, in front
+        assert not harness.engine.work_ahead()
+        harness.engine.step()
+    assert wait(harness) > 0 and harness.context.swaps == 3
+
+
+@pytest.mark.parametrize("cut", [60, 45])
+def test_a_copy_is_dropped_when_its_conversation_goes_on(cut: int) -> None:
+    harness = harness_of("eagle3", num_slots=2)
+    run(harness, ask("a", TEXTS[0], max_tokens=1))
+    run(harness, ask("b", TEXTS[1], max_tokens=1))
+    wait(harness)
+    assert held_bytes(harness) > 0
+    harness.engine.submit(ask("a2", (*TEXTS[0][:cut], 5, 6)))
+    harness.engine.step()
+    assert held_bytes(harness) == harness.scheduler.swap.num_bytes == 0
+    harness.run([])
+    assert harness.context.swaps_in == 0
+
+
+def test_copies_ahead_evict_nobody_and_are_evicted_first() -> None:
+    harness = harness_of("none", num_slots=2, most_bytes=8 * 140)  # two of them
+    for number in range(3):
+        run(harness, ask(str(number), TEXTS[number]))
+    wait(harness)  # 0 was evicted from its slot, and 1 is copied
+    assert (harness.context.swaps, len(harness.engine._caches._swapped)) == (2, 2)
+    run(harness, ask("1 goes on", (*TEXTS[1], 5)))
+    wait(harness)  # 2 is copied
+    run(harness, ask("1 goes on again", (*TEXTS[1], 5, 6)), ask("3", TEXTS[3]))  # 2 is evicted, and 0 stays
+    swaps = harness.context.swaps
+    assert wait(harness) == 0 and harness.context.swaps == swaps  # there is no room
+    assert cached(run(harness, ask("old", (*TEXTS[0], 9)))["old"]) == 60
+
+
+def test_a_conversation_alone_is_not_copied_but_those_that_take_turns_are() -> None:
+    harness = harness_of("none")
+    run(harness, ask("a", TEXTS[0], max_tokens=1))
+    assert wait(harness) == 0
+    run(harness, ask("b", TEXTS[1], max_tokens=1))
+    assert harness.context.swaps == 1
+    assert wait(harness) > 0 and harness.context.swaps == 2
+    run_to_first_token(harness, ask("a2", (*TEXTS[0], 5)))
+    assert harness.context.swaps == 2
+
+
+def test_a_copy_that_fails_is_not_tried_over_and_over() -> None:
+    harness = harness_of("none", num_slots=2)
+    run(harness, ask("a", TEXTS[0], max_tokens=1))
+    run(harness, ask("b", TEXTS[1], max_tokens=1))
+    harness.context.swaps_fail = True
+    assert 0 < wait(harness) < 10
+    assert harness.scheduler.swap.num_bytes == 0
+    harness.context.swaps_fail = False
+    run(harness, ask("c", TEXTS[2]))
+    assert cached(run(harness, ask("a2", (*TEXTS[0], 5)))["a2"]) == 60
+
+
 def turn_of(chat: list[int], name: str, rng: random.Random) -> ChatRequest:
     """It goes on, or is edited somewhere."""
     cut = rng.choice([rng.randint(1, len(chat)), rng.randint(len(chat) // 2, len(chat)), len(chat), len(chat)])
@@ -303,6 +412,8 @@ def check_books(harness: EngineHarness) -> None:
     assert harness.engine.miscounted_slots() == []
     assert set(harness.engine._caches._swapped) == set(harness.scheduler.swap._texts)
     assert held_bytes(harness) <= harness.scheduler.swap.num_bytes <= harness.scheduler.swap._max_bytes
+    pending = harness.engine._caches._pending
+    assert pending is None or harness.scheduler.swap.has_room(len(pending.buffer))
 
 
 def held_bytes(harness: EngineHarness) -> int:
@@ -319,7 +430,7 @@ def live(harness: EngineHarness, rng: random.Random, *, num_moves: int, most_ask
     asked = conversing.asked
     chats = [list(text[:30]) for text in TEXTS]
     for _ in range(num_moves):
-        move = rng.choice(["ask", "step", "step", "step", "cancel", "fail"])
+        move = rng.choice(["ask", "step", "step", "step", "cancel", "fail", "wait", "wait"])
         if move == "ask" and len(asked) < most_asked:
             chat = rng.choice(chats)
             conversing.submit(turn_of(chat, str(len(asked)), rng))
@@ -328,6 +439,9 @@ def live(harness: EngineHarness, rng: random.Random, *, num_moves: int, most_ask
             conversing.cancel(rng.choice(asked).id)
         elif move == "fail":
             harness.context.swaps_fail = rng.random() < 0.2
+        elif move == "wait":
+            harness.engine.work_ahead()
+            check_books(harness)
         else:
             conversing.step()
     conversing.finish()

@@ -54,7 +54,7 @@ class Cells:
     def swapped_bytes(self, sequence: int) -> int:
         return 16 * len(self.cells[sequence])
 
-    def swap_out(self, sequence: int) -> Bytes:
+    def swap_out(self, sequence: int, buffer: Bytes | None = None) -> Bytes:
         return np.array([*self.cells[sequence].items()], np.float64).view(np.uint8).ravel()
 
     def swap_in(self, sequence: int, cells: Bytes) -> None:

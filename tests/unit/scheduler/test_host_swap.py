@@ -112,3 +112,38 @@ def test_a_question_with_its_answer_is_worth_it() -> None:
     """A few sentences, which a processor reads for a second or more."""
     assert HostSwap(1000).is_worth_keeping(LONG, 0, starts_elsewhere=False)
     assert not HostSwap(1000).is_worth_keeping(LONG[:40], 0, starts_elsewhere=False)
+
+
+def put_ahead(held: HostSwap, tokens: list[int], num_bytes: int = 100) -> int:
+    key = held.put(SwappedText(tokens, is_seen=True, is_in_slot=True))
+    assert held.make_room(key, num_bytes)
+    return key
+
+
+def test_what_a_slot_still_holds_is_dropped_first() -> None:
+    held = swap(max_bytes=300)
+    old, ahead = put(held, LONG), put_ahead(held, LONG[1:])
+    young, newest = put(held, LONG[2:]), put(held, LONG[3:])
+    assert [key in held for key in (old, ahead, young, newest)] == [True, False, True, True]
+
+
+def test_a_copy_made_ahead_is_kept_when_its_conversation_leaves_and_is_then_the_newest() -> None:
+    held = swap(max_bytes=200)
+    ahead, other = put_ahead(held, LONG), put(held, LONG[1:])
+    held.settle(ahead, is_left=True)
+    newest = put(held, LONG[2:])
+    assert [key in held for key in (ahead, other, newest)] == [True, False, True]
+
+
+def test_a_copy_made_ahead_is_dropped_when_its_conversation_goes_on() -> None:
+    held = swap()
+    held.settle(put_ahead(held, LONG), is_left=False)
+    assert held.num_bytes == 0
+    assert held.is_worth_keeping(LONG, 0, starts_elsewhere=False)
+
+
+@pytest.mark.parametrize(("num_bytes", "wanted"), [(200, True), (201, False)])
+def test_there_is_room_for_what_fits_beside_the_others(num_bytes: int, wanted: bool) -> None:
+    held = swap(max_bytes=300)
+    put(held, LONG)
+    assert held.has_room(num_bytes) is wanted
