@@ -12,7 +12,7 @@ import time
 from eaglelocal.backend.buffer_log import sum_buffer_bytes, sum_host_bytes
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.image_encoder import LlamaImageReader
-from eaglelocal.backend.llama_library import load_library
+from eaglelocal.backend.llama_library import load_bindings, load_library
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.plan import Plan
@@ -21,6 +21,7 @@ from eaglelocal.engine.engine import Engine
 from eaglelocal.engine.input_processor import InputProcessor
 from eaglelocal.engine.input_queue import start_lanes
 from eaglelocal.engine.warmup import Warmup
+from eaglelocal.errors import LibraryError
 from eaglelocal.gguf.draft_pairing import branch_problem, read_model
 from eaglelocal.gguf.recommended_sampling import read_recommended_sampling
 from eaglelocal.loading.calibration_store import load as load_learned
@@ -46,6 +47,12 @@ from eaglelocal.text.templates.render_process import RenderProcess
 MAX_CHECKPOINT_BYTES, CHECKPOINT_PART = 2**30, 16  # limit, and divisor of the free memory
 MAX_SWAP_BYTES, SWAP_PART = 2**33, 8
 MIN_FORK, FORK_PART = 32, 512  # tokens; n_ctx / FORK_PART tokens take longer to prefill than copying a whole cache
+
+
+def prepare() -> None:
+    """Load what no plan is needed for."""
+    with contextlib.suppress(LibraryError):  # `build` raises it again
+        load_bindings()
 
 
 def build(plan: Plan, report: Report) -> Engine:
