@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+from collections.abc import Iterator
 
 from eaglelocal.backend.buffer_log import sum_buffer_bytes, sum_host_bytes
 from eaglelocal.backend.context import LlamaContext
@@ -80,7 +81,7 @@ def build(plan: Plan, report: Report) -> Engine:
         input_processor = make_input_processor(description, target, context, image_reader, template)
         wait_for_constraints()  # so that calibration is not disturbed
         notes = collect_notes(parts, info, library, template, no_images=no_images)
-        calibrate(loader, machine, context, drafters, controller)
+        idle_work = calibrate(loader, machine, context, drafters, controller)
         restore_acceptance(loader, controller)
         engine_info = dataclasses.replace(
             description,
@@ -90,7 +91,7 @@ def build(plan: Plan, report: Report) -> Engine:
             architecture=info.architecture,
             sees_images=image_reader is not None,
         )
-        return Engine(
+        engine = Engine(
             context=context,
             input_processor=input_processor,
             drafters=drafters,
@@ -100,6 +101,8 @@ def build(plan: Plan, report: Report) -> Engine:
             lanes=start_lanes(),
             close=opened.pop_all().close,
         )
+        engine.idle_work.begin(idle_work)
+        return engine
 
 
 def describe_engine(loader: PlanLoader, target: LlamaModel, drafters: tuple[Drafter, ...]) -> EngineInfo:
@@ -240,8 +243,11 @@ def count_checkpoints(state_bytes: int, num_slots: int, machine: Machine) -> int
 
 def calibrate(
     loader: PlanLoader, machine: Machine, context: LlamaContext, drafters: tuple[Drafter, ...], controller: Controller
-) -> None:
-    """Measure what steps cost, starting from the stored costs, and store the result when the engine closes."""
+) -> Iterator[None]:
+    """Measure what steps cost, starting from the stored costs, and store the result when the engine closes.
+
+    Returns the measurements that can wait; see Warmup.measure.
+    """
     parts = loader.parts
     plan = parts.plan
     key = make_cost_key(
@@ -257,7 +263,7 @@ def calibrate(
     if parts.uses_gpu:  # takes seconds if the driver has not cached its kernels
         loader.report(LoadProgress(1.0, parts.target.header.path.name, "preparing the GPU"))
     max_outputs = plan.num_slots * (1 + plan.max_draft)  # a root and its draft for every slot
-    Warmup(context, drafters, max_outputs=max_outputs).measure(
+    idle_work = Warmup(context, drafters, max_outputs=max_outputs).measure(
         controller.costs, num_slots=plan.num_slots, stored=load_learned(key), makes_kernels=parts.uses_gpu
     )
 
@@ -266,6 +272,7 @@ def calibrate(
         save_learned(key, controller.costs.state())
 
     loader.opened.callback(store_costs)
+    return idle_work
 
 
 def restore_acceptance(loader: PlanLoader, controller: Controller) -> None:
