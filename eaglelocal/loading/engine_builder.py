@@ -70,7 +70,7 @@ def build(plan: Plan, report: Report) -> Engine:
         target = loader.load_model(parts.target, 0.0, TARGET_SHARE)
         info = read_model(parts.target.header)
         template = chat_template(target.vocabulary, renderer)
-        wait_for_constraints = loader.prepare_constraints(target)
+        wait_until_quiet = loader.prepare_constraints(target)
         context = loader.open_target_context(target, info)
         draft = loader.load_draft(target)
         drafters = open_drafters(loader, draft, target, context)
@@ -79,9 +79,9 @@ def build(plan: Plan, report: Report) -> Engine:
         scheduler = make_scheduler(loader, machine, target, drafters)
         description = describe_engine(loader, target, drafters)
         input_processor = make_input_processor(description, target, context, image_reader, template)
-        wait_for_constraints()  # so that calibration is not disturbed
         notes = collect_notes(parts, info, library, template, no_images=no_images)
-        idle_work = calibrate(loader, machine, context, drafters, controller)
+        warmup = Warmup(context, drafters, max_outputs=count_outputs(plan), wait_until_quiet=wait_until_quiet)
+        idle_work = calibrate(loader, machine, warmup, controller)
         restore_acceptance(loader, controller)
         engine_info = dataclasses.replace(
             description,
@@ -241,9 +241,12 @@ def count_checkpoints(state_bytes: int, num_slots: int, machine: Machine) -> int
     return min(2 * num_slots, max_bytes // state_bytes)
 
 
-def calibrate(
-    loader: PlanLoader, machine: Machine, context: LlamaContext, drafters: tuple[Drafter, ...], controller: Controller
-) -> Iterator[None]:
+def count_outputs(plan: Plan) -> int:
+    """Return the most output rows of a step: a root and its draft for every slot."""
+    return plan.num_slots * (1 + plan.max_draft)
+
+
+def calibrate(loader: PlanLoader, machine: Machine, warmup: Warmup, controller: Controller) -> Iterator[None]:
     """Measure what steps cost, starting from the stored costs, and store the result when the engine closes.
 
     Returns the measurements that can wait; see Warmup.measure.
@@ -262,8 +265,7 @@ def calibrate(
     )
     if parts.uses_gpu:  # takes seconds if the driver has not cached its kernels
         loader.report(LoadProgress(1.0, parts.target.header.path.name, "preparing the GPU"))
-    max_outputs = plan.num_slots * (1 + plan.max_draft)  # a root and its draft for every slot
-    idle_work = Warmup(context, drafters, max_outputs=max_outputs).measure(
+    idle_work = warmup.measure(
         controller.costs, num_slots=plan.num_slots, stored=load_learned(key), makes_kernels=parts.uses_gpu
     )
 
