@@ -21,7 +21,7 @@ from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.engine.engine import Engine
 from eaglelocal.engine.input_processor import InputProcessor
 from eaglelocal.engine.input_queue import start_lanes
-from eaglelocal.engine.warmup import Warmup
+from eaglelocal.engine.warmup import WaitUntilQuiet, Warmup
 from eaglelocal.errors import LibraryError
 from eaglelocal.gguf.draft_pairing import branch_problem, read_model
 from eaglelocal.gguf.recommended_sampling import read_recommended_sampling
@@ -70,7 +70,7 @@ def build(plan: Plan, report: Report) -> Engine:
         target = loader.load_model(parts.target, 0.0, TARGET_SHARE)
         info = read_model(parts.target.header)
         template = chat_template(target.vocabulary, renderer)
-        wait_until_quiet = loader.prepare_constraints(target)
+        wait_for_constraints = loader.prepare_constraints(target)
         context = loader.open_target_context(target, info)
         draft = loader.load_draft(target)
         drafters = open_drafters(loader, draft, target, context)
@@ -80,7 +80,7 @@ def build(plan: Plan, report: Report) -> Engine:
         description = describe_engine(loader, target, drafters)
         input_processor = make_input_processor(description, target, context, image_reader, template)
         notes = collect_notes(parts, info, library, template, no_images=no_images)
-        warmup = Warmup(context, drafters, max_outputs=count_outputs(plan), wait_until_quiet=wait_until_quiet)
+        warmup = make_warmup(plan, context, drafters, wait_for_constraints)
         idle_work = calibrate(loader, machine, warmup, controller)
         restore_acceptance(loader, controller)
         engine_info = dataclasses.replace(
@@ -241,9 +241,16 @@ def count_checkpoints(state_bytes: int, num_slots: int, machine: Machine) -> int
     return min(2 * num_slots, max_bytes // state_bytes)
 
 
-def count_outputs(plan: Plan) -> int:
-    """Return the most output rows of a step: a root and its draft for every slot."""
-    return plan.num_slots * (1 + plan.max_draft)
+def make_warmup(
+    plan: Plan, context: LlamaContext, drafters: tuple[Drafter, ...], wait_for_constraints: WaitUntilQuiet
+) -> Warmup:
+    """Return the warm-up, whose measurements wait for the threads that were started before."""
+
+    def wait(timeout_s: float | None) -> bool:
+        return wait_for_constraints(timeout_s) and context.population.wait(timeout_s)
+
+    max_outputs = plan.num_slots * (1 + plan.max_draft)  # a root and its draft for every slot
+    return Warmup(context, drafters, max_outputs=max_outputs, wait_until_quiet=wait)
 
 
 def calibrate(loader: PlanLoader, machine: Machine, warmup: Warmup, controller: Controller) -> Iterator[None]:
