@@ -136,6 +136,22 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     assert done.stdout.split() == []
 
 
+# what a process does not import, because it would take longer to start, or hold more memory
+LEFT_OUT = [
+    ("import eaglelocal.text.templates.rendering", "numpy"),
+    ("import eaglelocal.planning.autoplan, eaglelocal.planning.coresidency", "llguidance"),
+    ("import eaglelocal.cli.serve", "uvicorn"),
+    ("from eaglelocal.loading.engine_builder import prepare; prepare()", "llama_cpp.llama"),
+]
+
+
+@pytest.mark.parametrize(("code", "module"), LEFT_OUT, ids=[module for _, module in LEFT_OUT])
+def test_what_is_not_needed_is_not_imported(code: str, module: str) -> None:
+    code = f"import sys; {code}; print({module!r} in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "False"
+
+
 def test_no_drawer_files() -> None:
     drawers = {"utils", "helpers", "common", "misc", "util"}
     assert [f for f in FILES if f.stem in drawers] == []

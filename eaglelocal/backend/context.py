@@ -18,6 +18,7 @@ import numpy as np
 from eaglelocal.backend.constraint_compiler import ConstrainedSampler
 from eaglelocal.backend.image_encoder import ImageChunk
 from eaglelocal.backend.kv_cells import KvCells, removal_error
+from eaglelocal.backend.lazy_clearing import lazy_clearing
 from eaglelocal.backend.llama_library import NativeClock, native_error
 from eaglelocal.backend.model import LlamaModel, look_up
 from eaglelocal.backend.native_step import (
@@ -139,7 +140,8 @@ class LlamaContext:
         self.clock = NativeClock()  # counts time in samplers and images
         if final_by_nextn and taps and model.n_embd_out != model.n_embd:  # the stride of these rows in llama.cpp
             raise IncompatibleError(f"the model's states are {model.n_embd} wide, its rows {model.n_embd_out}")
-        self.handle = create_context(model, params)
+        with lazy_clearing(self._library) as self.population:
+            self.handle = create_context(model, params)
         has_fixed_cells = bool(params.num_snapshots) and params.num_sequences > 1
         cells = self._cells = KvCells(self._library, self.handle, has_fixed_cells=has_fixed_cells)
         self.save, self.restore, self.last_position = cells.save, cells.restore, cells.last_position

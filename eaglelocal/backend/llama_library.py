@@ -6,6 +6,7 @@ module of llama-cpp-python binds. It may change with any build, so only the vers
 
 from __future__ import annotations
 
+import contextlib
 import ctypes as C
 import functools
 import importlib.metadata
@@ -13,6 +14,7 @@ import os
 import sys
 import time
 from collections import deque
+from collections.abc import Iterator
 from types import ModuleType
 
 from eaglelocal.backend.cpu_attention import install_attention
@@ -33,6 +35,7 @@ NATIVE_CODES = {
 LOST = "failed with status"  # logged by llama.cpp when Metal work failed, which it then treats as done
 MAX_LINE_CHARS = 1000  # of a log line: llama.cpp logs names and templates in full
 WARNING = 3  # ggml_log_level; 4 is error
+WRAPPER = "llama_cpp.llama"  # the module of the class Llama
 REINSTALL = f'pip install "llama-cpp-python=={CHECKED_VERSION}"'
 
 
@@ -187,13 +190,36 @@ def check_version(installed: str | None) -> None:
         raise LibraryError(message, hint=REINSTALL)
 
 
+@contextlib.contextmanager
+def leave_out_wrapper() -> Iterator[None]:
+    """Keep the package llama_cpp from importing its class Llama: only the bindings are used, and it takes longer."""
+    if WRAPPER in sys.modules:
+        yield
+        return
+    sys.modules[WRAPPER] = ModuleType(WRAPPER)
+    try:
+        yield
+    finally:
+        del sys.modules[WRAPPER]  # whoever imports it later gets it
+
+
 @functools.cache
-def load_library() -> LlamaLibrary:
-    """Import and check llama.cpp. Raises LibraryError with the reinstall command."""
+def load_bindings() -> ModuleType:
+    """Check llama.cpp's version and load it, without initializing devices.
+
+    Raises LibraryError with the reinstall command.
+    """
     check_version(find_installed_version())
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # else a crash first attaches a debugger
     try:
-        import llama_cpp.llama_cpp as api
+        with leave_out_wrapper():
+            import llama_cpp.llama_cpp as api
     except (ImportError, OSError, RuntimeError) as error:
         raise LibraryError(f"llama.cpp cannot be loaded: {error}", hint=REINSTALL + " --force-reinstall") from error
-    return LlamaLibrary(api)
+    return api
+
+
+@functools.cache
+def load_library() -> LlamaLibrary:
+    """Load and initialize llama.cpp. Raises as `load_bindings`."""
+    return LlamaLibrary(load_bindings())

@@ -73,7 +73,7 @@ class MonitorPage:
 
 def bind_page(settings: Settings, access: Access, output: Output, *, new_key: str = "") -> MonitorPage:
     """Bind the page's address. Raises UsageError without textual-serve, ResourceError if the port is taken."""
-    from eaglelocal.server.run_server import bind_socket
+    from eaglelocal.server.listening_socket import bind_socket
 
     try:
         import eaglelocal.web.site  # noqa: F401

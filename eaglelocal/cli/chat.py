@@ -20,6 +20,7 @@ from eaglelocal.cli.chat_connection import choose_spec, join_running_server
 from eaglelocal.cli.chat_line import converse
 from eaglelocal.cli.chat_once import answer_once, join_question, read_stdin
 from eaglelocal.cli.load_model import (
+    ENGINE,
     count_slots,
     default_sampling,
     load_model,
@@ -39,6 +40,7 @@ from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.surrogates import join_surrogates
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
+from eaglelocal.worker.spare_process import SpareProcess
 
 
 @flags.add_machine_flags(before="cache_ram")
@@ -159,13 +161,14 @@ def open_session(
     joined = join_running_server(settings, output) if choice.target is None else None
     model = joined
     if model is None:
-        from eaglelocal.planning.autoplan import autoplan
+        with SpareProcess(ENGINE) as spare:
+            from eaglelocal.planning.autoplan import autoplan
 
-        decision = autoplan(options(choice))
-        show_decision(decision, output)
-        if choice.target is None:  # a target that was chosen here is kept: later less memory is free
-            settings = replace(settings, target=decision.target)
-        model = load_model(write_plan(decision, output), output)
+            decision = autoplan(options(choice))
+            show_decision(decision, output)
+            if choice.target is None:  # a target that was chosen here is kept: later less memory is free
+                settings = replace(settings, target=decision.target)
+            model = load_model(write_plan(decision, output), output, spare)
     loader = ModelLoader(
         plan=lambda choice: plan_run(options(choice), output),
         load=lambda plan: load_model(plan, output),

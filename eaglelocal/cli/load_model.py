@@ -6,7 +6,7 @@ Imports nothing heavy before a model is needed.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from eaglelocal import locations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from eaglelocal.client.engine_client import EngineClient
     from eaglelocal.core.events import EngineInfo
     from eaglelocal.planning.decision import Decision
+    from eaglelocal.worker.spare_process import SpareProcess
 
 ENGINE, EMBEDDER = "eaglelocal.loading.engine_builder:build", "eaglelocal.loading.embedding_builder:build"
 
@@ -103,37 +104,52 @@ def write_plan(decision: Decision, output: MessageOutput) -> Plan:
         progress.finish()
 
 
-def load_model(plan: Plan, output: MessageOutput) -> ActiveModel:
+def load_model(plan: Plan, output: MessageOutput, spare: SpareProcess | None = None) -> ActiveModel:
     if plan.task is not ModelTask.TEXT:
         raise UsageError(
             f"{plan.target_label} {plan.task.description}", hint=f"use `eaglelocal serve --target {plan.target}`"
         )
-    client, info = start_engine(plan, output)
+    client, info = start_engine(plan, output, spare)
     return ActiveModel(client, plan, info)
 
 
-def start_engine(plan: Plan, output: MessageOutput, *, num_retries: int = 0) -> tuple[EngineClient, EngineInfo]:
-    """Start the engine and wait until it is ready. `num_retries`: see RestartPolicy."""
-    from eaglelocal.client.engine_client import EngineClient
-    from eaglelocal.worker.supervisor import RestartPolicy
+def start_engine(
+    plan: Plan, output: MessageOutput, spare: SpareProcess | None = None
+) -> tuple[EngineClient, EngineInfo]:
+    """Start the engine and wait until it is ready. `spare`: a process that waits for a plan."""
+    return LoadingEngine(plan, spare=spare).wait(output)
 
-    progress = output.progress()
 
-    def show(fraction: float, detail: str = "") -> None:
-        progress(LoadProgress(fraction, f"loading {plan.target_label}", detail))
+class LoadingEngine:
+    """An engine that has begun to load. Close it, or take it over by `wait`. `num_retries`: see RestartPolicy."""
 
-    show(0.0)  # the starting process reports nothing yet
-    builder = ENGINE if plan.task is ModelTask.TEXT else EMBEDDER
-    client = EngineClient(
-        plan,
-        builder=builder,
-        on_progress=lambda event: show(event.fraction, event.detail),
-        restart=RestartPolicy(num_retries=num_retries),
-    )
-    try:
-        return client, client.start()
-    except BaseException:  # Ctrl-C too: leave no engine process behind
-        client.close()
-        raise
-    finally:
-        progress.finish()
+    def __init__(self, plan: Plan, *, num_retries: int = 0, spare: SpareProcess | None = None) -> None:
+        from eaglelocal.client.engine_client import EngineClient
+        from eaglelocal.worker.supervisor import RestartPolicy
+
+        self._what = f"loading {plan.target_label}"
+        self._show: Callable[[LoadProgress], None] = lambda progress: None  # until somebody waits
+        self._client = EngineClient(
+            plan,
+            builder=ENGINE if plan.task is ModelTask.TEXT else EMBEDDER,
+            on_progress=lambda event: self._show(LoadProgress(event.fraction, self._what, event.detail)),
+            restart=RestartPolicy(num_retries=num_retries),
+            spare=spare,
+        )
+        self._client.begin()
+
+    def wait(self, output: MessageOutput) -> tuple[EngineClient, EngineInfo]:
+        """Return the engine once it is ready, and its info. Raises the error that prevents it, after closing it."""
+        progress = output.progress()
+        progress(LoadProgress(0.0, self._what))  # the starting process reports nothing yet
+        self._show = progress
+        try:
+            return self._client, self._client.start()
+        except BaseException:  # Ctrl-C too: leave no engine process behind
+            self.close()
+            raise
+        finally:
+            progress.finish()
+
+    def close(self) -> None:
+        self._client.close()

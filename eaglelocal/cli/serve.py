@@ -1,13 +1,13 @@
 """`eaglelocal serve`: from flags to a server in the foreground.
 
-Settings, keys and the files of every model are checked before the address is bound. The first load makes all plans,
-because it may have to write the embedded model or a lighter head; /health answers meanwhile.
+Settings, keys and the files of every model are checked before the address is bound. The first engine's process is
+started before all that, and loads while the server is imported. The first load makes all plans, because it may have to
+write the embedded model or a lighter head; /health answers meanwhile.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 from functools import partial
 from pathlib import Path
@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.load_model import default_sampling, load_settings, make_run_options, start_engine, write_plan
+from eaglelocal.cli.load_model import ENGINE, default_sampling, load_settings, make_run_options
 from eaglelocal.cli.output import Output, standard_output
-from eaglelocal.conversation.answer_stats import model_line
+from eaglelocal.cli.server_engines import ServerEngines
 from eaglelocal.conversation.session import ModelChoice
-from eaglelocal.core.plan import Plan
+from eaglelocal.server.listening_socket import bind_socket
 from eaglelocal.settings import Settings
+from eaglelocal.worker.spare_process import SpareProcess
 
 if TYPE_CHECKING:
     from eaglelocal.cli.serve_screen import ServeScreen
@@ -29,12 +30,9 @@ if TYPE_CHECKING:
     from eaglelocal.planning.decision import Decision
     from eaglelocal.server.access import Access
     from eaglelocal.server.loaded_models import LoadedModel
-    from eaglelocal.server.metrics import Metrics
-    from eaglelocal.server.model_manager import ModelManager
     from eaglelocal.server.server_state import ServerState
 
 DEFAULT_PARALLEL = 4
-ENGINE_RETRIES = 12  # of an engine that keeps failing: about eleven minutes
 
 
 @flags.add_machine_flags(before="cache_ram")
@@ -79,8 +77,9 @@ def serve(  # many parameters: typer reads the flags from the signature
     """
     settings = load_settings(context.params)
     output = standard_output(colour=settings.colour)  # also sets how streams encode what they cannot carry
-    screen = None if no_tui else make_screen(settings)
-    run_server(settings, output if screen is None else screen.output(settings.colour), screen, web=web)
+    with SpareProcess(ENGINE) as spare:  # its imports run beside ours and the planning
+        screen = None if no_tui else make_screen(settings)
+        run_server(settings, output if screen is None else screen.output(settings.colour), spare, screen, web=web)
 
 
 def make_screen(settings: Settings) -> ServeScreen | None:
@@ -90,39 +89,47 @@ def make_screen(settings: Settings) -> ServeScreen | None:
     return None if settings.log == "json" or not can_show(os.environ) else ServeScreen(settings)
 
 
-def run_server(settings: Settings, output: Output, screen: ServeScreen | None = None, *, web: bool = False) -> None:
-    """Serve until stopped. web: serve the monitor for browsers too."""
+def run_server(
+    settings: Settings, output: Output, spare: SpareProcess, screen: ServeScreen | None = None, *, web: bool = False
+) -> None:
+    """Serve until stopped. spare: the first engine's process. web: serve the monitor for browsers too."""
     from eaglelocal.cli.browser import bind_page
-    from eaglelocal.cli.serve_log import ServerLog, log_to
-    from eaglelocal.client.running_servers import announce, describe_this_server, keep_announced
-    from eaglelocal.server.app import create_app
-    from eaglelocal.server.run_server import Runtime, bind_socket, run_until_stopped
 
     access, key_names, own_key = open_access(settings, output)
     decisions = plan_all(settings, output)
     listening = bind_socket(settings.host, settings.port)
     page = bind_page(settings, access, output) if web else None
-    status = output.status() if settings.log == "text" else None
-    log_to(output, status, as_json=settings.log == "json")
-    serving = make_server_state(settings, decisions, access, output)
-    log = ServerLog(output, serving, status, address=listening.getsockname()[:2])
-    log.show_listening(keys=key_names)
-    host, port = listening.getsockname()[:2]
-    server = describe_this_server(host, port, target=next(iter(decisions)), api_key=own_key)
-
-    def on_ready(loaded: LoadedModel) -> None:
-        announce(dataclasses.replace(server, target=loaded.info.target))
-        log.show_ready(loaded)
-
-    task = log.watch if screen is None else partial(screen.show, server, log.watch)
-    if page is not None:
-        task = page.run_with(server.url, task)
-    runtime = Runtime(on_ready=on_ready, background=task, drain_s=settings.drain)
+    engines = ServerEngines(decisions, output, most=settings.max_loaded or None, spare=spare)
+    engines.begin()
     try:
-        with keep_announced(server):
-            run_until_stopped(create_app(serving, access), serving, listening, runtime)
+        from eaglelocal.cli.serve_log import ServerLog, log_to  # imports the server, while the engine loads
+        from eaglelocal.client.running_servers import announce, describe_this_server, keep_announced
+        from eaglelocal.server.app import create_app
+        from eaglelocal.server.run_server import Runtime, run_until_stopped
+
+        status = output.status() if settings.log == "text" else None
+        log_to(output, status, as_json=settings.log == "json")
+        serving = make_server_state(settings, decisions, engines, access)
+        host, port = listening.getsockname()[:2]
+        log = ServerLog(output, serving, status, address=(host, port))
+        log.show_listening(keys=key_names)
+        server = describe_this_server(host, port, target=next(iter(decisions)), api_key=own_key)
+
+        def on_ready(loaded: LoadedModel) -> None:
+            announce(dataclasses.replace(server, target=loaded.info.target))
+            log.show_ready(loaded)
+
+        task = log.watch if screen is None else partial(screen.show, server, log.watch)
+        if page is not None:
+            task = page.run_with(server.url, task)
+        runtime = Runtime(on_ready=on_ready, background=task, drain_s=settings.drain)
+        try:
+            with keep_announced(server):
+                run_until_stopped(create_app(serving, access), serving, listening, runtime)
+        finally:
+            log.close()
     finally:
-        log.close()
+        engines.close()
 
 
 def open_access(settings: Settings, output: Output) -> tuple[Access, list[str], str]:
@@ -202,16 +209,25 @@ def describe_first(decision: Decision, settings: Settings) -> str:
 
 
 def make_server_state(
-    settings: Settings, decisions: dict[str, Decision], access: Access, output: Output
+    settings: Settings, decisions: dict[str, Decision], engines: ServerEngines, access: Access
 ) -> ServerState:
     from eaglelocal.server.admission import AdmissionQueue
     from eaglelocal.server.metrics import Metrics
+    from eaglelocal.server.model_manager import ModelManager
     from eaglelocal.server.server_state import ServerLimits, ServerState
 
     metrics = Metrics()
     limits = ServerLimits(max_waiting=settings.max_waiting, request_s=settings.request_timeout)
     return ServerState(
-        models=make_model_manager(decisions, settings, output, metrics),
+        models=ModelManager(
+            list(decisions),
+            engines.load,
+            idle_s=settings.idle_unload,
+            aliases=settings.alias,
+            find_plan=engines.find_plan,
+            choose_victims=engines.choose_victims,
+            before_unload=metrics.read_totals,
+        ),
         admission=AdmissionQueue(
             num_slots=next(iter(decisions.values())).options.parallel,
             max_waiting=limits.max_waiting,
@@ -221,38 +237,4 @@ def make_server_state(
         metrics=metrics,
         defaults=default_sampling(settings),
         limits=limits,
-    )
-
-
-def make_model_manager(
-    decisions: dict[str, Decision], settings: Settings, output: Output, metrics: Metrics
-) -> ModelManager:
-    from eaglelocal.planning.coresidency import EvictionPolicy
-    from eaglelocal.server.loaded_models import LoadResult
-    from eaglelocal.server.model_manager import ModelManager
-
-    plans: dict[str, Plan] = {}
-
-    @functools.cache
-    def make_eviction_policy() -> EvictionPolicy:
-        """Make the plans of all models, with all their files on disk before the first request, and weigh them."""
-        plans.update({name: write_plan(decision, output) for name, decision in decisions.items()})
-        return EvictionPolicy(plans, most=settings.max_loaded or None)
-
-    def load(name: str) -> LoadResult:
-        make_eviction_policy()
-        client, info = start_engine(plans[name], output, num_retries=ENGINE_RETRIES)
-        output.message(model_line(info, plans[name]))
-        for note in info.notes:
-            output.note(f"note: {note}")
-        return LoadResult(client, info)
-
-    return ModelManager(
-        list(decisions),
-        load,
-        idle_s=settings.idle_unload,
-        aliases=settings.alias,
-        find_plan=plans.get,
-        choose_victims=lambda name, loaded: make_eviction_policy().victims(name, loaded) if loaded else [],
-        before_unload=metrics.read_totals,
     )

@@ -26,6 +26,7 @@ from eaglelocal.core.request import AnyRequest, ChatRequest, Spec
 from eaglelocal.errors import EagleLocalError, EngineAwayError, EngineError
 from eaglelocal.worker.child import EngineChild
 from eaglelocal.worker.crash_report import InFlight
+from eaglelocal.worker.spare_process import SpareProcess
 from eaglelocal.worker.supervisor import DEFAULT_POLICY, EngineState, RestartPolicy, Supervisor
 
 _log = logging.getLogger(__name__)
@@ -47,11 +48,13 @@ class EngineClient:
         builder: str = "eaglelocal.loading.engine_builder:build",
         on_progress: OnProgress | None = None,
         restart: RestartPolicy = DEFAULT_POLICY,
+        spare: SpareProcess | None = None,
     ) -> None:
+        """`spare`: a process that already waits for a plan; the caller closes it."""
         self._requests = InFlightRequests(EngineError("the engine has not been started"))
         self._snapshots = Snapshots()
         self._listener = _EngineListener(self._requests, self._snapshots, on_progress, restart.wait_limit_s)
-        self._supervisor = Supervisor(plan, builder, restart, self._listener)
+        self._supervisor = Supervisor(plan, builder, restart, self._listener, spare)
         self._lock = threading.Lock()  # guards _is_started and _is_closed
         self._is_started = False
         self._is_closed = False
@@ -76,12 +79,16 @@ class EngineClient:
 
     def start(self) -> EngineInfo:
         """Load the model and wait until the engine is ready. Raises the error that prevents it."""
+        self.begin()
+        return self._listener.wait_for_start()
+
+    def begin(self) -> None:
+        """Begin to load the model without waiting."""
         with self._lock:
             if not (self._is_started or self._is_closed):
                 self._is_started = True
                 self._requests.accept()
                 self._supervisor.start()
-        return self._listener.wait_for_start()
 
     def submit(self, request: AnyRequest, on_event: OnEvent) -> None:
         """Submit a request; see Client. It waits while the engine loads, and up to `wait_limit_s` while it restarts."""

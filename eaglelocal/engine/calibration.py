@@ -3,6 +3,8 @@
 Gets a function that times a decode of n rows, and a clock; needs no context and stores nothing. On a GPU that
 function must wait for the device.
 
+Where a stored curve can be used at once, all but the first decode may wait for idle moments (`iter_decodes`).
+
     1. one decode that is not counted: it reads the weights from disk. On a GPU one of each size, because kernels are
        compiled or loaded when a size first runs (engine/warmup.py)
     2. with a stored curve: one and four rows, in 0.5 s; if their ratio still holds, stop here
@@ -45,10 +47,12 @@ class Calibration:
         prepare: Callable[[int], object] | None = None,
         max_s: float = 2.0,
         max_check_s: float = 0.5,
+        max_decode_s: float = math.inf,
     ) -> None:
+        """`max_decode_s`: sizes that are expected to take longer are left out."""
         self._time_rows, self._clock, self._prepare = time_rows, clock, prepare
         self._sizes = sizes
-        self._max_s, self._max_check_s = max_s, max_check_s
+        self._max_s, self._max_check_s, self._max_decode_s = max_s, max_check_s, max_decode_s
         self._seconds: Seconds = {}
         self._ends_at = 0.0
 
@@ -60,13 +64,27 @@ class Calibration:
         if self._prepare is not None:
             self._sizes = list(self._prepare_sizes(self._prepare))
         self._time_rows(1)  # not counted: in it a head encodes the rows of the preparations
+        for _ in self.iter_decodes(stored_ratio):
+            pass
+        return self._seconds
+
+    @property
+    def seconds(self) -> Seconds:
+        """The measured seconds by rows; complete once `iter_decodes` has ended."""
+        return self._seconds
+
+    def iter_decodes(self, stored_ratio: Callable[[int], float] | None = None) -> Iterator[None]:
+        """Measure as `run` does after its first decode, and yield after each decode, so that others can go first."""
         began_at = self._clock()
-        if stored_ratio is not None and self._check_stored(stored_ratio, began_at + self._max_check_s):
-            return self._seconds
+        if stored_ratio is not None:
+            self._ends_at = began_at + self._max_check_s
+            if (other := self._checked_size) is not None:
+                yield from self._measure([1, other])
+                if self._is_as_stored(other, stored_ratio(other)):
+                    return
         self._ends_at = began_at + self._max_s
         for group in self._make_groups():
-            self._measure(group)
-        return self._seconds
+            yield from self._measure(group)
 
     def _prepare_sizes(self, prepare: Callable[[int], object]) -> Iterator[int]:
         """Prepare sizes, most useful first, and yield them: the first sizes always, the others within MAX_PREPARE_S."""
@@ -79,15 +97,14 @@ class Calibration:
             prepare(size)
             yield size
 
-    def _check_stored(self, stored_ratio: Callable[[int], float], ends_at: float) -> bool:
-        """Return whether a measured ratio agrees with the stored one."""
-        self._ends_at = ends_at
-        other = next((size for size in CHECKED_SIZES if size in self._sizes), None)
-        if other is None:
-            return False  # only one row can be measured
-        self._measure([1, other])
-        measured = statistics.median(self._seconds[other]) / statistics.median(self._seconds[1])
-        return abs(math.log(measured / stored_ratio(other))) < math.log(TOLERANCE)
+    @property
+    def _checked_size(self) -> int | None:
+        """The size that is compared with one row; None if only one row can be measured."""
+        return next((size for size in CHECKED_SIZES if size in self._sizes), None)
+
+    def _is_as_stored(self, size: int, stored_ratio: float) -> bool:
+        measured = statistics.median(self._seconds[size]) / statistics.median(self._seconds[1])
+        return abs(math.log(measured / stored_ratio)) < math.log(TOLERANCE)
 
     def _make_groups(self) -> Iterator[list[int]]:
         yield [size for size in self._sizes if size in FIRST_SIZES]
@@ -95,14 +112,17 @@ class Calibration:
         for at in range(0, len(others), GROUP):
             yield [1, *others[at : at + GROUP]]
 
-    def _measure(self, group: Sequence[int]) -> None:
+    def _measure(self, group: Sequence[int]) -> Iterator[None]:
         """Time the sizes in turn, so that a slow moment affects all. Two sizes are timed even beyond the limit."""
         times: Seconds = {size: [] for size in group}
         for _ in range(REPETITIONS):
             for size in group:
                 is_needed = not times[size] and len(self._seconds) < 2 and size in group[:2]
-                if is_needed or self._clock() + self._estimate(size, times) < self._ends_at:
+                estimate_s = self._estimate(size, times)
+                is_quick = estimate_s <= self._max_decode_s and self._clock() + estimate_s < self._ends_at
+                if is_needed or is_quick:
                     times[size].append(self._time_rows(size))
+                    yield
         self._store(times)
 
     def _estimate(self, size: int, times: Seconds) -> float:

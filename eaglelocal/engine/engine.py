@@ -19,6 +19,7 @@ from eaglelocal.core.request import AnyRequest, EmbedRequest, Spec
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.engine.draft_loop import Drafted, grow
+from eaglelocal.engine.idle_work import IdleWork
 from eaglelocal.engine.input_processor import InputProcessor
 from eaglelocal.engine.input_queue import INLINE
 from eaglelocal.engine.padding_rows import Padding
@@ -84,11 +85,12 @@ class Engine:
             draft_reason=info.draft_reason,
         )
         self._outbox: list[RequestEvent] = []
+        self.idle_work = IdleWork()
 
     # ---- EngineLoop: called by the process
     @property
     def has_work(self) -> bool:
-        return self._can_step or self._waiting.num_reading > 0
+        return self._can_step or self._waiting.num_reading > 0 or self.idle_work.is_left
 
     @property
     def _can_step(self) -> bool:
@@ -105,6 +107,7 @@ class Engine:
             )
         if request.id in self._waiting or request.id in self._answers:
             raise RequestError(f"a request with the id {request.id} is still running")
+        self.idle_work.drop()
         self._waiting.submit(request)
 
     def cancel(self, request_id: str) -> None:
@@ -119,6 +122,9 @@ class Engine:
 
     def step(self) -> list[RequestEvent]:
         """Run one step for all slots, and return its events."""
+        if self.idle_work.is_left:
+            self.idle_work.do_next()
+            return self._drain_outbox()
         self._receive()
         if self._caches.copy_ahead():
             self._timing.pause()  # its time is not learned from

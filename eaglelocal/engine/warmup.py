@@ -7,7 +7,7 @@ answer that would be a stall, and would make this number of rows look so expensi
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from eaglelocal.core.batch import Batch, Outputs
 from eaglelocal.core.draft import ROOT
@@ -19,35 +19,65 @@ from eaglelocal.speculation.costs.step_costs import StepCosts
 
 SLOT, TOKEN = 0, 0
 DRAFT_LEVELS = 2  # the first takes all rows, the second one
+MAX_IDLE_DECODE_S = 0.25  # how long a first request may have to wait for one
+MAX_IDLE_WAIT_S = 0.01  # the same, for a wait
 MAX_PROMPT_S = 2.0  # most seconds that a full batch may take, extrapolated from fewer rows
+
+WaitUntilQuiet = Callable[[float | None], bool]
 
 
 class Warmup:
     """Runs warm-up steps in the first slot, and leaves it empty.
 
-    max_outputs  rows of a decode whose logits can be read
+    max_outputs       rows of a decode whose logits can be read
+    wait_until_quiet  waits so many seconds (None: as long as it takes) until nothing else computes in this process,
+                      and returns whether that is so
     """
 
-    def __init__(self, context: Context, drafters: Sequence[Drafter], *, max_outputs: int) -> None:
+    def __init__(
+        self,
+        context: Context,
+        drafters: Sequence[Drafter],
+        *,
+        max_outputs: int,
+        wait_until_quiet: WaitUntilQuiet = lambda timeout_s: True,
+    ) -> None:
         self._context, self._drafters, self._max_outputs = context, drafters, max_outputs
+        self._wait_until_quiet = wait_until_quiet
 
     def measure(
         self, costs: StepCosts, *, num_slots: int, stored: object | None = None, makes_kernels: bool = False
-    ) -> None:
+    ) -> Iterator[None]:
         """Measure what decodes cost, and enter it into `costs`. This also loads the weights.
 
-        stored         costs that an earlier engine measured on this machine with this model; they are only confirmed
+        Returns the work that is left, to be done before the first request or not at all: each item is one short decode.
+
+        stored         costs that an earlier engine measured on this machine with this model; without a GPU they are
+                       used at once, and confirmed by the work that is left
         makes_kernels  a GPU may compute, which compiles or loads kernels when a number of rows first runs
         """
         is_known = stored is not None and costs.restore(stored)
         max_rows = min(self._context.n_batch, self._context.n_ctx)
         sizes = list_useful_sizes(min(max_rows, self._max_outputs), num_slots=num_slots, max_prompt_rows=max_rows)
         is_known &= all(costs.num_samples(size) for size in sizes if size in FIRST_SIZES)
+        if is_known and not makes_kernels:
+            self.time_rows(1)
+            return self._confirm(costs, sizes)
+        self._wait_until_quiet(None)
         prepare = self.prepare if makes_kernels else None
         calibration = Calibration(self.time_rows, time.perf_counter, sizes=sizes, prepare=prepare)
         costs.calibrate(calibration.run(costs.ratio if is_known else None))
         if makes_kernels and costs.seconds(max(sizes)) * max_rows / max(sizes) < MAX_PROMPT_S:
             self.prepare(max_rows)  # prompts have kernels and workspaces of their own: if they do not fit, fail now
+        return iter(())
+
+    def _confirm(self, costs: StepCosts, sizes: Sequence[int]) -> Iterator[None]:
+        """Compare the costs with a few decodes, and measure them again if they differ."""
+        while not self._wait_until_quiet(MAX_IDLE_WAIT_S):
+            yield
+        calibration = Calibration(self.time_rows, time.perf_counter, sizes=sizes, max_decode_s=MAX_IDLE_DECODE_S)
+        yield from calibration.iter_decodes(costs.ratio)
+        costs.calibrate(calibration.seconds)
 
     def time_rows(self, num_rows: int) -> float:
         """Return the seconds of a decode of a chain of `num_rows` rows."""

@@ -21,7 +21,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.header import Header
 from eaglelocal.probe.machine import Machine
 
-FORMAT = 2
+FORMAT = 3  # 2: before the attention of our own on the CPU, whose costs are others
 MAX_FILES = 64
 MAX_FILE_BYTES = 1 << 20
 NUM_SAMPLES, SAMPLE_BYTES = 32, 4096  # of a file of weights

@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+from collections.abc import Iterator
 
 from eaglelocal.backend.buffer_log import sum_buffer_bytes, sum_host_bytes
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.image_encoder import LlamaImageReader
-from eaglelocal.backend.llama_library import load_library
+from eaglelocal.backend.llama_library import load_bindings, load_library
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.plan import Plan
@@ -20,7 +21,8 @@ from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.engine.engine import Engine
 from eaglelocal.engine.input_processor import InputProcessor
 from eaglelocal.engine.input_queue import start_lanes
-from eaglelocal.engine.warmup import Warmup
+from eaglelocal.engine.warmup import WaitUntilQuiet, Warmup
+from eaglelocal.errors import LibraryError
 from eaglelocal.gguf.draft_pairing import branch_problem, read_model
 from eaglelocal.gguf.recommended_sampling import read_recommended_sampling
 from eaglelocal.loading.calibration_store import load as load_learned
@@ -48,6 +50,12 @@ MAX_SWAP_BYTES, SWAP_PART = 2**33, 8
 MIN_FORK, FORK_PART = 32, 512  # tokens; n_ctx / FORK_PART tokens take longer to prefill than copying a whole cache
 
 
+def prepare() -> None:
+    """Load what no plan is needed for."""
+    with contextlib.suppress(LibraryError):  # `build` raises it again
+        load_bindings()
+
+
 def build(plan: Plan, report: Report) -> Engine:
     """Load everything that the plan names, in order; the engine closes it. Raises EagleLocalError after closing it."""
     started_at = time.perf_counter()
@@ -71,9 +79,9 @@ def build(plan: Plan, report: Report) -> Engine:
         scheduler = make_scheduler(loader, machine, target, drafters)
         description = describe_engine(loader, target, drafters)
         input_processor = make_input_processor(description, target, context, image_reader, template)
-        wait_for_constraints()  # so that calibration is not disturbed
         notes = collect_notes(parts, info, library, template, no_images=no_images)
-        calibrate(loader, machine, context, drafters, controller)
+        warmup = make_warmup(plan, context, drafters, wait_for_constraints)
+        idle_work = calibrate(loader, machine, warmup, controller)
         restore_acceptance(loader, controller)
         engine_info = dataclasses.replace(
             description,
@@ -83,7 +91,7 @@ def build(plan: Plan, report: Report) -> Engine:
             architecture=info.architecture,
             sees_images=image_reader is not None,
         )
-        return Engine(
+        engine = Engine(
             context=context,
             input_processor=input_processor,
             drafters=drafters,
@@ -93,6 +101,8 @@ def build(plan: Plan, report: Report) -> Engine:
             lanes=start_lanes(),
             close=opened.pop_all().close,
         )
+        engine.idle_work.begin(idle_work)
+        return engine
 
 
 def describe_engine(loader: PlanLoader, target: LlamaModel, drafters: tuple[Drafter, ...]) -> EngineInfo:
@@ -231,10 +241,23 @@ def count_checkpoints(state_bytes: int, num_slots: int, machine: Machine) -> int
     return min(2 * num_slots, max_bytes // state_bytes)
 
 
-def calibrate(
-    loader: PlanLoader, machine: Machine, context: LlamaContext, drafters: tuple[Drafter, ...], controller: Controller
-) -> None:
-    """Measure what steps cost, starting from the stored costs, and store the result when the engine closes."""
+def make_warmup(
+    plan: Plan, context: LlamaContext, drafters: tuple[Drafter, ...], wait_for_constraints: WaitUntilQuiet
+) -> Warmup:
+    """Return the warm-up, whose measurements wait for the threads that were started before."""
+
+    def wait(timeout_s: float | None) -> bool:
+        return wait_for_constraints(timeout_s) and context.population.wait(timeout_s)
+
+    max_outputs = plan.num_slots * (1 + plan.max_draft)  # a root and its draft for every slot
+    return Warmup(context, drafters, max_outputs=max_outputs, wait_until_quiet=wait)
+
+
+def calibrate(loader: PlanLoader, machine: Machine, warmup: Warmup, controller: Controller) -> Iterator[None]:
+    """Measure what steps cost, starting from the stored costs, and store the result when the engine closes.
+
+    Returns the measurements that can wait; see Warmup.measure.
+    """
     parts = loader.parts
     plan = parts.plan
     key = make_cost_key(
@@ -249,8 +272,7 @@ def calibrate(
     )
     if parts.uses_gpu:  # takes seconds if the driver has not cached its kernels
         loader.report(LoadProgress(1.0, parts.target.header.path.name, "preparing the GPU"))
-    max_outputs = plan.num_slots * (1 + plan.max_draft)  # a root and its draft for every slot
-    Warmup(context, drafters, max_outputs=max_outputs).measure(
+    idle_work = warmup.measure(
         controller.costs, num_slots=plan.num_slots, stored=load_learned(key), makes_kernels=parts.uses_gpu
     )
 
@@ -259,6 +281,7 @@ def calibrate(
         save_learned(key, controller.costs.state())
 
     loader.opened.callback(store_costs)
+    return idle_work
 
 
 def restore_acceptance(loader: PlanLoader, controller: Controller) -> None:

@@ -14,6 +14,7 @@ from eaglelocal.backend.image_encoder import LlamaImageReader, ReaderParams
 from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.core.events import LoadProgress
+from eaglelocal.engine.warmup import WaitUntilQuiet
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.architectures import FinalState
 from eaglelocal.gguf.image_limits import max_image_tokens
@@ -68,18 +69,23 @@ class PlanLoader:
             context.run_once()  # allocate tap buffers before the draft is loaded: a later decode could not
         return context
 
-    def prepare_constraints(self, model: LlamaModel) -> Callable[[], None]:
+    def prepare_constraints(self, model: LlamaModel) -> WaitUntilQuiet:
         """Read the vocabulary for constraints in the background; return a function that waits for it.
 
         It takes a second or more, half of it with the GIL held: too long for the first constrained answer.
         """
         self.opened.callback(model.constraints.close)
         if not self.parts.plan.binds_answers:
-            return lambda: None
+            return lambda timeout_s: True
         preparing = threading.Thread(target=model.constraints.prepare, name="constraints", daemon=True)
         preparing.start()
         self.opened.callback(preparing.join)
-        return preparing.join
+
+        def wait(timeout_s: float | None) -> bool:
+            preparing.join(timeout_s)
+            return not preparing.is_alive()
+
+        return wait
 
     def open_image_reader(self, model: LlamaModel) -> tuple[LlamaImageReader | None, str]:
         """Return the image reader, or None and the reason.

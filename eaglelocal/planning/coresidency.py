@@ -15,7 +15,6 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.loading.fit import decide_flash_attn, decide_unified_cache
 from eaglelocal.loading.model_headers import read_models
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind, subtract_margins
 from eaglelocal.memory.estimate import estimate
@@ -113,7 +112,8 @@ class EvictionPolicy:
         self._most = most
         free_memory = this_machine(load_catalog()).free_memory
         self._rooms = subtract_margins(free_memory)
-        self._needs = {name: estimate_needs(plan, free_memory) for name, plan in plans.items()}
+        is_alone = len(plans) == 1  # then nothing is ever unloaded for another
+        self._needs = {} if is_alone else {name: estimate_needs(plan, free_memory) for name, plan in plans.items()}
 
     def victims(self, name: str, others: Sequence[str]) -> list[str]:
         """Return the models to unload before `name` is loaded. `others`: the loaded ones, first to unload in front."""
@@ -126,6 +126,8 @@ def estimate_needs(plan: Plan, free_memory: Sequence[FreeMemory]) -> Needs:
     """Return the buffers of a plan with its files on disk. Raises ModelFileError and IncompatibleError."""
     if plan.task is not ModelTask.TEXT:
         return estimate_embedding_needs(read_header(plan.target), plan.n_ctx, free_memory, gpu_layers=plan.gpu_layers)
+    from eaglelocal.loading.fit import decide_flash_attn, decide_unified_cache  # imports the backend
+
     target, *draft = read_models(plan)
     plan = decide_flash_attn(decide_unified_cache(plan, (target, *draft), free_memory), target, free_memory)
     projector = None if plan.projector is None else Projector.from_header(read_header(plan.projector))

@@ -8,7 +8,6 @@ A second signal ends it at once.
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import signal
 import socket
@@ -21,14 +20,14 @@ from typing import cast
 import uvicorn
 from starlette.types import ASGIApp
 
-from eaglelocal.errors import EagleLocalError, EngineError, ResourceError, UsageError
+from eaglelocal.errors import EagleLocalError, EngineError
 from eaglelocal.server.connections import ConnectionPlaces
 from eaglelocal.server.descriptors import ACCEPT_BATCH, MAX_DESCRIPTORS, max_connections, raise_descriptor_limit
 from eaglelocal.server.http_protocol import Protocol
+from eaglelocal.server.listening_socket import BACKLOG
 from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.server_state import ServerState
 
-BACKLOG = 256  # connections that the system queues until they are accepted
 KEEP_ALIVE_S = 30
 ENGINE_CHECK_S = 1.0
 CUT_OFF_S = 3  # time to send the ends of answers that were cut off
@@ -46,31 +45,6 @@ class Runtime:
     on_ready: Callable[[LoadedModel], None]
     background: Callable[[], Coroutine[None, None, None]] | None = None
     drain_s: float = 30.0
-
-
-def bind_socket(host: str, port: int, *, flag: str = "--port") -> socket.socket:
-    """Return a listening socket; `flag` is the option that chose the port, for the hint.
-
-    Raises ResourceError for a port in use, UsageError for an invalid address.
-    """
-    try:
-        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = addresses[0]
-        listening = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise UsageError(f"--host {host} cannot be listened on: {error.strerror or error}") from error
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen(BACKLOG)
-    except OSError as error:
-        listening.close()
-        if error.errno == errno.EADDRINUSE:
-            hint = f"`{flag} {port + 1}`; `eaglelocal ps` lists running servers"
-            raise ResourceError(f"port {port} of {host} is taken", hint=hint) from error
-        raise UsageError(f"{host} port {port} cannot be listened on: {error.strerror}") from error
-    listening.setblocking(False)
-    return listening
 
 
 def run_until_stopped(app: ASGIApp, server_state: ServerState, listening: socket.socket, runtime: Runtime) -> None:

@@ -7,8 +7,10 @@ Bytes that may still become a character are held back; bytes that cannot become 
 from __future__ import annotations
 
 import codecs
+from typing import TYPE_CHECKING
 
-from eaglelocal.core.ports import Vocabulary
+if TYPE_CHECKING:  # ports imports numpy, which the process that renders templates does without
+    from eaglelocal.core.ports import Vocabulary
 
 _new_decoder = codecs.getincrementaldecoder("utf-8")
 

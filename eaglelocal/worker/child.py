@@ -45,9 +45,9 @@ DEFAULTS = MappingProxyType({"GOMP_SPINCOUNT": "1000"})
 
 
 class EngineChild:
-    """A running `eaglelocal.worker.process`. Raises OSError when it cannot be started."""
+    """A running `eaglelocal.worker.process`; it waits for its plan. Raises OSError when it cannot be started."""
 
-    def __init__(self, builder: str, plan: Plan) -> None:
+    def __init__(self, builder: str) -> None:
         self._process = _spawn(builder)
         # raw files, because the process was started without buffers
         pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
@@ -62,11 +62,19 @@ class EngineChild:
             self._channel.close()
             raise OSError(errno.EAGAIN, str(error)) from error
         self._kill_reason = ""
-        self.send(plan)
 
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def load(self, plan: Plan) -> None:
+        """Send the plan, which must be the first message. Its age counts from here."""
+        self.started_at_s = time.monotonic()
+        self.send(plan)
 
     def send(self, message: Command | Plan) -> bool:
         """Send a command, first the plan. Return False if the process is gone and never received it."""

@@ -1,8 +1,9 @@
 """The engine's child process: `python -m eaglelocal.worker.process PACKAGE.MODULE:BUILDER`.
 
-Messages come on stdin and leave on stdout (channel.py); the first one is the Plan. One thread reads
-commands into a queue; only the main thread uses the engine. The process ends when its pipe or its parent
-ends, even during a native call, so that a killed parent never leaves GPU memory occupied.
+Messages come on stdin and leave on stdout (channel.py); the first one is the Plan, which may come late: the builder is
+imported before (spare_process.py). One thread reads commands into a queue; only the main thread uses the engine. The
+process ends when its pipe or its parent ends, even during a native call, so that a killed parent never leaves GPU
+memory occupied.
 Knows the engine only by its Protocol, and imports the builder by name.
 """
 
@@ -196,16 +197,19 @@ def main(builder: str) -> int:
     with contextlib.suppress(LibraryError):  # if the C library is missing, loading reports it
         end_with_parent(channel.fileno())  # the thread below cannot act while the main thread holds the GIL
     commands: Commands = SimpleQueue()
-    plan = cast(Plan, channel.receive())
-    threading.Thread(target=_read_commands, args=(channel, commands), name="commands", daemon=True).start()
-    module, _, name = builder.partition(":")
+    gc.disable()  # imports and vocabularies are kept: a collection would only walk them
     try:
-        build = cast(Builder, getattr(importlib.import_module(module), name))
+        build = _find_builder(builder)
+        plan = _receive_plan(channel)
+        if plan is None:
+            return 0
+        threading.Thread(target=_read_commands, args=(channel, commands), name="commands", daemon=True).start()
         engine = build(plan, _ProgressFilter(channel).report)
         channel.send(Ready(engine.info))
     except Exception as error:
         channel.send(LoadFailed(make_engine_error(error, "the engine failed to load")))
         return 1
+    gc.enable()
     gc.collect()
     gc.freeze()  # vocabularies are large and permanent; later collections must not walk them between steps
     service = EngineService(engine, commands, channel)
@@ -214,6 +218,22 @@ def main(builder: str) -> int:
     if status == 0:
         engine.close()  # after a fatal error only the operating system can free it safely
     return status
+
+
+def _find_builder(name: str) -> Builder:
+    """Import a builder by its name, and call the function `prepare` of its module, if there is one."""
+    module_name, _, function = name.partition(":")
+    module = importlib.import_module(module_name)
+    getattr(module, "prepare", lambda: None)()
+    return cast(Builder, getattr(module, function))
+
+
+def _receive_plan(channel: Channel) -> Plan | None:
+    """Wait for the plan; return None if the parent ends instead."""
+    try:
+        return cast(Plan, channel.receive())
+    except EOFError:
+        return None
 
 
 def _take_over_pipes() -> Channel:

@@ -32,6 +32,7 @@ from eaglelocal.errors import EagleLocalError, EngineError
 from eaglelocal.worker.child import EngineChild
 from eaglelocal.worker.crash_report import Crash, InFlight, format_log_line, write_report
 from eaglelocal.worker.exit_reason import Broken, ExitReason
+from eaglelocal.worker.spare_process import SpareProcess
 from eaglelocal.worker.watchdog import SilenceLimits, Watchdog, WatchedChild
 
 EngineState = Literal["loading", "ready", "restarting", "failed", "closed"]
@@ -164,8 +165,12 @@ class _ChildRun:
 class Supervisor:
     """The owner of the engine process: starts, watches and restarts it."""
 
-    def __init__(self, plan: Plan, builder: str, policy: RestartPolicy, listener: Listener) -> None:
+    def __init__(
+        self, plan: Plan, builder: str, policy: RestartPolicy, listener: Listener, spare: SpareProcess | None = None
+    ) -> None:
+        """`spare`: the first process, if it is still there when the supervisor starts."""
         self._plan = plan
+        self._spare = spare
         self._builder = builder
         self._policy = policy
         self._listener = listener
@@ -221,7 +226,7 @@ class Supervisor:
     def _run_child(self, run: _ChildRun) -> EagleLocalError:
         """Run one process from start to end; return why it ended."""
         try:
-            child = EngineChild(self._builder, self._plan)
+            child = self._start_child()
         except OSError as error:
             run.note_no_start(is_temporary=error.errno in TEMPORARY_ERRORS)
             return EngineError(f"the engine process cannot be started: {error}", hint="free memory or processes")
@@ -235,6 +240,13 @@ class Supervisor:
         with self._lock:
             self._child = None
         return run.error
+
+    def _start_child(self) -> EngineChild:
+        """Return a process that loads the plan. Raises OSError."""
+        spare, self._spare = self._spare, None
+        child = (spare and spare.take(self._builder)) or EngineChild(self._builder)
+        child.load(self._plan)
+        return child
 
     def _watchdog(self, child: EngineChild, run: _ChildRun) -> Watchdog:
         def has_work() -> bool:

@@ -16,6 +16,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.planning.decision import Decision
 from eaglelocal.settings import Settings
+from eaglelocal.worker.spare_process import SpareProcess
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunOptions]:
         seen.append(options)
         return Decision(replace(options, target=options.target or "demo@native", ctx=700))
 
-    def loaded(plan: Plan, _output: MessageOutput) -> ActiveModel:
+    def loaded(plan: Plan, _output: MessageOutput, _spare: SpareProcess) -> ActiveModel:
         client = ScriptedClient((says("yes"),))
         return ActiveModel(client, plan, client.info)
 

@@ -83,7 +83,8 @@ def main(soft: int, hard: int, max_crashes: int) -> None:
     from eaglelocal.cli.output import standard_output
     from eaglelocal.cli.serve_log import log_to
     from eaglelocal.server.app import create_app
-    from eaglelocal.server.run_server import Runtime, bind_socket, run_until_stopped
+    from eaglelocal.server.listening_socket import bind_socket
+    from eaglelocal.server.run_server import Runtime, run_until_stopped
     from eaglelocal.worker.supervisor import RestartPolicy
 
     from .running_server import directed, loader_of, serving_of

@@ -25,10 +25,11 @@ from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.server.access import Access
 from eaglelocal.server.admission import AdmissionQueue
 from eaglelocal.server.app import create_app
+from eaglelocal.server.listening_socket import bind_socket
 from eaglelocal.server.loaded_models import LoadResult
 from eaglelocal.server.metrics import Metrics
 from eaglelocal.server.model_manager import ChooseVictims, ModelManager, evict_all
-from eaglelocal.server.run_server import bind_socket, make_uvicorn_config
+from eaglelocal.server.run_server import make_uvicorn_config
 from eaglelocal.server.server_state import ServerLimits, ServerState
 from eaglelocal.worker.supervisor import DEFAULT_POLICY, RestartPolicy
 

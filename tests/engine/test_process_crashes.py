@@ -205,7 +205,8 @@ def test_a_load_that_hangs_is_given_up() -> None:
 
 
 def test_steps_that_say_nothing_are_reported_by_beats() -> None:
-    child = EngineChild(BUILDER, plan())
+    child = EngineChild(BUILDER)
+    child.load(plan())
     try:
         child.send(Submit(ask("quiet")))
         assert any(isinstance(message, Beat) for message in child.messages())

@@ -12,7 +12,8 @@ import pytest
 from doubles.timeouts import PATIENCE_S
 
 from eaglelocal.errors import ResourceError, UsageError
-from eaglelocal.server.run_server import bind_socket, notify_service_manager
+from eaglelocal.server.listening_socket import bind_socket
+from eaglelocal.server.run_server import notify_service_manager
 
 # a first model that is never there, as far as anyone can wait
 LOADING = """
@@ -22,7 +23,8 @@ from eaglelocal.server.admission import AdmissionQueue
 from eaglelocal.server.app import create_app
 from eaglelocal.server.metrics import Metrics
 from eaglelocal.server.model_manager import ModelManager
-from eaglelocal.server.run_server import Runtime, bind_socket, run_until_stopped
+from eaglelocal.server.listening_socket import bind_socket
+from eaglelocal.server.run_server import Runtime, run_until_stopped
 from eaglelocal.server.server_state import ServerState
 
 def load(name):

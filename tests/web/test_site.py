@@ -26,7 +26,7 @@ from eaglelocal.cli.output import Output
 from eaglelocal.errors import ResourceError
 from eaglelocal.server import descriptors
 from eaglelocal.server.access import Access, ApiKeys
-from eaglelocal.server.run_server import bind_socket
+from eaglelocal.server.listening_socket import bind_socket
 from eaglelocal.settings import Settings
 from eaglelocal.web import connection_limit
 from eaglelocal.web import site as site_module

@@ -1,0 +1,63 @@
+"""The engine's process that `serve` and `chat` start before planning: if that fails, nothing of it is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+from doubles.timeouts import wait_until
+
+from eaglelocal.cli import chat, serve
+from eaglelocal.cli.output import standard_output
+from eaglelocal.conversation.session import ModelChoice
+from eaglelocal.errors import EagleLocalError, UsageError
+from eaglelocal.settings import Settings
+from eaglelocal.worker.spare_process import SpareProcess
+
+
+@pytest.fixture
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The processes that were started early."""
+    pids: list[int] = []
+
+    class Watched(SpareProcess):
+        def __init__(self, builder: str) -> None:
+            super().__init__(builder)
+            assert self.pid is not None
+            pids.append(self.pid)
+
+    for name in ("CONFIG", "STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    monkeypatch.setattr(chat, "SpareProcess", Watched)
+    monkeypatch.setattr(serve, "SpareProcess", Watched)
+    return pids
+
+
+def test_a_chat_without_its_model_leaves_no_process(started: list[int]) -> None:
+    settings = Settings(url="none", target="./nowhere.gguf")
+    with pytest.raises(EagleLocalError, match="nowhere"):
+        chat.open_session(settings, standard_output(), ModelChoice())
+    assert started and not any(map(psutil.pid_exists, started))
+
+
+def test_a_server_without_its_model_leaves_no_process(started: list[int]) -> None:
+    output = standard_output()
+    with pytest.raises(EagleLocalError, match="nowhere"), serve.SpareProcess(serve.ENGINE) as spare:
+        serve.run_server(Settings(target="./nowhere.gguf"), output, spare)
+    assert started and not any(map(psutil.pid_exists, started))
+
+
+def test_a_server_that_cannot_start_ends_the_engine_that_loads(
+    started: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine has its plan by then."""
+
+    def refuse(*_: object) -> None:
+        raise UsageError("no server today")
+
+    monkeypatch.setattr("eaglelocal.server.app.create_app", refuse)
+    with pytest.raises(UsageError, match="no server today"), serve.SpareProcess(serve.ENGINE) as spare:
+        serve.run_server(Settings(target="demo@native", port=0), standard_output(), spare)
+    wait_until(lambda: not any(map(psutil.pid_exists, started)), "the end of the engine")
+    assert started
