@@ -205,6 +205,7 @@ class Simulation:
         other_s = self.costs.other_s(any(was_awake.values()))
         verdicts = {slot: (draft, growth.verdict(slot, draft)) for slot, draft in drafts.items()}
         report = StepReport(
+            policy=choice,
             num_rows=num_rows,
             num_padding_rows=num_padding,
             num_prefill_rows=0,
