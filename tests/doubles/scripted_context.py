@@ -363,12 +363,6 @@ class ScriptedContext:
         self._check_collected()
 
 
-class AsynchronousContext(ScriptedContext):
-    """A context whose decodes are collected in the next step, as on a GPU."""
-
-    is_asynchronous = True
-
-
 def proposals(rows: list[Floats], branches: int, states: list[State]) -> Proposals:
     tokens = [np.argsort(-row, kind="stable")[:branches] for row in rows]
     chosen = [sureness(softmax(row)[best]) for row, best in zip(rows, tokens, strict=True)]
