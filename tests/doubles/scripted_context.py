@@ -434,7 +434,10 @@ class ScriptedHead:
             self._cells.append(batch.sequences[row], position, rolled)
             states[row] = (rolled, position + 1, 1)
         rows = [self._table.logits(int(states[row, 0])) for row in batch.outputs]
-        return proposals(rows, branches, [states[row].tobytes() for row in batch.outputs])
+        return self._propose(rows, branches, [states[row].tobytes() for row in batch.outputs])
+
+    def _propose(self, rows: list[Floats], branches: int, states: list[State]) -> Proposals:
+        return proposals(rows, branches, states)
 
     def share(self, source: int, target: int, first: int, end: int) -> None:
         self._cells.share(source, target, first, end)
