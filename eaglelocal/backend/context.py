@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 
@@ -124,13 +124,6 @@ class TappedFeatures:
         return self.decode.context.copy_taps(self.rows)
 
 
-class SubmittedRows(NamedTuple):
-    """A decode that was submitted and is not collected yet."""
-
-    num_rows: int
-    ints: array[int]  # as native_submit takes them; its memory must stay until native_collect
-
-
 class LlamaContext:
     """A target or draft model over llama.cpp. Implements core.ports.Context.
 
@@ -162,7 +155,7 @@ class LlamaContext:
         self.n_batch = params.n_batch
         self.n_vocab, self.end_tokens = model.vocabulary.n_tokens, model.vocabulary.end_tokens
         self.n_ctx, self.is_asynchronous = params.n_ctx, is_asynchronous
-        self._submitted: SubmittedRows | None = None
+        self._submitted: tuple[int, array[int]] | None = None  # number of rows, and the memory that native code reads
         self.is_unified, self.num_branches = params.unified, params.num_branches
         self.undivided = params.num_snapshots and params.num_snapshots + 1
         self.num_taps, self.n_embd = len(taps), model.n_embd
@@ -208,7 +201,7 @@ class LlamaContext:
             raise native_error(code, n, self._library)
         self._cells.clear_copies()
         self.num_decodes += 1
-        self._submitted = SubmittedRows(n, ints)
+        self._submitted = n, ints
 
     def collect(self) -> TappedRows:
         submitted, self._submitted = self._submitted, None

@@ -1,6 +1,6 @@
 """Chooses how a step drafts, and learns from finished steps: costs, acceptance, draft lengths, the price of prompts.
 
-Knows plans, verdicts and times; decodes nothing, and knows no events.
+Knows plans, verdicts and times; decodes nothing and emits nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class FinishedStep:
 
 
 class StepLearning:
-    """What steps teach the controller and the estimate of the next step."""
+    """Teaches the controller and the estimate of the next step."""
 
     def __init__(self, controller: Controller, scheduler: Scheduler, context: Context) -> None:
         self._controller, self._is_unified = controller, context.is_unified
@@ -53,7 +53,7 @@ class StepLearning:
 
     @property
     def pace(self) -> PrefillPace:
-        """What the scheduler needs in order to let prompts take rows beside running answers."""
+        """Estimates from which the scheduler decides how many prompt rows run beside answers."""
         return self._estimate.pace
 
     def begin(self, plan: StepPlan) -> PlannedStep:

@@ -60,7 +60,7 @@ class StepPlan:
 
     @property
     def sequences(self) -> list[Sequence]:
-        """All sequences that have rows in the step."""
+        """The sequences that have rows in the step."""
         return [*self.decode, *(chunk.sequence for chunk in self.prefill)]
 
 
