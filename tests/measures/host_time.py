@@ -31,7 +31,7 @@ NUM_TOKENS = 400
 NUM_SLOTS = (1, 2, 4, 8)
 BOUND_MS, BOUND_PER_SLOT_MS = 0.4, 0.05
 ASYNCHRONOUS_BOUND_MS = 0.35  # with one slot
-NUM_ROUNDS = 3  # of both kinds of engine, alternating
+NUM_ROUNDS = 5  # of both kinds of engine, alternating
 
 
 def host_ms(client: EngineClient, num_slots: int) -> float:
