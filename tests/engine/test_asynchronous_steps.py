@@ -104,6 +104,7 @@ def outcome(answer: AnswerResult) -> tuple[object, ...]:
         return answer.tokens, answer.text, str(answer.failed.error)
     assert answer.finished is not None
     finished = answer.finished
+    assert finished.completion_tokens == len(answer.tokens)
     counts = finished.prompt_tokens, finished.completion_tokens
     return answer.tokens, answer.text, finished.reason, finished.stop, *counts
 
@@ -234,6 +235,7 @@ def test_rows_behind_a_stop_string_are_neither_told_nor_learned_from() -> None:
     num_told = text.index(text[5]) + 1
     assert answer.finished.completion_tokens == len(answer.tokens) == num_told
     assert len(harness.context.decodes) == num_told + 1  # the decode that was under way when the stop was found
+    assert harness.context._submitted is None  # it was work, although nobody waited for it
     assert harness.engine.snapshot().generated_tokens == num_told
 
 
