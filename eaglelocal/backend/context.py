@@ -128,12 +128,20 @@ class TappedFeatures:
 class LlamaContext:
     """A target or draft model over llama.cpp. Implements core.ports.Context.
 
-    taps            layer inputs to copy for every row; n_layer is the state after the last layer
-    final_by_nextn  read that final state as llama.cpp's "nextn" state, not as a layer input
+    taps             layer inputs to copy for every row; n_layer is the state after the last layer
+    final_by_nextn   read that final state as llama.cpp's "nextn" state, not as a layer input
+    is_asynchronous  a GPU computes some layers: `submit` returns before they are done. Otherwise it does all the work,
+                     in one native call, because a second one would run with cold caches
     """
 
     def __init__(
-        self, model: LlamaModel, params: ContextParams, *, taps: tuple[int, ...] = (), final_by_nextn: bool = False
+        self,
+        model: LlamaModel,
+        params: ContextParams,
+        *,
+        taps: tuple[int, ...] = (),
+        final_by_nextn: bool = False,
+        is_asynchronous: bool = False,
     ) -> None:
         self._library, self._native = model.library, model.library.native_step
         self._constraints = model.constraints
@@ -148,7 +156,8 @@ class LlamaContext:
         self.swapped_bytes, self.swap_out, self.swap_in = cells.swapped_bytes, cells.swap_out, cells.swap_in
         self.n_batch = params.n_batch
         self.n_vocab, self.end_tokens = model.vocabulary.n_tokens, model.vocabulary.end_tokens
-        self.n_ctx = params.n_ctx
+        self.n_ctx, self.is_asynchronous = params.n_ctx, is_asynchronous
+        self._submitted: tuple[int, array[int]] | None = None  # number of rows, and the memory that native code reads
         self.is_unified, self.num_branches = params.unified, params.num_branches
         self.undivided = params.num_snapshots and params.num_snapshots + 1
         self.num_taps, self.n_embd = len(taps), model.n_embd
@@ -178,7 +187,7 @@ class LlamaContext:
         for row in rows:
             self.remove(row, 0)
 
-    def decode(self, batch: Batch) -> TappedRows:
+    def submit(self, batch: Batch) -> None:
         n = len(batch.tokens)
         if not 0 < n <= self.n_batch:
             raise EngineError(f"a batch of {n} rows does not fit {self.n_batch}")
@@ -186,16 +195,30 @@ class LlamaContext:
         removals = self._cells.take_removals(batch.sequences)
         rows = (*batch.tokens, *batch.positions, *batch.outputs, *counts, *sequences, *chain(*removals.items()))
         ints = array("i", rows)
-        code = self._native.decode(self.address, n, len(removals), ints.buffer_info()[0])
+        start = self._native.submit if self.is_asynchronous else self._native.decode
+        code = start(self.address, n, len(removals), ints.buffer_info()[0])
         if code == CANNOT_REMOVE:
             raise removal_error(removals)
         if code:
             raise native_error(code, n, self._library)
-        if self._library.lost_work:
-            raise EngineError(f"the GPU has failed at {n} rows: {self._library.lost_work}")
         self._cells.clear_copies()
         self.num_decodes += 1
+        self._submitted = n, ints
+
+    def collect(self) -> TappedRows:
+        submitted, self._submitted = self._submitted, None
+        if submitted is None:
+            raise EngineError("there is no decode to collect")
+        n, ints = submitted
+        if self.is_asynchronous and (code := self._native.collect(self.address, n, ints.buffer_info()[0])):
+            raise native_error(code, n, self._library)
+        if self._library.lost_work:
+            raise EngineError(f"the GPU has failed at {n} rows: {self._library.lost_work}")
         return TappedRows(self, self.num_decodes, n)
+
+    def decode(self, batch: Batch) -> TappedRows:
+        self.submit(batch)
+        return self.collect()
 
     def decode_image(self, sequence: int, position: int, rows: ImageRows) -> None:
         """Decode an image; `rows` must come from the ImageReader of this context's model."""

@@ -65,6 +65,7 @@ class TargetStruct(C.Structure):
         ("block_maxima", C.c_void_p),
         ("memory", C.c_void_p),
         ("head", C.c_void_p),
+        ("submitted_at", C.c_double),
         ("native_s", C.c_double),
     ]
 
@@ -122,6 +123,8 @@ class NativeStep:
         check_layout(short)
         at, i32, f32 = C.c_void_p, C.c_int32, C.c_float
         self.decode = get_function(long, "native_decode", [at, i32, i32, at], i32)
+        self.submit = get_function(long, "native_submit", [at, i32, i32, at], i32)
+        self.collect = get_function(long, "native_collect", [at, i32, at], i32)
         self.encode = get_function(long, "native_encode", [at, i32, at, at], i32)
         self.draft = get_function(long, "native_draft", [at, i32, at, at, i32, i32, i32, f32, i32, at, at], i32)
         self.write_features = get_function(long, "native_write_features", [at, i32, at, at, at], i32)

@@ -122,11 +122,22 @@ class Context(NativeContext, Swappable, Cache, Protocol):
         Raises ResourceError if that fails; the sequence's cells from `position` on are then void.
         """
 
-    def decode(self, batch: Batch) -> Outputs:
-        """Run the rows. A row attends to the cells of the first of its sequences, and belongs to all of them.
+    @property
+    def is_asynchronous(self) -> bool:
+        """True if a device computes beside the processor: `submit` then returns before the rows are decoded."""
 
+    def submit(self, batch: Batch) -> None:
+        """Start to decode the rows. Nothing else of the context may be used until `collect`, except `native_s`.
+
+        A row attends to the cells of the first of its sequences, and belongs to all of them.
         Raises ResourceError if the cache is full; the cache is then unchanged.
         """
+
+    def collect(self) -> Outputs:
+        """Wait until the submitted rows are decoded, and return their results."""
+
+    def decode(self, batch: Batch) -> Outputs:
+        """Submit the rows and collect them."""
 
     def save(self, sequence: int) -> bytearray:
         """Return the part of the sequence that cannot be cut: recurrent state. Its cells stay where they are."""

@@ -7,11 +7,11 @@ neither which drafter runs nor how the target is computed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from collections.abc import Sequence as Several
 from concurrent.futures import Executor
+from typing import NamedTuple
 
-from eaglelocal.core.draft import Verdict
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, RequestEvent
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.ports import Context
@@ -23,22 +23,26 @@ from eaglelocal.engine.idle_work import IdleWork
 from eaglelocal.engine.input_processor import InputProcessor
 from eaglelocal.engine.input_queue import INLINE
 from eaglelocal.engine.padding_rows import Padding
-from eaglelocal.engine.runner import Decoded, Runner
+from eaglelocal.engine.runner import Runner, SubmittedRows
 from eaglelocal.engine.running_answer import make_never_started
 from eaglelocal.engine.running_answers import RunningAnswers
 from eaglelocal.engine.sequence_ids import SequenceIds
 from eaglelocal.engine.slot_caches import SlotCaches
-from eaglelocal.engine.step_estimate import StepEstimate
-from eaglelocal.engine.step_times import StepTimes
+from eaglelocal.engine.step_learning import FinishedStep, PlannedStep, StepLearning
 from eaglelocal.engine.step_timing import StepTiming, peak_rss_bytes
 from eaglelocal.engine.waiting_requests import WaitingRequests
 from eaglelocal.errors import RequestError, ResourceError
-from eaglelocal.scheduler.scheduler import Scheduler, StepPlan
+from eaglelocal.scheduler.scheduler import Scheduler
 from eaglelocal.scheduler.slot import SlotAssignment
 from eaglelocal.speculation.policy.controller import Controller
-from eaglelocal.speculation.policy.slot_policy import DecodeSlot
-from eaglelocal.speculation.policy.step_policy import StepPolicy
-from eaglelocal.speculation.policy.step_report import StepReport
+
+
+class SubmittedStep(NamedTuple):
+    """A step whose rows are being decoded."""
+
+    planned: PlannedStep
+    drafted: Drafted
+    rows: SubmittedRows
 
 
 class Engine:
@@ -71,9 +75,7 @@ class Engine:
         self._runner = Runner(context, branches)
         self._padding = Padding(context, scheduler, info.num_slots)
         self._timing = StepTiming(controller.costs, self._native_s)
-        self._step_estimate = StepEstimate(
-            controller.costs, scheduler.num_cached, is_unified=context.is_unified, undivided=context.undivided
-        )
+        self._learning = StepLearning(controller, scheduler, context)
         self._waiting = WaitingRequests(input_processor, scheduler, lanes)
         self._answers = RunningAnswers(
             context,
@@ -84,6 +86,8 @@ class Engine:
             timing=self._timing,
             draft_reason=info.draft_reason,
         )
+        self._submitted: SubmittedStep | None = None
+        self._finished: FinishedStep | None = None  # collected, but not reported yet
         self._outbox: list[RequestEvent] = []
         self.idle_work = IdleWork()
 
@@ -94,7 +98,7 @@ class Engine:
 
     @property
     def _can_step(self) -> bool:
-        return self._scheduler.has_work or bool(self._outbox)
+        return self._scheduler.has_work or self._submitted is not None or bool(self._outbox)
 
     def submit(self, request: AnyRequest) -> None:
         """Queue a request. One that cannot be served comes out of a later step as Failed.
@@ -114,17 +118,25 @@ class Engine:
         """Cancel a request, waiting or running; an unknown or finished id is ignored."""
         if self._waiting.withdraw(request_id):
             self._outbox.append(make_never_started(request_id))
-        self._outbox += self._answers.cancel(request_id)
+        elif request_id in self._answers:
+            self._catch_up()
+            self._outbox += self._answers.cancel(request_id)
 
     def set_spec(self, spec: Spec) -> None:
         """Set the spec of requests that have none of their own. Answers whose drafting it switches emit an event."""
+        self._catch_up()
         self._outbox += self._answers.set_spec(spec)
 
     def step(self) -> list[RequestEvent]:
-        """Run one step for all slots, and return its events."""
+        """Run one step for all slots, and return its events.
+
+        Where a device computes beside the processor, the step returns while its rows are decoded, with the events of
+        the step before: the next step collects the rows first, and learns and tells of them while its own are decoded.
+        """
         if self.idle_work.is_left:
             self.idle_work.do_next()
             return self._drain_outbox()
+        self._collect()
         self._receive()
         if self._caches.copy_ahead():
             self._timing.pause()  # its time is not learned from
@@ -132,36 +144,17 @@ class Engine:
         self._resume()
         self._admit()
         self._decode_image()
-        max_draft = max(map(self._controller.max_draft, self._answers.slots), default=0)
-        plan = self._scheduler.schedule(max_draft, self._step_estimate.pace)
-        if not (plan.decode or plan.prefill):
-            return self._drain_outbox()
-        num_cells = self._num_cells(plan)
-        try:
-            drafted = grow(plan.decode, self._drafters, self._choose_policy(plan, num_cells), self._vocabulary.is_end)
-            drafts = drafted.drafts
-            self._timing.mark(self._drafters_s)
-            padding = self._padding.rows(plan, drafts, self._controller.choose_padding_rows)
-            decoded = self._runner.run(plan, drafts, padding)
-            self._timing.mark(self._drafters_s)
-            verdicts = self._answers.verify(plan, drafts, decoded)
-            self._timing.mark()
-            self._caches.commit(plan, drafts, decoded, verdicts, self._controller.is_awake)
-        except ResourceError as error:
-            self._timing.pause()
-            self._fail([*plan.decode, *(chunk.sequence for chunk in plan.prefill)], error)
-            return self._drain_outbox()
-        num_extra = sum(map(len, drafts.values())) + decoded.num_padding_rows
-        times = self._timing.end(num_rows=decoded.num_rows, num_drafted=num_extra)
-        self._step_estimate.learn(drafts, plan.prefill, times.decode_s)
-        self._learn(plan, num_cells, drafted, decoded, verdicts, times)
-        self._outbox += self._answers.emit(verdicts, drafts, times)
+        self._submit()
+        if not self._context.is_asynchronous:
+            self._collect()
+        self._report()
         return self._drain_outbox()
 
     def work_ahead(self) -> bool:
-        return self._caches.copy_ahead()
+        return self._submitted is None and self._caches.copy_ahead()
 
     def snapshot(self) -> EngineSnapshot:
+        self._catch_up()
         self._controller.learn_costs()
         totals = self._timing.totals
         state, reason = self._answers.drafting_state
@@ -191,9 +184,11 @@ class Engine:
 
     def miscounted_slots(self) -> list[int]:
         """Return the slots whose cells disagree with the count of the scheduler; empty unless there is a bug."""
+        self._catch_up()
         return self._caches.find_miscounted()
 
     def close(self) -> None:
+        self._catch_up()
         self._waiting.close()
         self._answers.close()
         self._close_opened()
@@ -237,51 +232,66 @@ class Engine:
             self._fail([sequence], error)
         self._timing.restart()
 
-    def _num_cells(self, plan: StepPlan) -> int:
-        """Return the cached positions that a decoding row attends to: with a unified cache those of all slots."""
-        cached = sum(len(sequence.tokens) for sequence in plan.decode)
-        return cached if self._context.is_unified else cached // max(len(plan.decode), 1)
+    def _submit(self) -> None:
+        """Schedule rows, draft after the roots among them, and start to decode all of it."""
+        max_draft = max(map(self._controller.max_draft, self._answers.slots), default=0)
+        plan = self._scheduler.schedule(max_draft, self._learning.pace)
+        if not (plan.decode or plan.prefill):
+            return
+        step = self._learning.begin(plan)
+        try:
+            drafted = grow(plan.decode, self._drafters, step.policy, self._vocabulary.is_end)
+            self._timing.mark(self._drafters_s)
+            padding = self._padding.rows(plan, drafted.drafts, self._controller.choose_padding_rows)
+            rows = self._runner.submit(plan, drafted.drafts, padding)
+        except ResourceError as error:
+            self._fail(plan.sequences, error)
+        else:
+            self._submitted = SubmittedStep(step, drafted, rows)
 
-    def _choose_policy(self, plan: StepPlan, num_cells: int) -> StepPolicy:
-        return self._controller.begin_step(
-            [DecodeSlot(s.slot, min(s.draft_room, plan.max_draft)) for s in plan.decode],
-            num_prefill_rows=sum(chunk.count for chunk in plan.prefill),
-            num_cells=num_cells,
-        )
+    def _collect(self) -> None:
+        """Wait for the submitted rows, verify and commit them. If an answer ends with them, report the step at once."""
+        submitted, self._submitted = self._submitted, None
+        if submitted is None:
+            return
+        step, drafted, rows = submitted
+        plan, drafts = step.plan, drafted.drafts
+        try:
+            decoded = self._runner.collect(rows)
+            self._timing.mark(self._drafters_s)
+            verdicts = self._answers.verify(plan, drafts, decoded)
+            self._timing.mark()
+            self._caches.commit(plan, drafts, decoded, verdicts, self._controller.is_awake)
+        except ResourceError as error:
+            self._fail(plan.sequences, error)
+            return
+        num_extra = sum(map(len, drafts.values())) + decoded.num_padding_rows
+        times = self._timing.end(num_rows=decoded.num_rows, num_drafted=num_extra)
+        verdicts = self._answers.select_running(verdicts)
+        self._finished = FinishedStep(step, drafted, decoded, verdicts, times)
+        if self._answers.extend(verdicts):
+            self._report()
+
+    def _report(self) -> None:
+        """Learn from the step that was collected, and emit its events."""
+        step, self._finished = self._finished, None
+        if step is not None:
+            self._outbox += self._answers.show_changes(self._learning.learn(step))
+            self._outbox += self._answers.emit(step.verdicts, step.drafted.drafts, step.times)
+
+    def _catch_up(self) -> None:
+        """Collect and report what was submitted, for calls that must see a state between two steps."""
+        self._collect()
+        self._report()
 
     def _fail(self, sequences: Several[Sequence], error: ResourceError) -> None:
         """Fail the requests for which target or drafter had no memory, and empty their caches."""
+        self._timing.pause()
+        self._report()
         for sequence in sequences:
-            self._outbox.append(self._answers.fail(sequence.slot, error))
+            if sequence.slot in self._answers.slots:  # otherwise it has just ended
+                self._outbox.append(self._answers.fail(sequence.slot, error))
             self._caches.forget(sequence.slot)
-
-    def _learn(
-        self,
-        plan: StepPlan,
-        num_cells: int,
-        drafted: Drafted,
-        decoded: Decoded,
-        verdicts: Mapping[int, Verdict],
-        times: StepTimes,
-    ) -> None:
-        """Report the step to the controller."""
-        if not plan.decode:
-            return
-        changes = self._controller.learn(
-            StepReport(
-                num_rows=decoded.num_rows,
-                num_padding_rows=decoded.num_padding_rows,
-                num_passes=decoded.num_passes,
-                num_prefill_rows=sum(chunk.count for chunk in plan.prefill),
-                num_cells=num_cells,
-                decode_s=times.decode_s,
-                encode_s=times.encode_s,
-                draft_calls=drafted.calls,
-                other_s=times.total_s - times.decode_s - sum([call.seconds for call in drafted.calls]),
-                verdicts={s.slot: (drafted.drafts[s.slot], verdicts[s.slot]) for s in plan.decode},
-            )
-        )
-        self._outbox += self._answers.show_changes(changes)
 
     def _drain_outbox(self) -> list[RequestEvent]:
         events, self._outbox = self._outbox, []

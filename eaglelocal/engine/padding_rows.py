@@ -29,11 +29,11 @@ class Padding:
         self._context, self._scheduler, self._num_slots = context, scheduler, num_slots
 
     def rows(self, plan: StepPlan, drafts: Mapping[int, Draft], count_rows: CountRows) -> list[PaddingRow]:
-        """Return the padding rows of a step; none with prompt rows, where they would save no pass.
+        """Return the padding rows of a step; none with prompt rows or in a single slot, where they would save no pass.
 
         count_rows  how many rows of which slots pay off: Controller.choose_padding_rows
         """
-        if plan.prefill or self._context.is_unified:  # one cache is one pass
+        if plan.prefill or self._context.is_unified or self._num_slots == 1:  # one cache is one pass
             return []
         decoding = {s.slot: 1 + len(drafts[s.slot]) for s in plan.decode}
         # padding is removed again: decoding slots can always do that, idle ones only if caches can be cut anywhere

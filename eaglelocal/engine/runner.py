@@ -1,4 +1,7 @@
-"""Builds one batch from the step's plan, drafts and padding, decodes it, and records which slot each row belongs to."""
+"""Builds one batch from the step's plan, drafts and padding, submits and collects its decode.
+
+Records which slot each row belongs to.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,16 @@ from eaglelocal.scheduler.scheduler import Chunk, StepPlan
 from eaglelocal.speculation.costs.ubatch_split import split_rows
 
 BY_SLOT = attrgetter("slot")
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedRows:
+    """The rows of a target decode that was submitted. `rows[slot]` are batch rows, as in Decoded."""
+
+    rows: dict[int, list[int]]
+    num_rows: int
+    padding: Several[PaddingRow]
+    num_passes: int  # over the weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +52,8 @@ class Runner:
     def __init__(self, context: Context, branches: SequenceIds) -> None:
         self._context, self._branches = context, branches
 
-    def run(self, plan: StepPlan, drafts: Mapping[int, Draft], padding: Several[PaddingRow] = ()) -> Decoded:
+    def submit(self, plan: StepPlan, drafts: Mapping[int, Draft], padding: Several[PaddingRow] = ()) -> SubmittedRows:
+        """Start to decode the rows of a step. Raises ResourceError."""
         batch = Batch([], [], [], [])
         rows: dict[int, list[int]] = {}
         parts: list[Sequence | Chunk | PaddingRow] = [*plan.decode, *plan.prefill, *padding]
@@ -51,12 +65,17 @@ class Runner:
                     rows[part.slot] = add_chunk(batch, part)
                 case PaddingRow():
                     add_rows(batch, part.slot, part.first, [part.token] * part.count)
-        num_padding_rows = sum([part.count for part in padding])
         num_passes = self._num_passes(count_rows(rows, padding))
-        decoded = Decoded(self._context.decode(batch), rows, len(batch.tokens), num_padding_rows, num_passes)
-        for part in padding:
+        self._context.submit(batch)
+        return SubmittedRows(rows, len(batch.tokens), padding, num_passes)
+
+    def collect(self, submitted: SubmittedRows) -> Decoded:
+        """Wait until the rows are decoded, and return the result. Raises ResourceError."""
+        outputs = self._context.collect()
+        for part in submitted.padding:
             self._context.remove(part.slot, part.first)
-        return decoded
+        num_padding_rows = sum([part.count for part in submitted.padding])
+        return Decoded(outputs, submitted.rows, submitted.num_rows, num_padding_rows, submitted.num_passes)
 
     def _num_passes(self, rows: Mapping[int, int]) -> int:
         return 1 if self._context.is_unified else len(split_rows(rows, self._context.undivided))

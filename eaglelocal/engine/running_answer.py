@@ -36,6 +36,7 @@ class RunningAnswer:
     text: AnswerText | SplitAnswerText
     clock: Clock
     counter: SpeculationCounter = field(default_factory=SpeculationCounter)
+    num_tokens: int = 0  # of the text; the sequence may have more, sampled behind the stop string
     num_calls: int = 0
     stop: str = ""  # the stop string that ended it
     _rest: AnswerPiece | None = None  # text that was held back, once the answer has ended
@@ -44,10 +45,21 @@ class RunningAnswer:
     def request_id(self) -> str:
         return self.sequence.request.id
 
+    def extend(self, verdict: Verdict, vocabulary: Vocabulary) -> bool:
+        """Add the verdict's tokens to the sequence; return whether this ends the answer."""
+        tokens = [sampled.token for sampled in verdict.samples]
+        self.sequence.tokens.extend(tokens)
+        is_end = bool(tokens) and vocabulary.is_end(tokens[-1]) and not self.sequence.request.continues_after_eos
+        return is_end or self.sequence.num_left <= 0 or self.sampler.problem is not None
+
     def append(self, verdict: Verdict, vocabulary: Vocabulary) -> AnswerProgress:
-        """Add the verdict's tokens to the answer; return the new pieces, and the finish reason if it ends here."""
+        """Add the texts of the verdict's tokens, by which the sequence was extended.
+
+        Returns the new pieces, and the finish reason if the answer ends here.
+        """
         pieces: list[TextPiece] = []
         reason = self._append_pieces(verdict, vocabulary, pieces)
+        self.num_tokens += len(pieces)
         if self.sampler.problem is not None and len(pieces) == len(verdict.samples):  # else the answer ended before
             return AnswerProgress(tuple(pieces), error=self.sampler.problem)
         if reason is not None and pieces:
@@ -65,7 +77,6 @@ class RunningAnswer:
         request = self.sequence.request
         has_logprobs = request.params.logprobs is not None
         for i, sampled in enumerate(verdict.samples):
-            self.sequence.tokens.append(sampled.token)
             logprobs = fill_pieces(sampled, vocabulary) if has_logprobs else None
             is_drafted = i < verdict.num_accepted
             if vocabulary.is_end(sampled.token) and not request.continues_after_eos:

@@ -105,7 +105,10 @@ class RunningAnswers:
 
     # ---- steps
     def verify(self, plan: StepPlan, drafts: Mapping[int, Draft], decoded: Decoded) -> dict[int, Verdict]:
-        """Return verdicts by slot, for every draft and for every prompt whose last row was decoded."""
+        """Return verdicts by slot, for every draft and for every prompt whose last row was decoded.
+
+        Drafts of answers that ended before they were decoded get an empty verdict.
+        """
         verdicts = {}
         for sequence in plan.decode:
             verdicts[sequence.slot] = self._verify(sequence, drafts[sequence.slot], decoded.rows[sequence.slot])
@@ -116,18 +119,33 @@ class RunningAnswers:
         return verdicts
 
     def _verify(self, sequence: Sequence, draft: Draft, rows: list[int]) -> Verdict:
-        if not sequence.num_left:  # max_tokens 0: only the prompt is read
+        answer = self._by_slot.get(sequence.slot)
+        if answer is None or not sequence.num_left:  # max_tokens 0: only the prompt is read
             return Verdict((), ())
         return verify(
             draft,
             rows,
-            sample=self._by_slot[sequence.slot].sampler.sample,
+            sample=answer.sampler.sample,
             is_end=is_never_end if sequence.request.continues_after_eos else self._vocabulary.is_end,
             limit=sequence.num_left,
         )
 
-    def emit(self, verdicts: dict[int, Verdict], drafts: Mapping[int, Draft], times: StepTimes) -> list[RequestEvent]:
-        """Add the verdicts' tokens to their answers; return the events, and finish the answers that end."""
+    def select_running(self, verdicts: Mapping[int, Verdict]) -> dict[int, Verdict]:
+        """Return the verdicts without those of answers that have ended."""
+        return {slot: verdict for slot, verdict in verdicts.items() if slot in self._by_slot}
+
+    def extend(self, verdicts: Mapping[int, Verdict]) -> bool:
+        """Add the verdicts' tokens to their sequences; return whether an answer ends by a token, limit or error.
+
+        Texts may still end others in `emit`: by a stop string, a call or a line.
+        """
+        ends = [self._by_slot[slot].extend(verdict, self._vocabulary) for slot, verdict in verdicts.items()]
+        return any(ends)
+
+    def emit(
+        self, verdicts: Mapping[int, Verdict], drafts: Mapping[int, Draft], times: StepTimes
+    ) -> list[RequestEvent]:
+        """Add the texts of the verdicts' tokens to their answers; return the events, and finish answers that end."""
         events: list[RequestEvent] = []
         for slot, verdict in verdicts.items():
             answer = self._by_slot[slot]
@@ -162,7 +180,7 @@ class RunningAnswers:
     def _finish(self, answer: RunningAnswer, reason: str) -> Finished:
         self._release(answer)
         rest = answer.finish_text(is_cut=True)  # empty unless the answer was cancelled
-        timings = answer.clock.timings(answer.sequence.num_emitted)
+        timings = answer.clock.timings(answer.num_tokens)
         state, state_reason = self._drafting.read(answer.sequence.slot)
         return Finished(
             answer.request_id,
@@ -171,7 +189,7 @@ class RunningAnswers:
             reasoning=rest.reasoning,
             stop=answer.stop,
             prompt_tokens=answer.sequence.num_prompt_rows,
-            completion_tokens=answer.sequence.num_emitted,
+            completion_tokens=answer.num_tokens,
             timings=timings,
             speculation=answer.counter.stats(
                 state=state, reason=state_reason, speedup_estimate=answer.speedup(timings.decode_s)

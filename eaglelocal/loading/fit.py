@@ -72,6 +72,11 @@ class FittedPlan:
         return bool(self.gpus)
 
     @property
+    def has_gpu_layers(self) -> bool:
+        """True if any layer of the target lies on a GPU, which then computes beside the processor."""
+        return self.uses_gpu and self.plan.gpu_layers != 0
+
+    @property
     def spares_windows(self) -> bool:
         """True if layers with a sliding window keep only the window."""
         return self.shape.has_windows and self.plan.swa_full is False
@@ -100,7 +105,7 @@ class FittedPlan:
         A draft model with sliding windows would lose cells. Without flash attention values are stored transposed:
         llama.cpp then copies every row of every layer separately from a GPU, in pieces if slots ran concurrently.
         """
-        if self.plan.flash_attn == "off" and self.plan.gpu_layers != 0 and self.uses_gpu:
+        if self.plan.flash_attn == "off" and self.has_gpu_layers:
             return False
         is_model = self.plan.draft_kind == "draft_model"
         return not (is_model and self.draft_shape is not None and self.draft_shape.has_windows)

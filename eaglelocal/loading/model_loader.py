@@ -63,7 +63,13 @@ class PlanLoader:
     def open_target_context(self, model: LlamaModel, info: ModelInfo) -> LlamaContext:
         part = self.parts.target
         by_nextn = info.final_state is FinalState.NEXTN or self.parts.plan.draft_kind == "mtp"
-        context = LlamaContext(model, part.context, taps=part.taps, final_by_nextn=by_nextn)
+        context = LlamaContext(
+            model,
+            part.context,
+            taps=part.taps,
+            final_by_nextn=by_nextn,
+            is_asynchronous=self.parts.has_gpu_layers,
+        )
         self.opened.callback(context.close)
         if self.parts.uses_gpu and part.taps:
             context.run_once()  # allocate tap buffers before the draft is loaded: a later decode could not

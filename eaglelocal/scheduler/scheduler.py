@@ -58,6 +58,11 @@ class StepPlan:
     decode: tuple[Sequence, ...]
     max_draft: int = 0
 
+    @property
+    def sequences(self) -> list[Sequence]:
+        """The sequences that have rows in the step."""
+        return [*self.decode, *(chunk.sequence for chunk in self.prefill)]
+
 
 class Scheduler:
     """The queue of requests, and those that run in slots.
@@ -223,8 +228,12 @@ class Scheduler:
         return max(rows // num_decoding - 1, 0)
 
     def commit(self, sequence: Sequence, tokens: list[int]) -> None:
-        """Record that these tokens of the sequence were decoded and stay in its slot's cache."""
-        if not sequence.is_prefilling:  # a prompt was charged when it was admitted
+        """Record that these tokens of the sequence were decoded and stay in its slot's cache.
+
+        Their owner is charged, unless they are a prompt, which was charged when it was admitted, or the answer ended
+        before they were decoded.
+        """
+        if not sequence.is_prefilling and self._running.get(sequence.slot) is sequence:
             self._queue.charge(sequence.request.owner, len(tokens))
         self._prefix_cache.append(sequence, tokens)
 

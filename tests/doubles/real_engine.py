@@ -32,7 +32,7 @@ def real_engine(target: Path, kind: str = "none", draft: Path | None = None, **c
     fields: dict[str, object] = {"n_ctx": 256, "n_batch": 128, "threads": 1, "spec": fixed_spec(length)}
     fields |= {"draft_kind": kind, "draft": draft, "draft_label": kind} | changes
     engine = build(Plan(target=target, target_label=target.stem, **fields), lambda _: None)  # type: ignore[arg-type]
-    engine._step_estimate = StepEstimate(
+    engine._learning._estimate = StepEstimate(
         StepCosts(), engine._scheduler.num_cached, is_unified=engine._context.is_unified
     )
     return engine

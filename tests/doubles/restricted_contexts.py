@@ -7,7 +7,7 @@ import numpy as np
 
 from eaglelocal.core.batch import Batch, Bytes
 
-from .scripted_context import ScriptedContext, ScriptedOutputs, Table
+from .scripted_context import ScriptedContext, Table
 
 NUM_SNAPSHOTS = 4
 WINDOW = 6
@@ -23,16 +23,15 @@ class RecurrentContext(ScriptedContext):
         self._read: dict[int, int] = {}  # rows that the state of a sequence has read
         self._back: dict[int, int] = {}  # rows by which it can go back
 
-    def decode(self, batch: Batch) -> ScriptedOutputs:
+    def submit(self, batch: Batch) -> None:
         counts: dict[int, int] = {}
         for (sequence,), position in zip(batch.sequences, batch.positions, strict=True):
             counts[sequence] = counts.get(sequence, 0) + 1
             assert self._read.get(sequence, 0) + counts[sequence] == position + 1, "the state is that of another place"
-        said = super().decode(batch)
+        super().submit(batch)
         for sequence, count in counts.items():
             self._read[sequence] = self._read.get(sequence, 0) + count
             self._back[sequence] = min(count - 1, NUM_SNAPSHOTS)
-        return said
 
     def remove(self, sequence: int, first_position: int) -> None:
         super().remove(sequence, first_position)
@@ -66,12 +65,12 @@ class SlidingWindowContext(ScriptedContext):
         super().__init__(table, **sizes)
         self._first: dict[int, int] = {}  # position from which these layers hold a sequence
 
-    def decode(self, batch: Batch) -> ScriptedOutputs:
+    def submit(self, batch: Batch) -> None:
         for sequences, position in zip(batch.sequences, batch.positions, strict=True):
             for sequence in sequences:
                 first = self._first.get(sequence, 0)
                 assert first <= max(position - WINDOW, 0), f"position {position} sees from {first} on alone"
-        return super().decode(batch)
+        super().submit(batch)
 
     def remove(self, sequence: int, first_position: int) -> None:
         super().remove(sequence, first_position)

@@ -237,10 +237,14 @@ def softmax(logits: Floats) -> Floats:
 
 
 class ScriptedContext:
-    """A core.ports.Context over a table. Features are (state, position, token) of each row."""
+    """A core.ports.Context over a table. Features are (state, position, token) of each row.
+
+    Using anything but `native_s` between `submit` and `collect` is an error.
+    """
 
     native_s = 0.0
     undivided = 0
+    is_asynchronous = False
 
     def __init__(
         self,
@@ -259,13 +263,15 @@ class ScriptedContext:
         self.cells = SharedCells(n_ctx, *bounds)
         self.tree_rows = 0  # that belong to several sequences
         self._states: dict[int, int] = {}  # output row -> state
+        self._submitted: ScriptedOutputs | None = None
         self.samplers: list[ScriptedSampler] = []
         self.decodes: list[int] = []  # rows of each decode
         self.refused: set[int] = set()  # numbers of the decodes that find no room
         self.swaps, self.swaps_in, self.swaps_fail = 0, 0, False
         self.looks: list[tuple[int, bytes]] = []  # sequences and the keys of the images that they were shown
 
-    def decode(self, batch: Batch) -> ScriptedOutputs:
+    def submit(self, batch: Batch) -> None:
+        self._check_collected()
         assert 0 < len(batch) <= self.n_batch
         self.decodes.append(len(batch))
         if len(self.decodes) - 1 in self.refused:
@@ -282,10 +288,23 @@ class ScriptedContext:
             features[row] = (state, position, token)
             if batch.outputs[row]:
                 self._states[row] = state
-        return ScriptedOutputs(features if self._gives_features else None)
+        self._submitted = ScriptedOutputs(features if self._gives_features else None)
+
+    def collect(self) -> ScriptedOutputs:
+        outputs, self._submitted = self._submitted, None
+        assert outputs is not None, "there is no decode to collect"
+        return outputs
+
+    def decode(self, batch: Batch) -> ScriptedOutputs:
+        self.submit(batch)
+        return self.collect()
+
+    def _check_collected(self) -> None:
+        assert self._submitted is None, "the context was used before its decode was collected"
 
     def decode_image(self, sequence: int, position: int, rows: ImageRows) -> None:
         """Append an image as the tokens that stand for it, all at once, to one sequence."""
+        self._check_collected()
         self._states = {}
         for place, token in enumerate(placeholder_ids(rows), position):
             before = self.cells.value_before((sequence,), place)
@@ -293,6 +312,7 @@ class ScriptedContext:
         self.looks.append((sequence, rows.key))
 
     def logits_of(self, row: int) -> Floats:
+        self._check_collected()
         if row not in self._states:
             raise AssertionError(f"row {row} is no output row of the last decode")
         return self.table.logits(self._states[row])
@@ -305,6 +325,7 @@ class ScriptedContext:
         return proposals([self.logits_of(row) for row in rows], branches, [])
 
     def share(self, source: int, target: int, first: int, end: int) -> None:
+        self._check_collected()
         if self.is_unified:
             self.cells.share(source, target, first, end)
             return
@@ -315,12 +336,14 @@ class ScriptedContext:
         return 8 * (1 + self.cells.last_position(sequence))
 
     def swap_out(self, sequence: int, buffer: Bytes | None = None) -> Bytes:
+        self._check_collected()
         if self.swaps_fail:
             raise ResourceError("no main memory is left")
         self.swaps += 1
         return np.array(self.cells.values(sequence), np.int64).view(np.uint8)
 
     def swap_in(self, sequence: int, cells: Bytes) -> None:
+        self._check_collected()
         self.cells.remove(sequence, 0)
         if self.swaps_fail:
             raise ResourceError("the cache has no room")
@@ -329,13 +352,15 @@ class ScriptedContext:
             self.cells.append((sequence,), int(value))
 
     def remove(self, sequence: int, first_position: int) -> None:
+        self._check_collected()
         self.cells.remove(sequence, first_position)
 
     def last_position(self, sequence: int) -> int:
+        self._check_collected()
         return self.cells.last_position(sequence)
 
     def close(self) -> None:
-        pass
+        self._check_collected()
 
 
 def proposals(rows: list[Floats], branches: int, states: list[State]) -> Proposals:
@@ -409,7 +434,10 @@ class ScriptedHead:
             self._cells.append(batch.sequences[row], position, rolled)
             states[row] = (rolled, position + 1, 1)
         rows = [self._table.logits(int(states[row, 0])) for row in batch.outputs]
-        return proposals(rows, branches, [states[row].tobytes() for row in batch.outputs])
+        return self._propose(rows, branches, [states[row].tobytes() for row in batch.outputs])
+
+    def _propose(self, rows: list[Floats], branches: int, states: list[State]) -> Proposals:
+        return proposals(rows, branches, states)
 
     def share(self, source: int, target: int, first: int, end: int) -> None:
         self._cells.share(source, target, first, end)

@@ -206,6 +206,7 @@ class Simulation:
         slow_time, now_s = self.machine.slow_time, self.machine.clock_s
         verdicts = {slot: (draft, growth.verdict(slot, draft)) for slot, draft in drafts.items()}
         report = StepReport(
+            policy=choice,
             num_rows=num_rows,
             num_padding_rows=num_padding,
             num_prefill_rows=0,

@@ -137,9 +137,9 @@ class EagerSampler(ScriptedSampler):
 class EagerContext(ScriptedContext):
     """Tells its samplers what was drafted behind a row."""
 
-    def decode(self, batch: Batch) -> object:  # type: ignore[override]
+    def submit(self, batch: Batch) -> None:
         self._batch = batch
-        return super().decode(batch)
+        super().submit(batch)
 
     def drafted_behind(self, row: int) -> int | None:
         batch = self._batch

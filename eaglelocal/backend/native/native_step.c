@@ -193,9 +193,16 @@ static void find_best_tokens(struct target *t, int32_t n, const int32_t *tokens,
     t->num_rows = n;
 }
 
-/* Remove cells (of pairs of sequence and first position), then decode n rows. ints: tokens [n], positions [n],
- * outputs [n], numbers of sequences [n], all sequences, removals [num_removals, 2]. */
-int32_t native_decode(struct target *t, int32_t n, int32_t num_removals, const int32_t *ints) {
+/* Wait for all work of the context. The time since the submission counts as llama.cpp's. */
+static void wait_for_device(struct target *t) {
+    t->api->synchronize(t->context);
+    t->native_s += now() - t->submitted_at;
+}
+
+/* Remove cells (of pairs of sequence and first position), then start to decode n rows. ints: tokens [n], positions [n],
+ * outputs [n], numbers of sequences [n], all sequences, removals [num_removals, 2]. On a GPU the work goes on after the
+ * return, until native_collect, to which the same ints are passed. */
+int32_t native_submit(struct target *t, int32_t n, int32_t num_removals, const int32_t *ints) {
     if (!t->context) return CLOSED;
     const int32_t *outputs = ints + 2 * n, *counts = ints + 3 * n, *sequences = ints + 4 * n;
     mark_greedy_sequences(t);
@@ -205,16 +212,27 @@ int32_t native_decode(struct target *t, int32_t n, int32_t num_removals, const i
         t->outputs[i] = outputs[i] != 0;
     }
     const struct rows rows = {n, ints, NULL, ints + n, counts, t->sequences, t->outputs};
-    const double started_at = now();
+    t->submitted_at = now();
     bool are_removed = true;
     for (const int32_t *pair = sequences; pair < sequences + 2 * num_removals; pair += 2)
         are_removed &= t->api->remove_cells(t->memory, pair[0], pair[1], -1);
     const int32_t code = are_removed ? t->api->decode(t->context, rows) : CANNOT_REMOVE;
-    t->api->synchronize(t->context); /* on a GPU the work continues after decode returns */
-    t->native_s += now() - started_at;
-    if (code) return code;
+    if (code) wait_for_device(t);
+    return code;
+}
+
+/* Wait until the n submitted rows are decoded, and compute what will be read of them. */
+int32_t native_collect(struct target *t, int32_t n, const int32_t *ints) {
+    if (!t->context) return CLOSED;
+    wait_for_device(t);
     find_best_tokens(t, n, ints, ints + n);
     return t->head ? encode_ahead(t->head, n) : 0;
+}
+
+/* Submit and collect in one call, where no device computes beside the processor. */
+int32_t native_decode(struct target *t, int32_t n, int32_t num_removals, const int32_t *ints) {
+    const int32_t code = native_submit(t, n, num_removals, ints);
+    return code ? code : native_collect(t, n, ints);
 }
 
 int32_t native_rank_rows(struct target *t, int32_t n, const int32_t *rows, int32_t ranked, int32_t *tokens, float *shares) {

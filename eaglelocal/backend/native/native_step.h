@@ -85,7 +85,8 @@ struct target {
     float *block_maxima;                        /* [blocks of n_vocab] scratch */
     void *memory;
     struct head *head;                          /* encodes the decoded rows; or NULL */
-    double native_s;                            /* seconds inside llama.cpp so far */
+    double submitted_at;                        /* when the last decode began */
+    double native_s; /* seconds inside llama.cpp so far; those from a submission to its collection all count */
 };
 
 struct head {

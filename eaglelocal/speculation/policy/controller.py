@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from eaglelocal.core.costs import MeasuredCosts
-from eaglelocal.core.draft import Draft, Verdict
+from eaglelocal.core.draft import Verdict
 from eaglelocal.core.request import OFF, DraftPolicy, Spec, fixed_spec
 from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel
 from eaglelocal.speculation.costs.step_costs import StepCosts
@@ -60,7 +60,6 @@ class Controller:
         self._cost_checks, self._is_retry = CostChecks(costs), False  # whether the current step is one
         self._all_texts = DecayingSums()  # of the primary drafter
         self._pending_drafts = PendingDrafts()
-        self._step_policy: StepPolicy | None = None  # of the current step
 
     # ---- slots
     @property
@@ -133,8 +132,7 @@ class Controller:
             leveled=self._leveled,
             max_siblings=self._max_siblings,
         )
-        self._step_policy = StepPolicy(drafts)
-        return self._step_policy
+        return StepPolicy(drafts)
 
     def _is_ruled(self, slots: Iterable[int]) -> bool:
         """Return whether a rule (fixed, PID, off) sets the lengths of all these slots, whatever they cost."""
@@ -163,12 +161,14 @@ class Controller:
         before = {slot: self._policies[slot].state is GateState.AWAKE for slot in report.verdicts}
         charge = self._cost_learner.charge(report, num_awake=num_awake)
         self._learn_throughput(report, charge)
-        for slot, (draft, verdict) in report.verdicts.items():
+        for slot, (_, verdict) in report.verdicts.items():
             policy = self._policies[slot]
-            self._learn_acceptance(slot, policy, verdict)
-            if policy.gate is not None and self._drafters.primary is not None:
-                self._update_gate(slot, policy.gate, charge, draft, verdict)
-        self._step_policy = None
+            if policy.gate is None:
+                continue
+            if report.policy is not None:
+                self._learn_acceptance(slot, policy.gate, report.policy, verdict)
+            if self._drafters.primary is not None:
+                self._update_gate(slot, policy.gate, charge, report)
         return [
             Change(slot, *self.state(slot))  # type: ignore[arg-type]
             for slot, was_awake in before.items()
@@ -193,22 +193,21 @@ class Controller:
         if policies and not report.num_prefill_rows and all(policy.gate is not None for policy in policies):
             self._throughput.add(len(policies), report.num_tokens, charge.step_s / charge.token_s)
 
-    def _learn_acceptance(self, slot: int, policy: SlotPolicy, verdict: Verdict) -> None:
-        if policy.gate is None or self._step_policy is None:
-            return
+    def _learn_acceptance(self, slot: int, gate: DraftGate, step_policy: StepPolicy, verdict: Verdict) -> None:
         text = [sample.token for sample in verdict.samples]
         self.acceptance.advance(slot, len(text))
-        new = [] if policy.gate.is_settling else self._step_policy.drafts.pending(slot)
+        new = [] if gate.is_settling else step_policy.drafts.pending(slot)
         for seen in self._pending_drafts.judge(slot, new, text):
             self.acceptance.learn(
                 slot, seen.drafter, seen.depth, seen.confidence, accepted=seen.accepted, is_repeat=seen.is_repeat
             )
 
-    def _update_gate(self, slot: int, gate: DraftGate, charge: Charge, draft: Draft, verdict: Verdict) -> None:
+    def _update_gate(self, slot: int, gate: DraftGate, charge: Charge, report: StepReport) -> None:
+        draft, verdict = report.verdicts[slot]
         if not gate.is_awake:
             gate.record_tokens(len(verdict.samples))
             return
-        promised_speed = self._step_policy.promised_speed(slot) if self._step_policy is not None else 1.0
+        promised_speed = report.policy.promised_speed(slot) if report.policy is not None else 1.0
         if gate.is_probing:
             self.learn_costs()  # a probe is short, and the next step is to know what this one took
             gate.record_probe(promised_speed)

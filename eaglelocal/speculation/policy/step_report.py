@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from eaglelocal.core.draft import Draft, Verdict
 from eaglelocal.speculation.policy.draft_gate import GateState
+from eaglelocal.speculation.policy.step_policy import StepPolicy
 
 
 class DraftCall(NamedTuple):
@@ -33,6 +34,7 @@ class StepReport:
     other_s: float  # everything else: sampling, encoding, emitting tokens
     encode_s: float = 0.0  # of other_s: drafters' models encoding the target's rows
     verdicts: Mapping[int, tuple[Draft, Verdict]]  # of decoding slots
+    policy: StepPolicy | None = None  # that decided the drafts; None: acceptance is not learned
 
     @property
     def num_drafted(self) -> int:

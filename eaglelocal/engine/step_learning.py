@@ -1,0 +1,97 @@
+"""Chooses how a step drafts, and learns from finished steps: costs, acceptance, draft lengths, the price of prompts.
+
+Knows plans, verdicts and times; decodes nothing and emits nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from eaglelocal.core.draft import Verdict
+from eaglelocal.core.ports import Context
+from eaglelocal.engine.draft_loop import Drafted
+from eaglelocal.engine.runner import Decoded
+from eaglelocal.engine.step_estimate import StepEstimate
+from eaglelocal.engine.step_times import StepTimes
+from eaglelocal.scheduler.prefill import PrefillPace
+from eaglelocal.scheduler.scheduler import Scheduler, StepPlan
+from eaglelocal.speculation.policy.controller import Controller
+from eaglelocal.speculation.policy.slot_policy import DecodeSlot
+from eaglelocal.speculation.policy.step_policy import StepPolicy
+from eaglelocal.speculation.policy.step_report import Change, StepReport
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """The rows of a step, and the policy that decides its drafts."""
+
+    plan: StepPlan
+    num_cells: int  # cached positions that a decoding row attends to
+    policy: StepPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedStep:
+    """A step that was decoded and verified. `verdicts` lacks answers that ended before their rows were decoded."""
+
+    planned: PlannedStep
+    drafted: Drafted
+    decoded: Decoded
+    verdicts: Mapping[int, Verdict]  # by slot
+    times: StepTimes
+
+
+class StepLearning:
+    """Teaches the controller and the estimate of the next step."""
+
+    def __init__(self, controller: Controller, scheduler: Scheduler, context: Context) -> None:
+        self._controller, self._is_unified = controller, context.is_unified
+        self._estimate = StepEstimate(
+            controller.costs, scheduler.num_cached, is_unified=context.is_unified, undivided=context.undivided
+        )
+
+    @property
+    def pace(self) -> PrefillPace:
+        """Estimates from which the scheduler decides how many prompt rows run beside answers."""
+        return self._estimate.pace
+
+    def begin(self, plan: StepPlan) -> PlannedStep:
+        """Return the step with the policy for its drafts."""
+        num_cells = self._num_cells(plan)
+        policy = self._controller.begin_step(
+            [DecodeSlot(s.slot, min(s.draft_room, plan.max_draft)) for s in plan.decode],
+            num_prefill_rows=sum(chunk.count for chunk in plan.prefill),
+            num_cells=num_cells,
+        )
+        return PlannedStep(plan, num_cells, policy)
+
+    def _num_cells(self, plan: StepPlan) -> int:
+        """Return the cached positions that a decoding row attends to: with a unified cache those of all slots."""
+        cached = sum(len(sequence.tokens) for sequence in plan.decode)
+        return cached if self._is_unified else cached // max(len(plan.decode), 1)
+
+    def learn(self, step: FinishedStep) -> list[Change]:
+        """Learn from a step. Return the slots whose drafting fell asleep or woke."""
+        plan, decoded, times, drafts = step.planned.plan, step.decoded, step.times, step.drafted.drafts
+        self._estimate.learn(drafts, plan.prefill, times.decode_s)
+        slots = [s.slot for s in plan.decode]
+        judged = {slot: (drafts[slot], step.verdicts[slot]) for slot in slots if slot in step.verdicts}
+        if not judged:
+            return []
+        num_unused_rows = sum(len(decoded.rows[slot]) for slot in slots if slot not in judged)
+        return self._controller.learn(
+            StepReport(
+                policy=step.planned.policy,
+                num_rows=decoded.num_rows,
+                num_padding_rows=decoded.num_padding_rows + num_unused_rows,
+                num_passes=decoded.num_passes,
+                num_prefill_rows=sum(chunk.count for chunk in plan.prefill),
+                num_cells=step.planned.num_cells,
+                decode_s=times.decode_s,
+                encode_s=times.encode_s,
+                draft_calls=step.drafted.calls,
+                other_s=times.total_s - times.decode_s - sum([call.seconds for call in step.drafted.calls]),
+                verdicts=judged,
+            )
+        )
