@@ -265,10 +265,8 @@ class Engine:
         except ResourceError as error:
             self._fail(plan.sequences, error)
             return
-        num_extra = sum(map(len, drafts.values())) + decoded.num_padding_rows
-        times = self._timing.end(num_rows=decoded.num_rows, num_drafted=num_extra)
         verdicts = self._answers.select_running(verdicts)
-        self._finished = FinishedStep(step, drafted, decoded, verdicts, times)
+        self._finished = FinishedStep(step, drafted, decoded, verdicts, self._timing.end())
         if self._answers.extend(verdicts):
             self._report()
 
@@ -276,8 +274,10 @@ class Engine:
         """Learn from the step that was collected, and emit its events."""
         step, self._finished = self._finished, None
         if step is not None:
-            self._outbox += self._answers.show_changes(self._learning.learn(step))
-            self._outbox += self._answers.emit(step.verdicts, step.drafted.drafts, step.times)
+            rows, num_extra = step.decoded.num_rows, step.num_extra_rows
+            times = self._timing.measure(step.marks, num_rows=rows, num_drafted=num_extra)
+            self._outbox += self._answers.show_changes(self._learning.learn(step, times))
+            self._outbox += self._answers.emit(step.verdicts, step.drafted.drafts, times)
 
     def _catch_up(self) -> None:
         """Collect and report what was submitted, for calls that must see a state between two steps."""

@@ -65,9 +65,8 @@ class Runner:
                     rows[part.slot] = add_chunk(batch, part)
                 case PaddingRow():
                     add_rows(batch, part.slot, part.first, [part.token] * part.count)
-        num_passes = self._num_passes(count_rows(rows, padding))
         self._context.submit(batch)
-        return SubmittedRows(rows, len(batch.tokens), padding, num_passes)
+        return SubmittedRows(rows, len(batch.tokens), padding, self._num_passes(count_rows(rows, padding)))
 
     def collect(self, submitted: SubmittedRows) -> Decoded:
         """Wait until the rows are decoded, and return the result. Raises ResourceError."""

@@ -14,6 +14,7 @@ from eaglelocal.engine.draft_loop import Drafted
 from eaglelocal.engine.runner import Decoded
 from eaglelocal.engine.step_estimate import StepEstimate
 from eaglelocal.engine.step_times import StepTimes
+from eaglelocal.engine.step_timing import StepMarks
 from eaglelocal.scheduler.prefill import PrefillPace
 from eaglelocal.scheduler.scheduler import Scheduler, StepPlan
 from eaglelocal.speculation.policy.controller import Controller
@@ -39,7 +40,12 @@ class FinishedStep:
     drafted: Drafted
     decoded: Decoded
     verdicts: Mapping[int, Verdict]  # by slot
-    times: StepTimes
+    marks: StepMarks
+
+    @property
+    def num_extra_rows(self) -> int:
+        """The rows that a plain step would not have: drafted ones and padding."""
+        return sum(map(len, self.drafted.drafts.values())) + self.decoded.num_padding_rows
 
 
 class StepLearning:
@@ -71,9 +77,9 @@ class StepLearning:
         cached = sum(len(sequence.tokens) for sequence in plan.decode)
         return cached if self._is_unified else cached // max(len(plan.decode), 1)
 
-    def learn(self, step: FinishedStep) -> list[Change]:
-        """Learn from a step. Return the slots whose drafting fell asleep or woke."""
-        plan, decoded, times, drafts = step.planned.plan, step.decoded, step.times, step.drafted.drafts
+    def learn(self, step: FinishedStep, times: StepTimes) -> list[Change]:
+        """Learn from a step and its durations. Return the slots whose drafting fell asleep or woke."""
+        plan, decoded, drafts = step.planned.plan, step.decoded, step.drafted.drafts
         self._estimate.learn(drafts, plan.prefill, times.decode_s)
         slots = [s.slot for s in plan.decode]
         judged = {slot: (drafts[slot], step.verdicts[slot]) for slot in slots if slot in step.verdicts}

@@ -10,11 +10,21 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from eaglelocal.core.stats import SpeculationCounter
 from eaglelocal.engine.running_answer import RunningAnswer
 from eaglelocal.engine.step_times import EngineTotals, StepTimes
 from eaglelocal.speculation.costs.step_costs import StepCosts
+
+
+class StepMarks(NamedTuple):
+    """The moments of a step that has ended."""
+
+    started_at: float
+    ended_at: float
+    native_s: float  # in the native library between them
+    marks: list[tuple[float, float]]  # of StepTiming.mark
 
 
 class StepTiming:
@@ -39,16 +49,21 @@ class StepTiming:
         """Mark the end of a part of the step: drafting, decoding, then sampling."""
         self._marks.append((time.perf_counter(), drafters_s))
 
-    def end(self, *, num_rows: int, num_drafted: int) -> StepTimes:
+    def end(self) -> StepMarks:
+        """End the step, and return what `measure` takes. The next one may begin before."""
         native_before_s, self._native_s = self._native_s, self._native_clock()
-        (began_at, _), (drafted_at, drafters_before_s), (decoded_at, drafters_after_s), (sampled_at, _) = self._marks
-        ended_at = time.perf_counter()
+        self._ended_at = time.perf_counter()
+        return StepMarks(self._started_at, self._ended_at, self._native_s - native_before_s, self._marks)
+
+    def measure(self, step: StepMarks, *, num_rows: int, num_drafted: int) -> StepTimes:
+        """Return the durations of a step that has ended, and add them to the totals."""
+        started_at, ended_at, native_s, marks = step
+        (began_at, _), (drafted_at, drafters_before_s), (decoded_at, drafters_after_s), (sampled_at, _) = marks
         encode_s = drafters_after_s - drafters_before_s  # a head encodes the target's rows within the decode
         decode_s = decoded_at - drafted_at - encode_s
         verify_s = sampled_at - drafted_at - encode_s
-        host_s = ended_at - self._started_at - (self._native_s - native_before_s)
-        total_s = ended_at - self._started_at
-        self._ended_at = ended_at
+        total_s = ended_at - started_at
+        host_s = total_s - native_s
         draft_s = drafted_at - began_at + encode_s + ended_at - sampled_at
         self.totals.add_step(host_s=host_s, draft_s=draft_s, verify_s=verify_s)
         return StepTimes(

@@ -24,7 +24,7 @@ def test_fewer_rows_are_never_dearer(one_s: float, eight_s: float, is_cheaper: b
     books.begin()
     for _ in range(3):
         books.mark()
-    times = books.end(num_rows=8, num_drafted=7)
+    times = books.measure(books.end(), num_rows=8, num_drafted=7)
     assert times.verify_s > 0
     assert times.plain_s <= times.verify_s
     assert (times.plain_s < 0.9 * times.verify_s) is is_cheaper
@@ -41,7 +41,7 @@ def test_host_time_is_what_the_library_does_not_take(monkeypatch: pytest.MonkeyP
         for _ in range(3):
             books.mark()
         now, native_s = now + 0.5, native_s + 0.375
-        host_s.append(books.end(num_rows=1, num_drafted=0).host_s)
+        host_s.append(books.measure(books.end(), num_rows=1, num_drafted=0).host_s)
         now, native_s = now + 0.25, native_s + 0.125  # telling, and what a new request's sampler takes
         if rests:
             books.pause()
