@@ -169,9 +169,11 @@ def test_logprobs_are_those_of_the_model_itself(
     for sampled in sampled_of(engines[how], request):
         raw = logits.after(text).astype(np.float64)
         expected = raw - raw.max() - np.log(np.exp(raw - raw.max()).sum())
-        assert sampled.logprob == pytest.approx(expected[sampled.token], abs=1e-4)
+        assert sampled.logprob == pytest.approx(
+            expected[sampled.token], abs=1e-3
+        )  # llama.cpp's attention adds in 16 bits
         assert [t.token for t in sampled.top] == np.argsort(-expected, kind="stable")[:4].tolist()
-        np.testing.assert_allclose([t.logprob for t in sampled.top], np.sort(expected)[::-1][:4], atol=1e-4)
+        np.testing.assert_allclose([t.logprob for t in sampled.top], np.sort(expected)[::-1][:4], atol=1e-3)
         text.append(sampled.token)
     assert len(text) == len(PROMPT) + 10
 

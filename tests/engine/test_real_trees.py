@@ -175,7 +175,7 @@ def tree_engine(files: Path, name: str, kind: str = "eagle3", **changes: object)
     draft = files / ("other.gguf" if kind == "draft_model" else f"{name}-head.gguf")
     engine = real_engine(files / f"{name}.gguf", kind, draft, spec=AUTO, unified=True, **changes)
     controller = FreeController(AUTO, DrafterSet(kind, ("ngram",)), FreeRows(), max_siblings=MAX_BRANCHES)
-    for owner in (engine, engine._answers, engine._answers._drafting):
+    for owner in (engine, engine._answers, engine._answers._drafting, engine._learning):
         owner._controller = controller  # type: ignore[attr-defined]
     return engine
 

@@ -97,11 +97,11 @@ def test_what_goes_on_is_reused_and_what_was_changed_is_not(target: Path) -> Non
     assert cached == len(changed.tokens) - 1
 
 
-@pytest.mark.parametrize(("free", "is_whole"), [(2**34, True), (6 * 2**20, False)])
+@pytest.mark.parametrize(("free", "is_whole"), [(2**34, True), (4 * 2**20, False)])
 def test_windows_are_whole_where_that_fits(
     target: Path, monkeypatch: pytest.MonkeyPatch, free: int, is_whole: bool
 ) -> None:
-    """Two layers of four have a window: 4 MiB of cache for 4096 positions, or 2 and a little; 3.5 of all the rest."""
+    """Two layers of four have a window: 4 MiB of cache for 4096 positions, or 2 and a little."""
     here = probe()
     smaller = replace(here, memory=replace(here.memory, available_bytes=free))
     monkeypatch.setattr(engine_builder, "probe", lambda: smaller)

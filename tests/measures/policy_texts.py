@@ -94,7 +94,8 @@ class Trial:
         controller = Simulated(spec, SimulatedMachine(ratios=curve(ratios), hiccups=0.02, noise=noise), costs)
         if kept is not None:
             assert controller.acceptance.restore(kept)
-        for owner in (self._engine, self._engine._answers, self._engine._answers._drafting):
+        engine = self._engine
+        for owner in (engine, engine._answers, engine._answers._drafting, engine._learning):
             owner._controller = controller
         self._num_owners += 1
         for at, prompt in enumerate(self._prompts):
