@@ -20,7 +20,7 @@ from eaglelocal.backend.buffer_log import (
     parse_layer_devices,
     weight_buffers,
 )
-from eaglelocal.backend.context import ContextParams, create_context
+from eaglelocal.backend.context_params import ContextParams, create_context
 from eaglelocal.backend.dummy_buffers import dummy_allocations
 from eaglelocal.backend.llama_library import LlamaLibrary, LlamaLog
 from eaglelocal.backend.model import LlamaModel, NativePlacement, Placement, load_failure

@@ -14,7 +14,7 @@ from typing import cast
 
 import numpy as np
 
-from eaglelocal.backend.context import FLASH_ATTENTION, KV_TYPES, open_context
+from eaglelocal.backend.context_params import FLASH_ATTENTION, KV_TYPES, open_context
 from eaglelocal.backend.llama_library import NativeClock, native_error
 from eaglelocal.backend.model import LlamaModel, look_up
 from eaglelocal.core.batch import Floats

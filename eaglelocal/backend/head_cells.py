@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes as C
 
-from eaglelocal.backend.context import ContextParams, LlamaContext, create_context
+from eaglelocal.backend.context import LlamaContext
+from eaglelocal.backend.context_params import ContextParams, create_context
 from eaglelocal.backend.kv_cells import KvCells
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.backend.native_step import HeadStruct, fill_struct

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eaglelocal.backend.context import ContextParams, LlamaContext, TappedFeatures
+from eaglelocal.backend.context import LlamaContext, TappedFeatures
+from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.head_cells import HeadCells
 from eaglelocal.backend.llama_library import native_error
 from eaglelocal.backend.model import LlamaModel

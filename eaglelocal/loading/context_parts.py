@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Sequence
 
-from eaglelocal.backend.context import ContextParams
+from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.dry_run import DryRunPart
 from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.model import D2T, Placement

@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from eaglelocal.backend.context import ContextParams, LlamaContext
+from eaglelocal.backend.context import LlamaContext
+from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.head_context import LlamaHeadContext
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement

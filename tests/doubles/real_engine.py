@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from eaglelocal.backend.context import ContextParams, LlamaContext
+from eaglelocal.backend.context import LlamaContext
+from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch, Floats

@@ -14,7 +14,8 @@ import pytest
 from doubles.random_models import TargetShape, write_target
 
 from eaglelocal.backend import cpu_repack
-from eaglelocal.backend.context import ContextParams, LlamaContext
+from eaglelocal.backend.context import LlamaContext
+from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.cpu_repack import AMX, STACK_BYTES, layout_names
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, NativePlacement, Placement

@@ -18,7 +18,8 @@ from doubles.random_models import HeadShape, TargetShape, write_head, write_targ
 from doubles.weightless_models import REAL, write_sketch
 
 from eaglelocal.backend.buffer_log import sum_buffer_bytes
-from eaglelocal.backend.context import ContextParams, LlamaContext
+from eaglelocal.backend.context import LlamaContext
+from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.device_memory import free_memory
 from eaglelocal.backend.dry_run import DryRunPart, plan_buffers, record_log
 from eaglelocal.backend.head_context import LlamaHeadContext

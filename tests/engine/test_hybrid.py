@@ -22,7 +22,8 @@ from doubles.random_models import HeadShape, TargetShape, write_head, write_targ
 from doubles.real_engine import ask, real_engine
 from doubles.runnable_models import N_VOCAB, write_runnable
 
-from eaglelocal.backend.context import ContextParams, LlamaContext
+from eaglelocal.backend.context import LlamaContext
+from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, Batch, ExtraLevels

@@ -19,7 +19,8 @@ from doubles.eagle_checkpoints import DIALECTS, Checkpoint, Kind, random_checkpo
 from doubles.imported_heads import imported
 from doubles.random_models import TargetShape, write_target
 
-from eaglelocal.backend.context import ContextParams, LlamaContext
+from eaglelocal.backend.context import LlamaContext
+from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.head_context import LlamaHeadContext
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement

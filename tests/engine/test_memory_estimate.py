@@ -21,7 +21,7 @@ from doubles.random_models import HeadShape, TargetShape, write_head, write_targ
 from doubles.weightless_models import REAL, SKETCHES, Sketch, write_sketch
 
 from eaglelocal.backend.buffer_log import sum_buffer_bytes
-from eaglelocal.backend.context import ContextParams, create_context
+from eaglelocal.backend.context_params import ContextParams, create_context
 from eaglelocal.backend.dry_run import DryRunPart, PlannedModel, plan_buffers, record_log
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement

@@ -15,7 +15,8 @@ from doubles.mixed_traffic import MixedTraffic
 from doubles.mtp_models import N_LAYER, write_assistant, write_gemma, write_mtp
 from doubles.real_engine import ask, real_engine
 
-from eaglelocal.backend.context import ContextParams, LlamaContext
+from eaglelocal.backend.context import LlamaContext
+from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.head_context import LlamaHeadContext
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement

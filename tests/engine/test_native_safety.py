@@ -14,7 +14,8 @@ from doubles.hybrid_model import write_hybrid
 from doubles.random_models import write_agreeing_head, write_target
 from doubles.real_engine import TINY, ask, real_engine
 
-from eaglelocal.backend.context import ContextParams, LlamaContext
+from eaglelocal.backend.context import LlamaContext
+from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.head_context import LlamaHeadContext
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement

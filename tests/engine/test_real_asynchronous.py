@@ -15,7 +15,8 @@ from doubles.engine_harness import drive
 from doubles.random_models import HeadShape, write_head, write_target
 from doubles.real_engine import TINY, ask, real_engine
 
-from eaglelocal.backend.context import ContextParams, LlamaContext
+from eaglelocal.backend.context import LlamaContext
+from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch

@@ -20,7 +20,8 @@ from doubles.runnable_models import write_runnable
 from doubles.windowed_model import WINDOW, write_windowed
 
 from eaglelocal.backend.buffer_log import sum_host_bytes
-from eaglelocal.backend.context import ContextParams, LlamaContext
+from eaglelocal.backend.context import LlamaContext
+from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.llama_library import LlamaLog, load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Bytes, Floats

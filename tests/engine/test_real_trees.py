@@ -15,7 +15,8 @@ from doubles.random_models import write_agreeing_pairs, write_target
 from doubles.real_engine import TINY, ask, real_engine
 from doubles.steady_costs import FreeController, FreeRows
 
-from eaglelocal.backend.context import ContextParams, LlamaContext
+from eaglelocal.backend.context import LlamaContext
+from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch, Floats

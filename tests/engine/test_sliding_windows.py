@@ -12,7 +12,8 @@ from doubles.real_engine import ask, real_engine
 from doubles.windowed_model import WINDOW, write_windowed
 
 from eaglelocal.backend.buffer_log import sum_buffer_bytes
-from eaglelocal.backend.context import ContextParams, LlamaContext
+from eaglelocal.backend.context import LlamaContext
+from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch, Floats

@@ -12,7 +12,8 @@ from doubles.hybrid_model import write_hybrid
 from doubles.random_models import TargetShape, write_target
 from doubles.runnable_models import write_runnable
 
-from eaglelocal.backend.context import ContextParams, LlamaContext
+from eaglelocal.backend.context import LlamaContext
+from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch

@@ -16,7 +16,8 @@ import pytest
 from doubles.eagle_files import Form, head_source, small_kind, write_form, write_small_target
 from doubles.runnable_models import N_VOCAB
 
-from eaglelocal.backend.context import ContextParams, LlamaContext
+from eaglelocal.backend.context import LlamaContext
+from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.head_context import LlamaHeadContext
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement

@@ -10,9 +10,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict
+from typing import Annotated, Literal
 
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import Field
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from eaglelocal.client.http_server import SNAPSHOT_COUNTS, SNAPSHOT_SECONDS
@@ -26,7 +28,7 @@ from eaglelocal.server.dependencies import IsOperator, Owner, Server
 from eaglelocal.server.http_errors import NOT_FOUND, PERMISSION, Problem
 from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.openai.reply_schema import STREAMED, CancelReply, Health, SwitchReply
-from eaglelocal.server.openai.schema import SwitchBody
+from eaglelocal.server.openai.schema import Body
 from eaglelocal.server.routing import BodyRoute
 from eaglelocal.server.server_state import ServerState
 
@@ -40,6 +42,12 @@ LARGE_FIELDS = (
     "bos_text",
     "eos_text",
 )  # left out because the snapshot is sent twice a second; /props has them
+
+
+class SwitchBody(Body):
+    """POST /v1/speculation"""
+
+    spec: Literal["auto", "off", "pid"] | Annotated[int, Field(ge=0, le=16)]  # as --spec
 
 
 @router.head("/health", include_in_schema=False)

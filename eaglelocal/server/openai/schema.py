@@ -394,9 +394,3 @@ class CompletionBody(AnswerFields):
     best_of: int | None = None
     echo: bool | None = None
     suffix: Text | None = None  # text after the answer, for models that can fill in the middle
-
-
-class SwitchBody(Body):
-    """POST /v1/speculation"""
-
-    spec: Literal["auto", "off", "pid"] | Annotated[int, Field(ge=0, le=16)]  # as --spec
