@@ -11,6 +11,8 @@ from pathlib import Path
 
 import platformdirs
 
+from eaglelocal.core.json_text import read_json
+
 APP = "eaglelocal"
 
 
@@ -67,6 +69,40 @@ def hub_token_file(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the file in which `hf auth login` stores its token."""
     named = environ.get("HF_TOKEN_PATH")
     return _expand(named) if named else hub_home(environ) / "token"
+
+
+def lm_studio_dirs() -> tuple[Path, ...]:
+    """Return the folders in which LM Studio keeps models, as far as they exist: now, and in earlier versions."""
+    home = Path.home()
+    own = _read_pointer(home / ".lmstudio-home-pointer") or home / ".lmstudio"
+    folders = (_read_download_folder(own / "settings.json"), own / "models", home / ".cache" / "lm-studio" / "models")
+    return tuple(dict.fromkeys(folder for folder in folders if folder is not None and folder.is_dir()))
+
+
+def _read_pointer(file: Path) -> Path | None:
+    try:
+        text = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return Path(text) if text else None
+
+
+def _read_download_folder(settings: Path) -> Path | None:
+    """Return the folder that LM Studio's settings name; None if they name none or cannot be read."""
+    try:
+        content = read_json(settings.read_bytes())
+    except (OSError, ValueError):
+        return None
+    named = content.get("downloadsFolder") if isinstance(content, dict) else None
+    return Path(named) if isinstance(named, str) and named else None
+
+
+def ollama_dirs(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
+    """Return the stores of Ollama that exist: the one that OLLAMA_MODELS names, else the user's and the service's."""
+    named = environ.get("OLLAMA_MODELS")
+    usual = (Path.home() / ".ollama" / "models", Path("/usr/share/ollama/.ollama/models"))
+    stores = (_expand(named),) if named else usual
+    return tuple(store for store in stores if (store / "manifests").is_dir())
 
 
 def _expand(text: str) -> Path:

@@ -7,28 +7,32 @@ code that uses it decides what that means.
 from __future__ import annotations
 
 import difflib
+import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from eaglelocal.core.atomic_file import OWN_FILE, write_atomically
 from eaglelocal.core.gpu_split import parse_split
 from eaglelocal.core.plan import MAX_SLOTS
 from eaglelocal.core.sampling import RANGES
 from eaglelocal.core.surrogates import join_surrogates
-from eaglelocal.core.toml_text import read_toml_file
-from eaglelocal.errors import UsageError
+from eaglelocal.core.toml_text import read_toml_file, set_text_key
+from eaglelocal.core.utf8_text import read_text_file
+from eaglelocal.errors import ResourceError, UsageError
 
 PREFIX = "EAGLELOCAL_"
 DEFAULT = "default"
 OWN_VARIABLES = frozenset({"TRACEBACK", "ENGINE_LOG", "API_KEY", "ATTENTION"})
 # of flags for a single invocation, which the config file does not accept
 FLAG_VARIABLES = frozenset({
-    "AGAINST", "AGAINST_KEY_FILE", "AGAINST_MODEL", "ALL", "CATEGORY", "CONCURRENCY", "EPOCHS", "FROM", "GOAL",
-    "IGNORE_EOS", "IMAGE", "JSON", "MACHINE", "MEASURE", "NO_TRIAL", "NO_TUI", "ONCE", "OUT", "PAIRS", "PLAIN",
-    "PROMPTS", "QUANT", "RAM", "REPEATS", "SAVE", "SKIP", "SVG", "TINT", "TOKENS", "TORCH_DEVICE", "TYPE", "VERIFY",
-    "WARM_UP", "WEB", "WORK", "YES",
+    "AGAINST", "AGAINST_KEY_FILE", "AGAINST_MODEL", "ALL", "CATEGORY", "CONCURRENCY", "CONTINUE", "EPOCHS", "FROM",
+    "GOAL", "IGNORE_EOS", "IMAGE", "JSON", "MACHINE", "MEASURE", "NO_TRIAL", "NO_TUI", "ONCE", "OUT", "PAIRS", "PLAIN",
+    "PROMPTS", "QUANT", "RAM", "REPEATS", "REPORT", "SAVE", "SKIP", "SVG", "TINT", "TOKENS", "TORCH_DEVICE", "TYPE",
+    "VERIFY", "WARM_UP", "WEB", "WORK", "YES",
 })  # fmt: skip
 OTHER_VARIABLES = frozenset(PREFIX + name for name in OWN_VARIABLES | FLAG_VARIABLES)  # ours, but not settings
 
@@ -64,7 +68,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8421
     web_port: int = 8422  # of the monitor in a browser
-    models: tuple[str, ...] = ()  # models that a server loads on request
+    models: tuple[str, ...] = ()  # models that a server loads on request, and folders of models
     alias: tuple[str, ...] = ()  # more names of the first model of a server; "*": any name
     api_key_file: str | None = None
     allowed_hosts: tuple[str, ...] = ()
@@ -77,6 +81,7 @@ class Settings:
     log: str = "text"
     theme: str = "dark"  # of screens; terminal: the terminal's own colours
     glyphs: str = "auto"  # auto: ascii unless the locale is UTF-8
+    figures: bool = True  # a line of figures below each answer of a chat
     keys: tuple[tuple[str, str], ...] = ()  # of screens: (action, comma-separated keys), which replace the defaults
     set_by: tuple[tuple[str, str], ...] = ()  # (setting, place) of every setting that was set
 
@@ -90,16 +95,53 @@ class Settings:
                 values[name], places[name] = READERS[name](value), place
             except ValueError as error:
                 subject = place if place == _as_flag(name) else f"{place}: {name}"
-                raise UsageError(f"{subject} must be {error}, not {value!r}") from None
+                hint = f"unset {place}" if place.startswith(PREFIX) else _suggest_edit(config_file)
+                if place == _as_flag(name):
+                    default = getattr(cls(), name)
+                    hint = f"{place} {default}" if isinstance(default, str | int | float) else f"leave {place} out"
+                raise UsageError(f"{subject} must be {error}, not {value!r}", hint=hint) from None
         return cls(**values, set_by=tuple(places.items()))
 
     def is_set(self, name: str) -> bool:
         """Return whether any source set this setting, even to its default."""
         return any(setting == name for setting, _ in self.set_by)
 
+    @property
+    def model_folders(self) -> tuple[str, ...]:
+        """Return the folders among `models`; they are written as paths."""
+        paths = (one for one in self.models if one.startswith(("/", "~", "./", "../")))
+        return tuple(path for path in paths if os.path.isdir(os.path.expanduser(path)))
+
     def origins(self) -> Mapping[str, str]:
         """Return the source of each setting: `default`, the config file's path, the variable or the flag."""
         return MappingProxyType(dict.fromkeys(READERS, DEFAULT) | dict(self.set_by))
+
+
+def write_setting(config_file: Path, name: str, value: str) -> None:
+    """Set one setting in the config file, which is made if it is missing; the rest of it stays as it is.
+
+    Raises UsageError if it cannot be changed by itself, ResourceError if the file cannot be written.
+    """
+    path = config_file.resolve()  # a link to a file elsewhere stays a link
+    try:
+        exists = path.exists()
+        content = read_text_file(path) if exists else ""
+        mode = path.stat().st_mode & 0o777 if exists else OWN_FILE
+        write_atomically(path, set_text_key(content, name, value), mode=mode)
+    except OSError as problem:
+        raise ResourceError(f"cannot write {path}: {problem.strerror}", hint=f"ls -ld {path.parent}") from problem
+    except ValueError as problem:
+        raise UsageError(f"{path} was not changed: {problem}", hint=f"write {name} = {value!r} yourself") from problem
+
+
+def peek_setting(name: str, environ: Mapping[str, str], config_file: Path) -> object:
+    """Return a setting's raw value, whether or not the other settings are valid; None if it is unset or unreadable."""
+    if found := environ.get(_as_variable(name)):
+        return found
+    try:
+        return _parse(config_file).get(name)
+    except UsageError:
+        return None
 
 
 # ---- sources: (setting, raw value, place)
@@ -108,20 +150,21 @@ Entry = tuple[str, object, str]
 
 def _read_file(path: Path) -> Iterator[Entry]:
     for name, value in _parse(path).items():
-        yield _check_name(name, str(path), _as_key), value, str(path)
+        yield _check_name(name, str(path), _as_key, otherwise=_suggest_edit(path)), value, str(path)
 
 
 def _read_environment(environ: Mapping[str, str]) -> Iterator[Entry]:
     for variable in sorted(environ):
         if variable.startswith(PREFIX) and variable not in OTHER_VARIABLES and environ[variable]:
             name = variable.removeprefix(PREFIX).lower()
-            yield _check_name(name, "environment", _as_variable), environ[variable], variable
+            known = _check_name(name, "environment", _as_variable, otherwise=f"unset {variable}")
+            yield known, environ[variable], variable
 
 
 def _read_flags(flags: Mapping[str, object]) -> Iterator[Entry]:
     for name, value in flags.items():
         if value is not None:
-            yield _check_name(name, "command line", _as_flag), value, _as_flag(name)
+            yield _check_name(name, "command line", _as_flag, otherwise="eaglelocal --help"), value, _as_flag(name)
 
 
 def _parse(path: Path) -> dict[str, object]:
@@ -135,14 +178,20 @@ def _parse(path: Path) -> dict[str, object]:
         raise UsageError(str(error)) from error
 
 
-def _check_name(name: str, place: str, style: Callable[[str], str]) -> str:
-    """Return the name if it is a setting, else raise UsageError; `style` writes a name as in its source."""
+def _check_name(name: str, place: str, style: Callable[[str], str], *, otherwise: str) -> str:
+    """Return the name if it is a setting, else raise UsageError; `style` writes a name as in its source.
+
+    otherwise  the hint if no name is near
+    """
     if name in READERS:
         return name
     near = difflib.get_close_matches(name, READERS, n=1)
-    suggestion = f"did you mean {style(near[0])}? " if near else ""
-    hint = suggestion + "`eaglelocal config show` lists the settings"
+    hint = f"did you mean {style(near[0])}?" if near else otherwise
     raise UsageError(f"{place}: unknown setting {style(name)}", hint=hint)
+
+
+def _suggest_edit(path: Path) -> str:
+    return f"${{EDITOR:-vi}} {shlex.quote(str(path))}"
 
 
 def _as_key(name: str) -> str:
@@ -178,6 +227,13 @@ def _list(value: object) -> tuple[str, ...]:
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
         raise ValueError("a list of texts, or one text with commas")
     return tuple(part.strip() for part in parts if part.strip())
+
+
+def _boolean(value: object) -> bool:
+    known = {"true": True, "false": False, True: True, False: False}
+    if not isinstance(value, str | bool) or value not in known:
+        raise ValueError("true or false")
+    return known[value]
 
 
 def _keys(value: object) -> tuple[tuple[str, str], ...]:
@@ -300,6 +356,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "log": _choice("text", "json"),
         "theme": _choice("dark", "light", "contrast", "terminal"),
         "glyphs": _choice("auto", "unicode", "ascii"),
+        "figures": _boolean,
         "keys": _keys,
     }
 )

@@ -46,6 +46,7 @@ def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("HF_HUB_CACHE", str(tmp_path_factory.mktemp("hub")))
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.setattr("eaglelocal.tui.terminal.clipboard.PROGRAMS", ())
+        patch.delenv("TMUX", raising=False)  # in which copying says something else
         copies = tmp_path_factory.mktemp("copies")  # `rm` tidies up there
         patch.setattr(locations, "light_heads_dir", lambda: copies)
         yield

@@ -140,7 +140,11 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 LEFT_OUT = [
     ("import eaglelocal.text.templates.rendering", "numpy"),
     ("import eaglelocal.planning.autoplan, eaglelocal.planning.coresidency", "llguidance"),
+    ("import eaglelocal.planning.autoplan, eaglelocal.planning.coresidency, eaglelocal.planning.resolve", "numpy"),
     ("import eaglelocal.cli.serve", "uvicorn"),
+    ("import eaglelocal.cli.main", "typer"),
+    ("import eaglelocal.cli.main", "eaglelocal.core.events"),
+    ("import eaglelocal.server.app", "numpy"),
     ("from eaglelocal.loading.engine_builder import prepare; prepare()", "llama_cpp.llama"),
 ]
 
@@ -150,6 +154,18 @@ def test_what_is_not_needed_is_not_imported(code: str, module: str) -> None:
     code = f"import sys; {code}; print({module!r} in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_server_starts_without_the_schemas_of_bodies_and_replies() -> None:
+    """They are built on their first use."""
+    code = (
+        "import eaglelocal.server.app\n"
+        "from eaglelocal.server.openai.reply_schema import ReplyModel\n"
+        "from eaglelocal.server.openai.schema import Body\n"
+        "print(*[m.__name__ for b in (Body, ReplyModel) for m in b.__subclasses__() if m.__pydantic_complete__])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == []
 
 
 def test_no_drawer_files() -> None:

@@ -21,11 +21,14 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from eaglelocal.cli.main import app
+from eaglelocal.cli.command_table import make_app
 from eaglelocal.conversation.slash_commands import COMMANDS, OTHER_NAMES
 from eaglelocal.server.app import PATHS
 from eaglelocal.settings import OWN_VARIABLES, PREFIX, READERS, Settings
-from eaglelocal.tui.key_bindings import CHAT_KEYS
+from eaglelocal.tui.chat.chat_app import ChatApp
+from eaglelocal.tui.key_bindings import CHAT_ACTIONS, CHAT_PURPOSES, MONITOR_ACTIONS
+from eaglelocal.tui.mapped_keys import make_key_rows, map_keys
+from eaglelocal.tui.prompt.prompt_input import PromptInput
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -109,7 +112,7 @@ def test_every_page_can_be_reached_and_left() -> None:
 # ---- commands and flags
 def command_of(words: list[str]) -> tuple[Any, list[str]]:
     """The command that the words name, and what is left of them. Raises LookupError where there is none."""
-    command: Any = get_command(app)  # of the click that typer brings with it, or needs
+    command: Any = get_command(make_app())  # of the click that typer brings with it, or needs
     while below := getattr(command, "commands", {}):
         if not words or words[0].startswith("-"):
             break
@@ -128,7 +131,7 @@ def flags_of(name: str) -> frozenset[str]:
 
 @cache
 def all_commands() -> frozenset[str]:
-    return frozenset(get_command(app).commands)
+    return frozenset(get_command(make_app()).commands)
 
 
 @cache
@@ -262,9 +265,10 @@ def test_keys_are_those_of_the_chat() -> None:
     mentioned = {
         key.lower() for row in table.splitlines() for key in row.split("|")[1:2] for key in key.strip().split(", ")
     }
-    known = {key for keys in CHAT_KEYS for key in keys.split(", ")}
-    assert mentioned - known == {"---", "ctrl+end", "f1"}, "of which F1 is shown at the foot of the screen"
-    assert known - mentioned == {"ctrl+d"}, "which leaves, as ctrl+q does"
+    rows = make_key_rows(map_keys((*PromptInput.BINDINGS, *ChatApp.BINDINGS), {}), CHAT_PURPOSES)
+    known = {key for row in rows for key in row.name.split(", ")}
+    assert mentioned - known == {"---", "ctrl+p"}, "of which ctrl+p is Textual's"
+    assert known - mentioned == {"ctrl+d", "alt+enter", "shift+enter", "ctrl+j"}, "which the table explains"
 
 
 def test_settings_are_read(tmp_path: Path) -> None:
@@ -273,6 +277,13 @@ def test_settings_are_read(tmp_path: Path) -> None:
     file.write_text(block)
     settings = Settings.load({}, {}, file)
     assert {name for name, _ in settings.set_by} == set(tomllib.loads(block))
+
+
+def test_actions_that_can_have_a_key_are_listed() -> None:
+    text = COMMANDS_PAGE.read_text(encoding="utf-8").partition("[keys]")[2]
+    for screen, actions in (("chat", CHAT_ACTIONS), ("monitor", MONITOR_ACTIONS)):
+        listed = text.partition(f"- **{screen}:**")[2].partition("\n- ")[0].partition("\n\n")[0]
+        assert re.findall(r"`(\w+)`", listed) == sorted(actions)
 
 
 def test_variables_exist() -> None:
@@ -289,6 +300,27 @@ def test_routes_exist() -> None:
     assert mentioned - PATHS - {"/openapi.json"} == set()
 
 
+# ---- installing
+MAX_WORDS, MAX_CELL_WORDS = 900, 60
+
+
+def test_a_person_reads_the_front_page_in_a_minute() -> None:
+    assert len(README.read_text(encoding="utf-8").split()) < MAX_WORDS
+    for page in ALL:
+        cells = [cell for line in page.read_text(encoding="utf-8").splitlines() for cell in line.split("|")[1:-1]]
+        assert [cell for cell in cells if len(cell.split()) > MAX_CELL_WORDS] == []
+
+
+def test_the_lines_that_build_llama_cpp_build_it_again() -> None:
+    """A plain `pip install .` keeps a llama.cpp that was built for the processor."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (required,) = [name for name in project["dependencies"] if name.startswith("llama-cpp-python")]
+    lines = [line for page in ALL for line in re.findall(r"CMAKE_ARGS=[^`\n]+", page.read_text(encoding="utf-8"))]
+    assert len(lines) >= 5
+    for line in lines:
+        assert line.endswith(f"--no-cache-dir --force-reinstall --no-deps {required}")
+
+
 # ---- plans
 def planned(home: Path, *arguments: str) -> str:
     """By a person without files, variables or a GPU of ours."""
@@ -299,8 +331,9 @@ def planned(home: Path, *arguments: str) -> str:
     return subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=120).stdout
 
 
-def test_the_plan_that_is_shown_is_what_is_printed(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", [README, ROOT / "docs" / "models.md"], ids=lambda page: page.name)
+def test_the_plan_that_is_shown_is_what_is_printed(tmp_path: Path, page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
     (shown,) = [block for _, block in FENCE.findall(text) if block.startswith("$ eaglelocal plan")]
     first, _, rest = shown.partition("\n")
     assert rest.strip() == planned(tmp_path, *shlex.split(first)[3:]).strip()
@@ -316,14 +349,12 @@ def rows(page: Path) -> Iterator[list[str]]:
 @pytest.mark.parametrize("memory", SHOWN)
 def test_models_fit_as_they_are_said_to(tmp_path: Path, memory: str) -> None:
     plan = json.loads(planned(tmp_path, "--machine", SHOWN[memory], "--json").splitlines()[-1])["chosen"]
-    for page in (README, ROOT / "docs" / "models.md"):
-        (row,) = [row for row in rows(page) if row[0] == memory]
-        assert row[1].split("`")[1] == f"{plan['target']}:{plan['quant']}"
-        context, *kv_type = row[2].split(", ")
-        assert (int(context), kv_type or [plan["kv_type"]]) == (plan["ctx"], [plan["kv_type"]])
-        used = {one["device"]: one["used_bytes"] for one in plan["memory"]["devices"]}
-        (holder,) = used.keys() - {"RAM"} or {"RAM"}
-        assert row[3] == f"{used[holder] / GIB:.1f} GiB"
+    (row,) = [row for row in rows(ROOT / "docs" / "models.md") if row[0] == memory]
+    assert row[1].split("`")[1] == f"{plan['target']}:{plan['quant']}"
+    assert row[2] == f"{plan['ctx']}, {plan['kv_type']}"
+    used = {one["device"]: one["used_bytes"] for one in plan["memory"]["devices"]}
+    (holder,) = used.keys() - {"RAM"} or {"RAM"}
+    assert row[3] == f"{used[holder] / GIB:.1f} GiB"
 
 
 def test_a_machine_of_ones_own_is_read(tmp_path: Path) -> None:

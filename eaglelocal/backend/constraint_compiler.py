@@ -47,6 +47,7 @@ MAX_CACHED = 16  # compiled grammars; schemas tend to recur
 MAX_REFUSED = 256
 MAX_REASON_CHARS = 300
 MAX_MASK_S = 0.5  # CPU seconds that each token of an answer may take
+LATER_S = 1.0  # the server may still be importing its modules
 ANY_OBJECT = '{"type":"object"}'
 CHECK_LIMITS = ProcessLimits(
     cpu_s=CPU_S, memory_bytes=256 * 1024 * 1024, max_deaths=sys.maxsize
@@ -90,12 +91,12 @@ class LlamaConstraints:
         return self._vocabulary.end_tokens[0]
 
     def prepare(self) -> None:
-        """Read the whole vocabulary in advance.
+        """Read the whole vocabulary in advance, and have the process that checks grammars started a little later.
 
-        It takes a second or more, which the first constraint would wait for.
+        Reading takes a second or more, which the first constraint would wait for.
         """
         if self._vocabulary.end_tokens:
-            self._check_process().start()
+            self._check_process().start(after_s=LATER_S)
             self._get_tokenizer()
 
     def check(self, constraint: Constraint) -> None:

@@ -111,7 +111,7 @@ class LlamaContext:
         self.clock = NativeClock()  # counts time in samplers and images
         if final_by_nextn and taps and model.n_embd_out != model.n_embd:  # the stride of these rows in llama.cpp
             raise IncompatibleError(f"the model's states are {model.n_embd} wide, its rows {model.n_embd_out}")
-        with lazy_clearing(self._library) as self.population:
+        with lazy_clearing(self._library, 2 * model.n_layer) as self.population:  # keys and values
             self.handle = create_context(model, params)
         has_fixed_cells = bool(params.num_snapshots) and params.num_sequences > 1
         cells = self._cells = KvCells(self._library, self.handle, has_fixed_cells=has_fixed_cells)
@@ -163,7 +163,7 @@ class LlamaContext:
         if code == CANNOT_REMOVE:
             raise removal_error(removals)
         if code:
-            raise native_error(code, n, self._library)
+            raise native_error(code, n, self._library, n_ctx=self.n_ctx)
         self._cells.clear_copies()
         self.num_decodes += 1
         self._submitted = n, ints
@@ -174,7 +174,7 @@ class LlamaContext:
             raise EngineError("there is no decode to collect")
         n, ints = submitted
         if self.is_asynchronous and (code := self._native.collect(self.address, n, ints.buffer_info()[0])):
-            raise native_error(code, n, self._library)
+            raise native_error(code, n, self._library, n_ctx=self.n_ctx)
         if self._library.lost_work:
             raise EngineError(f"the GPU has failed at {n} rows: {self._library.lost_work}")
         return TappedRows(self, self.num_decodes, n)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from eaglelocal.backend.model import LlamaModel, look_up
 from eaglelocal.backend.native_step import fill_struct
+from eaglelocal.core.context_hint import suggest_smaller_ctx
 from eaglelocal.errors import EngineError, ResourceError
 
 KV_TYPES = {"f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "f32": 0}  # ggml_type
@@ -62,7 +63,7 @@ def create_context(model: LlamaModel, params: ContextParams, *, other: object | 
     return open_context(
         model,
         f"of {params.num_sequences} x {params.n_ctx} positions",
-        "use a smaller --ctx or --parallel",
+        suggest_smaller_ctx(params.n_ctx, params.num_sequences),
         n_ctx=params.n_ctx * params.num_sequences,
         n_batch=params.n_batch,
         n_seq_max=params.num_ids,

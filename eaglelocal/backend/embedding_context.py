@@ -18,6 +18,7 @@ from eaglelocal.backend.context_params import FLASH_ATTENTION, KV_TYPES, open_co
 from eaglelocal.backend.llama_library import NativeClock, native_error
 from eaglelocal.backend.model import LlamaModel, look_up
 from eaglelocal.core.batch import Floats
+from eaglelocal.core.context_hint import suggest_smaller_ctx
 from eaglelocal.errors import EngineError
 
 
@@ -48,7 +49,7 @@ class EmbeddingContext:
         self._handle: object | None = open_context(
             model,
             f"for passes of {params.n_batch} tokens",
-            "use a smaller --ctx",
+            suggest_smaller_ctx(params.n_batch),
             n_ctx=params.n_batch,
             n_batch=params.n_batch,
             n_seq_max=params.num_texts,
@@ -73,7 +74,7 @@ class EmbeddingContext:
                 self._api.llama_memory_clear(memory, False)
             code = self._api.llama_decode(self._handle, self._batch)
             if code:
-                raise native_error(code, num_rows, self._library)
+                raise native_error(code, num_rows, self._library, n_ctx=self.n_batch)
             vectors = [self._vector(sequence) for sequence in range(len(texts))]
         return np.stack(vectors)
 

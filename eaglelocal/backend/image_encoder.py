@@ -29,6 +29,7 @@ from eaglelocal.backend.image_decoder import Pixels, decode_pixels, image_error
 from eaglelocal.backend.llama_library import CACHE_FULL, LlamaLibrary
 from eaglelocal.backend.model import LlamaModel, device_array
 from eaglelocal.core.batch import Floats
+from eaglelocal.core.context_hint import suggest_ctx
 from eaglelocal.core.image import ImageRows
 from eaglelocal.core.ports import TextPart
 from eaglelocal.errors import EagleLocalError, IncompatibleError, LibraryError, ModelFileError, ResourceError
@@ -36,7 +37,7 @@ from eaglelocal.errors import EagleLocalError, IncompatibleError, LibraryError, 
 GREY = Pixels(64, 64, b"\x80" * 64 * 64 * 3)
 BAD_IMAGE = 2  # returned by mtmd_tokenize for an image that it cannot prepare
 DEBUG = 1  # ggml_log_level
-HINT = "the projector of this very model, or `--mmproj none`"
+HINT = "--mmproj none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,7 @@ class LlamaImageReader:
         replace_broken_rows(np.ctypeslib.as_array(rows, (num_rows, self._width)), self._params.row_end)
         arguments = (rows, position, sequence, n_batch, C.byref(end), mtmd.mtmd_helper_post_decode_callback(), None)
         if code := mtmd.mtmd_helper_decode_image_chunk(self._handle, context, image, *arguments):
-            raise decode_error(code, num_rows)
+            raise decode_error(code, num_rows, position)
 
     def close(self) -> None:
         if self._handle:
@@ -230,11 +231,11 @@ def make_bitmap(mtmd: ModuleType, image: NamedBitmap) -> object:
     return bitmap
 
 
-def decode_error(code: int, num_rows: int) -> ResourceError:
+def decode_error(code: int, num_rows: int, position: int) -> ResourceError:
+    """Return the error for a code of llama_decode, and for a full cache the context that would do."""
     if code == CACHE_FULL:
-        return ResourceError(
-            f"the cache is full: the {num_rows} rows of an image do not fit", hint="use a larger --ctx"
-        )
+        message = f"the cache is full: the {num_rows} rows of an image do not fit behind {position}"
+        return ResourceError(message, hint=suggest_ctx(position + num_rows))
     return ResourceError(f"an image of {num_rows} rows could not be decoded: llama.cpp returned {code}")
 
 

@@ -1,8 +1,8 @@
 """Clear the caches of a new context without touching their memory, which takes most of the time of opening it.
 
 llama.cpp writes zeros to all cells. Fresh memory is zero already, and the system only provides it when it is touched:
-seconds for a large cache in a virtual machine. So only pages that were touched before are cleared. The others are
-provided by a thread meanwhile; until it gets there, they are provided as they are used.
+seconds for a large cache in a virtual machine. So only pages that were touched before are cleared. Of the others, a
+thread provides MAX_POPULATED_BYTES meanwhile, those that the first conversations use; the rest as it is used.
 
 Knows the tables of the pinned build, as dummy_buffers.py does, and Linux's list of a process's pages.
 """
@@ -14,46 +14,33 @@ import ctypes as C
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from eaglelocal.backend.dummy_buffers import ALLOCATE, BufferFunctions, BufferType
 from eaglelocal.backend.llama_library import LlamaLibrary, bind
+from eaglelocal.core.background_work import BackgroundWork
 
 CLEAR = C.CFUNCTYPE(None, C.c_void_p, C.c_uint8)  # buffer, value
 PAGES = "/proc/self/pagemap"  # a number of 64 bits for each page; its highest two: in memory, swapped out
 MADV_POPULATE_WRITE = 23
-PIECE_BYTES = 32 * 2**20
+LOWEST_PRIORITY = 19
+PIECE_BYTES = 2**19  # while one is provided, nothing else in this process can be mapped
+# of all caches together: providing gigabytes would slow the first answers, and most conversations never use them
+MAX_POPULATED_BYTES = 512 * 2**20
 
 Range = tuple[int, int]  # addresses: first, end
 
 
-class Population:
-    """The thread that has the system provide memory, if there is one."""
-
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-
-    def begin(self, ranges: list[Range]) -> None:
-        self._thread = threading.Thread(target=populate, args=(ranges,), name="caches", daemon=True)
-        self._thread.start()
-
-    def wait(self, timeout_s: float | None) -> bool:
-        """Wait so many seconds (None: as long as it takes) for its end; return whether it has ended."""
-        if self._thread is None:
-            return True
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-
 @contextlib.contextmanager
-def lazy_clearing(library: LlamaLibrary) -> Iterator[Population]:
+def lazy_clearing(library: LlamaLibrary, num_tensors: int) -> Iterator[BackgroundWork]:
     """Let buffers in RAM that are allocated within the block be cleared lazily, as long as the block runs.
 
-    Yields what provides their memory after the block. No other thread may load or decode during the block.
+    Yields what provides their memory after the block, the beginnings of the `num_tensors` tensors of a cache first.
+    No other thread may load or decode during the block.
     """
-    population = Population()
+    population = BackgroundWork("caches")
     if sys.platform != "linux":
         yield population
         return
@@ -84,7 +71,7 @@ def lazy_clearing(library: LlamaLibrary) -> Iterator[Population]:
         table.alloc_buffer = original
         for functions, function in changed:
             functions.clear = function
-    population.begin(fresh)
+    population.begin(lambda: populate_last(list_pieces(fresh, num_tensors, MAX_POPULATED_BYTES)))
 
 
 def clear_memory(first: int, num_bytes: int, value: int) -> list[Range]:
@@ -120,6 +107,40 @@ def find_touched(first: int, num_bytes: int) -> list[Range] | None:
     return list(zip(limited[::2], limited[1::2], strict=True))
 
 
+def list_pieces(ranges: Sequence[Range], num_parts: int, max_bytes: int) -> Iterator[Range]:
+    """Yield the first pieces of all parts of all ranges, then the second ones, up to so many bytes in all.
+
+    num_parts  equal parts of a range: the tensors of a cache. A conversation begins at the beginning of each of them
+
+    >>> list(list_pieces([(0, 4 * PIECE_BYTES)], 2, 3 * PIECE_BYTES))  # of the parts 0 to 2 and 2 to 4
+    [(0, 524288), (1048576, 1572864), (524288, 1048576)]
+    """
+    page_bytes = os.sysconf("SC_PAGE_SIZE")
+    parts = [part for each in ranges for part in _divide(each, num_parts, page_bytes)]
+    longest = max((end - first for first, end in parts), default=0)
+    for offset in range(0, longest, PIECE_BYTES):
+        for first, end in parts:
+            size = min(PIECE_BYTES, end - first - offset, max_bytes)
+            if size > 0:
+                yield first + offset, first + offset + size
+                max_bytes -= size
+
+
+def _divide(whole: Range, num_parts: int, page_bytes: int) -> Iterator[Range]:
+    """Yield equal parts of a range, which begin at pages."""
+    first, end = whole
+    size = max(-(-(end - first) // max(num_parts, 1) // page_bytes) * page_bytes, page_bytes)
+    for at in range(first // page_bytes * page_bytes, end, size):
+        yield max(at, first), min(at + size, end)
+
+
+def populate_last(ranges: Iterable[Range]) -> None:
+    """Populate on a thread of its own, at the lowest priority: the first answers may not need this memory."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+    populate(ranges)
+
+
 def populate(ranges: Iterable[Range]) -> None:
     """Have the system provide memory before it is used; its content stays. Linux before 5.14 refuses that."""
     advise = C.CDLL(None).madvise
@@ -127,8 +148,6 @@ def populate(ranges: Iterable[Range]) -> None:
     page_bytes = os.sysconf("SC_PAGE_SIZE")
     for first, end in ranges:
         at = -(-first // page_bytes) * page_bytes
-        while at + page_bytes <= end:
-            size = min(PIECE_BYTES, (end - at) // page_bytes * page_bytes)
-            if advise(at, size, MADV_POPULATE_WRITE):
-                return
-            at += size
+        size = (end - at) // page_bytes * page_bytes
+        if size > 0 and advise(at, size, MADV_POPULATE_WRITE):
+            return

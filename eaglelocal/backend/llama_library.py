@@ -20,6 +20,7 @@ from types import ModuleType
 from eaglelocal.backend.cpu_attention import install_attention
 from eaglelocal.backend.cpu_repack import AMX, find_layouts
 from eaglelocal.backend.native_step import SYMBOLS, NativeStep, get_function
+from eaglelocal.core.context_hint import suggest_ctx
 from eaglelocal.errors import EagleLocalError, EngineError, LibraryError, ResourceError
 
 CHECKED_VERSION = "0.3.36"
@@ -165,10 +166,11 @@ def bind(native: C.CDLL, symbol: str, argtypes: list[type], restype: type | None
         raise LibraryError(message, hint=REINSTALL) from None
 
 
-def native_error(code: int, num_rows: int, library: LlamaLibrary) -> EagleLocalError:
-    """Return the error for a code of llama_decode, or of the native code."""
+def native_error(code: int, num_rows: int, library: LlamaLibrary, *, n_ctx: int = 0) -> EagleLocalError:
+    """Return the error for a code of llama_decode, or of the native code. n_ctx: of the context that decodes rows."""
     if code == CACHE_FULL:
-        return ResourceError(f"the cache is full: {num_rows} more rows do not fit", hint="use a larger --ctx")
+        hint = suggest_ctx(n_ctx + num_rows, answer_tokens=0) if n_ctx else ""
+        return ResourceError(f"the cache is full: {num_rows} more rows do not fit", hint=hint)
     return EngineError(
         NATIVE_CODES.get(code) or f"llama_decode gave {code} for {num_rows} rows: {library.log.reason()}"
     )

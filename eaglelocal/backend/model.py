@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes as C
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,10 @@ from pathlib import Path
 from eaglelocal.backend.constraint_compiler import LlamaConstraints
 from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.vocabulary import LlamaVocabulary
+from eaglelocal.backend.weight_pages import find_mappings
 from eaglelocal.errors import EagleLocalError, ModelFileError, UsageError
 from eaglelocal.gguf.loaded_tensors import EXPERTS
 
-LOAD_HINT = "check the file, or try a smaller --ctx or fewer --gpu-layers"
 SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}  # llama_split_mode
 D2T = "d2t"  # the table from a head's tokens to its target's
 MAX_TEXT_BYTES = 256  # of a text of the metadata
@@ -70,6 +71,7 @@ class Placement:
     shares      of each of those devices; empty: in proportion to free memory
     repack      let llama.cpp convert quantized weights to a layout of its own for this CPU
     no_mmap     read the weights into allocated memory; else llama.cpp maps the file where it can
+    moves_weights  move mapped weights into huge pages once everything is loaded (weight_pages.py)
     d2t_device  the device of a head's table d2t. llama.cpp would leave it in RAM, as CUDA and Vulkan cannot look up
                 rows of such integers, and copy it for each drafted token; but no rows are looked up in it
     has_mtp     load the MTP layer too
@@ -82,6 +84,7 @@ class Placement:
     shares: tuple[float, ...] = ()
     repack: bool = True
     no_mmap: bool = False
+    moves_weights: bool = False
     d2t_device: str | None = None
     has_mtp: bool = False
 
@@ -117,15 +120,20 @@ def share_array(shares: Sequence[float], max_devices: int) -> C.Array[C.c_float]
     return (C.c_float * max_devices)(*shares)
 
 
-def load_failure(path: Path, reason: str) -> EagleLocalError:
-    """Return the error for a failed load; `reason` is llama.cpp's message."""
+def load_failure(path: Path, reason: str, gpu_layers: int | None = None) -> EagleLocalError:
+    """Return the error for a failed load; `reason` is llama.cpp's message, `gpu_layers` as in `Placement`."""
     if "does not support split buffers" in reason:
-        return UsageError("--split row: these devices cannot share rows of a matrix", hint="--split layer, or none")
-    return ModelFileError(f"llama.cpp cannot load {path}: {reason}", hint=LOAD_HINT)
+        return UsageError("--split row: these devices cannot share rows of a matrix", hint="--split layer")
+    lacks_memory = any(word in reason.lower() for word in ("alloc", "memory"))
+    hint = f"--gpu-layers {(gpu_layers or 0) // 2}" if lacks_memory else f"eaglelocal show {shlex.quote(str(path))}"
+    return ModelFileError(f"llama.cpp cannot load {path}: {reason}", hint=hint)
 
 
 class LlamaModel:
-    """The weights of a target, a draft model or an EAGLE head. Raises the errors of `load_failure`."""
+    """The weights of a target, a draft model or an EAGLE head. Raises the errors of `load_failure`.
+
+    mapped  the addresses where its file is mapped
+    """
 
     def __init__(
         self,
@@ -148,9 +156,11 @@ class LlamaModel:
         callback = api.llama_progress_callback(report_progress)
         params.progress_callback = callback
         library.log.begin()
+        others = find_mappings(path)  # of another reader of this file
         self.handle = api.llama_model_load_from_file(os.fsencode(path), params)
         if not self.handle:
-            raise load_failure(path, library.log.reason())
+            raise load_failure(path, library.log.reason(), placement.gpu_layers if placement else None)
+        self.mapped = [each for each in find_mappings(path) if each not in others]
         self.n_embd: int = api.llama_model_n_embd(self.handle)
         self.n_embd_out: int = api.llama_model_n_embd_out(self.handle)
         self.n_layer: int = api.llama_model_n_layer(self.handle)

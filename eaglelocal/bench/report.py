@@ -27,6 +27,11 @@ MORE_PAIRS = "more --pairs make it narrower"
 HOPELESS = 100.0  # an interval that ends above this says nothing
 LEGEND = "tok/s: medians; length: acceptance length; ttft: seconds to the first token"
 SHOWN_DIFFERENCES = 6
+WHY_TEXTS_DIFFER = {
+    DifferenceVerdict.NEAR_TIE: "rounding chose the other of two almost equally likely tokens",
+    DifferenceVerdict.DIFFERENT: "the tokens were not equally likely; please report this",
+    DifferenceVerdict.UNKNOWN: "sampled texts, or neither came again when repeated",
+}
 SAME_TEXT_HINT = "texts may be the same with --flash-attn on, which rounds alike for any number of rows"
 NAME_COLUMNS = 10
 
@@ -50,7 +55,8 @@ def format_table(runs: Sequence[CategoryResult]) -> str:
 def format_row(run: CategoryResult) -> str:
     start = f"{row_label(run.category, run.concurrency):<11}{run.side:>7}{run.num_pairs:>6}"
     identical = f"{run.num_identical}/{run.num_answers}"
-    end = f"{run.acceptance_length:>7.2f}{format_seconds(run.ttft_s):>6}{identical:>6}"
+    length = f"{run.acceptance_length:.2f}" if run.num_drafts else "-"
+    end = f"{length:>7}{format_seconds(run.ttft_s):>6}{identical:>6}"
     if run.speedup is None:
         return f"{start}{'-':>8}{'-':>8}  {'answers too short':<18}{end}"
     rates = f"{format_rate(run.plain_tok_s):>8}{format_rate(run.tok_s):>8}"
@@ -151,6 +157,7 @@ def list_notes(evaluation: Evaluation) -> Iterator[str]:
     num_reused = max((run.num_reused for run in evaluation.runs), default=0)
     if num_reused:
         yield f"up to {num_reused} prompts of a row were partly cached, and left out of its ttft"
+    yield from explain_texts(evaluation)
     yield from list_differences([difference for run in evaluation.runs for difference in run.differences])
 
 
@@ -159,6 +166,20 @@ def same_text_hint(evaluation: Evaluation, flash_attn: str) -> Iterator[str]:
     ours = [one for run in evaluation.runs if run.side in evaluation.modes for one in run.differences]
     if ours and flash_attn != "on":
         yield SAME_TEXT_HINT
+
+
+def explain_texts(evaluation: Evaluation) -> Iterator[str]:
+    """Yield what share of our modes' texts is identical to plain decoding's, and how many differ for which reason."""
+    runs = [run for run in evaluation.runs if run.side in evaluation.modes]
+    num_answers, num_identical = sum(run.num_answers for run in runs), sum(run.num_identical for run in runs)
+    if not num_answers:
+        return
+    share = f"{num_identical / num_answers:.0%}".replace("%", " %")
+    yield f"same texts as without drafts: {num_identical} of {num_answers} ({share})"
+    found = [one.verdict for run in runs for one in run.differences]
+    for verdict in DifferenceVerdict:
+        if number := found.count(verdict):
+            yield f"  {number} {verdict.value}: {WHY_TEXTS_DIFFER[verdict]}"
 
 
 def list_short_answers(runs: Sequence[CategoryResult]) -> Iterator[str]:

@@ -38,6 +38,7 @@ class CategoryResult:
     num_answers: int
     num_identical: int
     num_reused: int  # answers to prompts that were partly cached
+    num_drafts: int  # verifications that had a draft; without any, the acceptance length says nothing
     num_asleep: int  # answers at whose end speculation was asleep
     differences: tuple[Difference, ...]
 
@@ -95,6 +96,7 @@ def evaluate_category(results: Sequence[TaskResult], side: str) -> CategoryResul
         num_answers=len(answers),
         num_identical=sum(a.equals(b) for a, b in zip(plain, answers, strict=True)),
         num_reused=sum(not answer.is_fresh for answer in (*plain, *answers)),
+        num_drafts=sum(answer.speculation.drafts for answer in answers),
         num_asleep=sum(answer.speculation.state == "asleep" for answer in answers),
         differences=tuple(d for result in results for d in result.differences if d.side == side),
     )

@@ -7,11 +7,12 @@ of the same id. `quants.toml` is only read as shipped. Uses no network and impor
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from eaglelocal import locations
 from eaglelocal.catalog.draft_entries import EVERY_TARGET, DraftEntry, read_draft
@@ -23,6 +24,7 @@ from eaglelocal.catalog.toml_table import TomlTable
 from eaglelocal.errors import UsageError
 
 Entry = TypeVar("Entry")
+FileVersion = tuple[Path, int, int]  # file, time of its last change in ns, bytes
 DRAFT_WORDS = ("auto", "ngram", "mtp", "none")  # values of --draft that are not references
 TARGETS, DRAFTS, MACHINES, QUANTS = "targets", "drafts", "machines", "quants.toml"
 
@@ -74,23 +76,49 @@ def load_catalog(*, user_folder: Path | None = None) -> Catalog:
 
     user_folder  None: the config folder
     """
-    folders = (locations.profiles_dir(), locations.config_dir() if user_folder is None else user_folder)
+    folders = _folders(user_folder)
     catalog = Catalog(
         targets=_read_entries(folders, TARGETS, read_target, is_one_per_file=True),
         drafts=_read_entries(folders, DRAFTS, read_draft, is_one_per_file=False),
-        machines=_read_entries(folders, MACHINES, read_machine, is_one_per_file=False),
+        machines=load_machines(user_folder=user_folder),
         quants=_read_quants(folders[0]),
     )
     _check_names(catalog)
     return catalog
 
 
+def load_machines(*, user_folder: Path | None = None) -> Mapping[str, KnownMachine]:
+    """Load the shipped and the user's entries of machines alone. Raises as `load_catalog` does."""
+    return _read_entries(_folders(user_folder), MACHINES, read_machine, is_one_per_file=False)
+
+
+def _folders(user_folder: Path | None) -> tuple[Path, Path]:
+    return locations.profiles_dir(), locations.config_dir() if user_folder is None else user_folder
+
+
 def _read_entries(
     folders: tuple[Path, ...], folder_name: str, read: Callable[[str, TomlTable], Entry], *, is_one_per_file: bool
 ) -> Mapping[str, Entry]:
     """Return the entries of all files in the folders of this name. One per file is named as the file."""
-    found: dict[str, Entry] = {}
-    for path in _list_files(folders, folder_name):
+    versions = tuple(map(_identify_version, _list_files(folders, folder_name)))
+    return cast(Mapping[str, Entry], _read_versions(versions, read, is_one_per_file))
+
+
+def _identify_version(path: Path) -> FileVersion:
+    try:
+        status = path.stat()
+    except OSError:  # reading it reports why
+        return path, 0, 0
+    return path, status.st_mtime_ns, status.st_size
+
+
+@functools.lru_cache(maxsize=8)
+def _read_versions(
+    versions: tuple[FileVersion, ...], read: Callable[[str, TomlTable], object], is_one_per_file: bool
+) -> Mapping[str, object]:
+    """Return the entries of these files; files that have not changed since are not parsed again."""
+    found: dict[str, object] = {}
+    for path, _mtime_ns, _num_bytes in versions:
         content = TomlTable.of_file(path)
         for name, table in [(path.stem, content)] if is_one_per_file else content.tables():
             id = _check_id(name, table)

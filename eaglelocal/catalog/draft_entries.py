@@ -1,7 +1,7 @@
 """A draft as profiles/drafts/*.toml describes it: a head, an MTP layer, a small model, or an n-gram lookup.
 
 `sizes` is empty for a head whose size is not known. `acceptance_lengths` are published figures, (drafted tokens, mean
-tokens per step with the bonus token), those for chat if there are several benchmarks.
+acceptance length), those for chat if there are several benchmarks.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class DraftEntry:
     taps_more_layers: bool  # than the three that llama.cpp gives a head
     keeps_state: bool  # a model with recurrent state of its own
     acceptance_lengths: tuple[tuple[int, float], ...]
+    acceptance_text: str  # the kind of text that they were reported for; empty: of many kinds, or not said
     reported: Mapping[str, Value]
     status: str  # of llama.cpp's support for it
     license: str | None
@@ -86,6 +87,7 @@ def read_draft(id: str, table: TomlTable) -> DraftEntry:
         taps_more_layers=table.flag("taps_more_layers"),
         keeps_state=table.flag("keeps_state"),
         acceptance_lengths=table.pairs("acceptance_lengths"),
+        acceptance_text=table.optional_text("acceptance_text") or "",
         reported=MappingProxyType(dict(table.values("reported"))),
         status=table.optional_text("status") or "",
         license=table.optional_text("license"),
@@ -103,7 +105,7 @@ def read_draft(id: str, table: TomlTable) -> DraftEntry:
                 f"{id}.acceptance_lengths: {drafted} drafted tokens are more than the limit of {MAX_DRAFTED}"
             )
         if not 1 <= tokens <= drafted + 1:
-            raise table.error(f"{id}.acceptance_lengths: {drafted} drafted tokens cannot give {tokens} tokens per step")
+            raise table.error(f"{id}.acceptance_lengths: {drafted} drafted tokens cannot give a length of {tokens}")
     return entry
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from eaglelocal.catalog.toml_table import TomlTable, Value
+from eaglelocal.core.byte_sizes import GIB, MIB
 
 CUDA, VULKAN, METAL, CPU = "cuda", "vulkan", "metal", "cpu"
 KINDS = (CUDA, VULKAN, METAL, CPU)
-MIB, GIB = 2**20, 2**30
 MAX_MIB, MAX_GB_S, MAX_GPUS = 1 << 30, 1e6, 64
 
 
@@ -29,6 +29,7 @@ class KnownMachine:
     memory_bytes: int
     gpu_limit_bytes: int | None  # the part of unified memory that the GPU may use
     bandwidth_gb_s: float  # 10^9 bytes per second, of the memory in `memory_bytes`
+    reached_share: float  # of that bandwidth, beside what kernels of its kind usually reach: HBM and double chips less
     fp16_tflops: float | None
     capability: str | None
     ram_bytes: int  # main memory; equals memory_bytes if it is shared
@@ -67,6 +68,7 @@ def read_machine(id: str, table: TomlTable) -> KnownMachine:
         memory_bytes=memory,
         gpu_limit_bytes=limit * MIB if limit is not None else None,
         bandwidth_gb_s=bandwidth,
+        reached_share=table.optional_number("reached_share", minimum=0.1, maximum=1.5) or 1.0,
         fp16_tflops=table.optional_number("fp16_tflops", minimum=0.1),
         capability=table.optional_text("capability"),
         ram_bytes=round(ram_gib * GIB) if ram_gib is not None else memory,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from eaglelocal.errors import UsageError
@@ -55,9 +55,10 @@ class Repo:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file on disk."""
+    """A file on disk. `name`: the name by which it was found, if it was not its path."""
 
     path: Path
+    name: str = field(default="", compare=False)
 
 
 Reference = EmbeddedModel | Profile | Repo | File

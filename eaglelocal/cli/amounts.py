@@ -1,19 +1,8 @@
-"""Formatting of sizes, durations, ages and paths for people. Decimal units, as disks and hubs count. Pure."""
+"""Formatting of durations, ages and paths for people; sizes are in core/byte_sizes.py. Pure."""
 
 from __future__ import annotations
 
 from pathlib import Path
-
-_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
-
-
-def size_text(num_bytes: float) -> str:
-    """Format bytes: `11.9 MB`, `4.68 GB`, `512 B`."""
-    for index, (unit_bytes, unit) in enumerate(_UNITS):
-        if num_bytes >= unit_bytes * 0.99995:
-            digits = 2 if index < 2 and num_bytes < 10 * unit_bytes else 1
-            return f"{num_bytes / unit_bytes:.{digits}f} {unit}"
-    return f"{num_bytes:.0f} B"
 
 
 def duration_text(seconds: float) -> str:

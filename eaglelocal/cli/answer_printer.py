@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 
 from eaglelocal.cli.output import Output
-from eaglelocal.conversation.answer_stats import statistics_line
+from eaglelocal.conversation.answer_stats import format_ending, statistics_line
 from eaglelocal.conversation.ask import AskResult, ask, follow_answer, left_out_line
 from eaglelocal.conversation.session import AnswerEvents, RequestOutcome, Session
 from eaglelocal.core.events import Finished, RequestEvent, TextPiece, Tokens
@@ -51,6 +51,7 @@ class Asker:
     session: Session
     output: Output
     tint: bool = True
+    has_figures: bool = True  # below each answer
     quiet: bool = False  # no answer on stdout, no statistics: the caller prints a JSON object
 
     def ask(self, question: str) -> RequestOutcome:
@@ -84,7 +85,10 @@ class Asker:
         if result.num_left_out:
             self.output.note(left_out_line(result.num_left_out, self.session.model.info.n_ctx))
         if outcome.finished is not None:
-            self.output.note(statistics_line(outcome.finished))
+            n_ctx = self.session.model.info.n_ctx
+            endings = " · ".join(format_ending(outcome.finished, n_ctx))
+            if line := statistics_line(outcome.finished, n_ctx) if self.has_figures else endings:
+                self.output.note(line)
             if outcome.reasoning and not outcome.text:
                 self.output.note("the answer ended while the model was still thinking")
         elif outcome.text:

@@ -24,7 +24,8 @@ from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, LIMIT_S, MIN_ANSWER
 from eaglelocal.cli.chat_connection import find_api_key
 from eaglelocal.cli.load_model import count_slots, load_model, load_settings, make_run_options, plan_run
 from eaglelocal.cli.output import Output, standard_output
-from eaglelocal.cli.reports.bench import SERVER_SIDE, BenchOptions, BenchResult, BenchSubject, finish
+from eaglelocal.cli.reports.bench import SERVER_SIDE, BenchFiles, BenchOptions, BenchResult, BenchSubject, finish
+from eaglelocal.cli.reports.bench_page import check_report_file, predict_unmeasured
 from eaglelocal.conversation.session import ModelChoice
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.utf8_text import FaultInLine, format_place, read_text_file
@@ -71,6 +72,7 @@ def bench(
     against_key_file: bench_flags.KeyFile = None,
     parallel: bench_flags.Parallel = None,
     svg: bench_flags.Svg = None,
+    report: bench_flags.Report = None,
     as_json: bench_flags.AsJson = False,
 ) -> None:
     """Compare the speed of speculative and plain decoding.
@@ -90,11 +92,14 @@ def bench(
     categories = [part.strip() for part in category.split(",") if part.strip()]
     chosen = choose_prompts(prompts, categories, pairs, warm_up)
     check_chart_folder(svg)
+    check_report_file(report)
     groups = order_groups(chosen, options, repeats)
     other_server = OtherServer(against, against_model, against_key_file)
     settings = drop_unused_projector(settings, chosen)
     subject, result = run(settings, options, groups, other_server=other_server, output=output)
-    finish(result, subject, output, svg=svg, as_json=as_json)
+    if report is not None:
+        subject = dataclasses.replace(subject, predicted=predict_unmeasured(make_run_options(settings, ModelChoice())))
+    finish(result, subject, output, BenchFiles(svg, report), as_json=as_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +132,7 @@ def run(
         sides = make_sides(model, options, server)
         comparer = TextComparer(sides[0], bound=bound)
         result = measure(sides, groups, options, comparer=comparer, output=output)
-    return BenchSubject(model.info, options, server_info, plan.flash_attn, bound), result
+    return BenchSubject(model.info, options, server_info, plan.flash_attn, bound, plan.kv_type), result
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +259,7 @@ def plan_bench(settings: Settings, options: BenchOptions, output: Output) -> Pla
     slots = max(*options.levels, count_slots(settings))
     plan = plan_run(dataclasses.replace(make_run_options(settings, ModelChoice()), spec="auto", parallel=slots), output)
     if not plan.speculates:
-        raise UsageError(f"there is nothing to compare: {plan.draft_reason}", hint="use a --draft that fits the target")
+        raise UsageError(f"there is nothing to compare: {plan.draft_reason}", hint="--draft auto")
     return plan
 
 

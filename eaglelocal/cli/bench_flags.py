@@ -50,4 +50,10 @@ Parallel = Annotated[str | None, typer.Option(metavar="N", help="Slots; unset: t
 
 # what comes out
 Svg = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a chart to this SVG file.")]
+Report = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Write a page to post: machine, model, predicted and measured (and FILE's .json)."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]

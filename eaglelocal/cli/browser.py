@@ -1,4 +1,4 @@
-"""The monitor in a browser (--web), of an eaglelocal server or any other one: its address and who may open it.
+"""Monitor and chat in a browser (--web), of an eaglelocal server or any other one: their address and who may open it.
 
 The server's rule of access applies: loopback needs no key, any other address does, and a configured key is
 always required.
@@ -24,8 +24,8 @@ AsyncTask = Callable[[], Coroutine[None, None, None]]
 
 
 @dataclass(frozen=True, slots=True)
-class MonitorPage:
-    """A bound address that serves no page yet. `new_key`: a generated key, which the message shows."""
+class PageAddress:
+    """A bound address of pages, which serves none yet. `new_key`: a generated key, which the message shows."""
 
     listening: socket.socket
     access: Access
@@ -33,11 +33,12 @@ class MonitorPage:
     new_key: str = ""
 
     @property
-    def url(self) -> str:
-        from eaglelocal.cli.serve_log import make_url
+    def urls(self) -> list[str]:
+        """The page's address from this machine, and from its network if every address is listened on."""
+        from eaglelocal.cli.serve_log import find_lan_url, make_url
 
         host, port = self.listening.getsockname()[:2]
-        return make_url(host, port)
+        return [make_url(host, port), *filter(None, [find_lan_url(host, port)])]
 
     @property
     def _query(self) -> str:
@@ -46,7 +47,7 @@ class MonitorPage:
         return f"?key={self.new_key}" if self.new_key else "?key=KEY, with one of its keys"
 
     def run_with(self, server_url: str, task: AsyncTask) -> AsyncTask:
-        """Return a coroutine function that runs `task`, and serves the server's monitor at the same time.
+        """Return a coroutine function that runs `task`, and serves the server's pages at the same time.
 
         Each visitor's screen asks the server with the visitor's own key.
         """
@@ -59,32 +60,33 @@ class MonitorPage:
         return both
 
     async def show(self, server_url: str, *, api_key: str | None = None) -> None:
-        """Serve the monitor of a server until cancelled.
+        """Serve the monitor of a server, and a chat with it, until cancelled.
 
         api_key  key with which every visitor's screen asks the server; None: the visitor's own
         """
-        from eaglelocal.web.site import MonitoredServer, MonitorSite
+        from eaglelocal.web.site import ScreenSite, UpstreamServer
 
-        site = MonitorSite(MonitoredServer(url=server_url, api_key=api_key), self.access)
+        site = ScreenSite(UpstreamServer(url=server_url, api_key=api_key), self.access)
         async with site.open(self.listening):
-            self.output.message(f"monitor for browsers: {self.url}/{self._query}")
+            addresses = ", in your network: ".join(f"{url}/{self._query}" for url in self.urls)
+            self.output.message(f"monitor and chat for browsers: {addresses}")
             await asyncio.Event().wait()
 
 
-def bind_page(settings: Settings, access: Access, output: Output, *, new_key: str = "") -> MonitorPage:
-    """Bind the page's address. Raises UsageError without textual-serve, ResourceError if the port is taken."""
+def bind_page(settings: Settings, access: Access, output: Output, *, new_key: str = "") -> PageAddress:
+    """Bind the address of the pages. Raises UsageError without textual-serve, ResourceError if the port is taken."""
     from eaglelocal.server.listening_socket import bind_socket
 
     try:
         import eaglelocal.web.site  # noqa: F401
     except ImportError as error:
-        hint = 'pip install "eaglelocal[web]" (in a checkout: pip install -e ".[web]")'
+        hint = 'pip install "eaglelocal[web]"'
         raise UsageError(f"--web needs {error.name}, which is not installed", hint=hint) from error
-    return MonitorPage(bind_socket(settings.host, settings.web_port, flag="--web-port"), access, output, new_key)
+    return PageAddress(bind_socket(settings.host, settings.web_port, flag="--web-port"), access, output, new_key)
 
 
-def serve_monitor(url: str, api_key: str, settings: Settings, output: Output) -> None:
-    """Serve the monitor of the server at `url` until Ctrl-C.
+def serve_pages(url: str, api_key: str, settings: Settings, output: Output) -> None:
+    """Serve monitor and chat of the server at `url` until Ctrl-C.
 
     If that server is asked with a key and no key is configured for the page, the page gets a generated one, so that
     its visitors need a key too.
@@ -109,7 +111,7 @@ def serve_monitor(url: str, api_key: str, settings: Settings, output: Output) ->
     asyncio.run(serve_until_stopped(page, watched_url, api_key))
 
 
-async def serve_until_stopped(page: MonitorPage, url: str, api_key: str) -> None:
+async def serve_until_stopped(page: PageAddress, url: str, api_key: str) -> None:
     """Serve the page until Ctrl-C, SIGTERM or a closed terminal, and return normally then."""
     from eaglelocal.server.run_server import ending_signals
 

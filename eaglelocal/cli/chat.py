@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,8 +19,8 @@ from eaglelocal.cli.answer_printer import Asker
 from eaglelocal.cli.chat_connection import choose_spec, join_running_server
 from eaglelocal.cli.chat_line import converse
 from eaglelocal.cli.chat_once import answer_once, join_question, read_stdin
+from eaglelocal.cli.early_engine import ENGINE
 from eaglelocal.cli.load_model import (
-    ENGINE,
     count_slots,
     default_sampling,
     load_model,
@@ -30,17 +30,24 @@ from eaglelocal.cli.load_model import (
     show_decision,
     write_plan,
 )
+from eaglelocal.cli.models_on_disk import list_model_names, make_model_source, mention_model
 from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.answer_stats import model_line
 from eaglelocal.conversation.conversation import Conversation
 from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.pictures import Pictures, read_pictures
+from eaglelocal.conversation.saved_session import describe_other_model, save_session
 from eaglelocal.conversation.session import ModelChoice, ModelLoader, Session
+from eaglelocal.conversation.slash_commands import ListModels
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.surrogates import join_surrogates
-from eaglelocal.errors import UsageError
+from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.settings import Settings
 from eaglelocal.worker.spare_process import SpareProcess
+
+if TYPE_CHECKING:
+    from eaglelocal.planning.decision import Decision
 
 
 @flags.add_machine_flags(before="cache_ram")
@@ -69,6 +76,7 @@ def chat(  # many parameters: typer reads the flags from the signature
     ] = False,
     tint: Annotated[bool | None, typer.Option(help="Color accepted draft tokens; unset: only in line mode.")] = None,
     save: Annotated[bool, typer.Option(help="Save the conversations of the screen on disk.")] = True,
+    resumes: flags.Continue = False,
 ) -> None:
     """Chat with a local model, or ask it one question.
 
@@ -82,24 +90,71 @@ def chat(  # many parameters: typer reads the flags from the signature
     settings = load_settings(context.params)
     output = standard_output(colour=settings.colour)
     pictures = read_pictures(image or [])
-    question = read_question(prompt, output, as_json=as_json)
+    question = read_question(prompt, settings, output, as_json=as_json)
+    start = ChatStart(begin_conversation(settings, resumes=resumes), pictures, is_brief=question is not None)
     if question is None and not plain and can_show_screen(output):
-        raise typer.Exit(show_screen(settings, pictures, keeps=save, tint=bool(tint)))
-    session = open_session(settings, output, ModelChoice(), pictures=pictures, is_brief=question is not None)
+        raise typer.Exit(show_screen(settings, start, keeps=save, tint=bool(tint)))
+    session = open_session(settings, output, ModelChoice(), start=start, early=context.obj)
     try:
         session.check_attached()
-        raise typer.Exit(answer_or_converse(session, output, question, as_json=as_json, tint=tint is not False))
+        models = partial(list_model_names, settings)
+        asker = Asker(session, output, tint=tint is not False, quiet=as_json, has_figures=settings.figures)
+        raise typer.Exit(answer_or_converse(asker, question, list_models=models))
     finally:
-        session.close()
+        end_session(session, output, saves=resumes and save)
 
 
-def answer_or_converse(session: Session, output: Output, question: str | None, *, as_json: bool, tint: bool) -> int:
+@dataclass(frozen=True, slots=True)
+class ChatStart:
+    """The beginning of a chat: its conversation, perhaps a continued one, and the pictures of the first question."""
+
+    conversation: Conversation
+    pictures: Pictures = ()
+    is_brief: bool = False  # the chat ends after one answer
+
+
+def begin_conversation(settings: Settings, *, resumes: bool) -> Conversation:
+    """Return a new conversation, or the one that was saved last; a --system of now replaces its system message."""
+    if not resumes:
+        return Conversation(settings.system or "")
+    conversation = conversation_file.load_last(locations.conversations_dir())
+    if settings.origins()["system"].startswith("--"):
+        conversation.system = settings.system or ""
+    for name in [name for name in conversation.sampling if settings.origins().get(name, "").startswith("--")]:
+        del conversation.sampling[name]
+    return conversation
+
+
+def continue_target(settings: Settings, conversation: Conversation) -> Settings:
+    """Return the settings with the model of a continued conversation, unless --target names one.
+
+    What the config file and the environment say of another model's draft and projector is not for this one.
+    """
+    origins, reference = settings.origins(), conversation.reference
+    if not reference or origins["target"].startswith("--") or reference == settings.target:
+        return settings
+    kept = [name for name in ("draft", "mmproj", "n_cpu_moe") if origins[name].startswith("--")]
+    own = {"draft": "auto", "mmproj": "auto", "n_cpu_moe": None} | {name: getattr(settings, name) for name in kept}
+    return replace(settings, target=reference, **own)
+
+
+def end_session(session: Session, output: Output, *, saves: bool) -> None:
+    """Close a session. saves: save what was added to a named conversation; the screen does so by itself."""
+    session.close()
+    conversation = session.conversation
+    if saves and conversation.name and len(conversation.turns) > conversation.num_saved:
+        saved = save_session(session, locations.conversations_dir())
+        if saved.notice:
+            output.note(saved.notice)
+
+
+def answer_or_converse(asker: Asker, question: str | None, *, list_models: ListModels) -> int:
     """Answer one question, or converse in line mode if `question` is None. Returns the exit code."""
     if question is None:
-        return converse(session, output, tint=tint)
-    if not as_json:
-        show_model(session, output)
-    answer_once(Asker(session, output, tint=tint, quiet=as_json), question)
+        return converse(asker, list_models=list_models)
+    if not asker.quiet:
+        show_model(asker.session, asker.output)
+    answer_once(asker, question)
     return 0
 
 
@@ -118,8 +173,9 @@ def can_show_screen(output: Output) -> bool:
     return output.is_terminal and knows_terminal
 
 
-def show_screen(settings: Settings, pictures: Pictures, *, keeps: bool, tint: bool) -> int:
+def show_screen(settings: Settings, start: ChatStart, *, keeps: bool, tint: bool) -> int:
     """Run the chat screen until the user leaves; it appears before the model is loaded. Returns the exit code."""
+    from eaglelocal.tui.chat.chat_access import ChatAccess
     from eaglelocal.tui.chat.chat_app import ChatApp, ChatPaths, run_chat
     from eaglelocal.tui.display_options import make_display_options
     from eaglelocal.tui.key_bindings import check_display_options
@@ -128,11 +184,18 @@ def show_screen(settings: Settings, pictures: Pictures, *, keeps: bool, tint: bo
     check_display_options(appearance)
     places = ChatPaths(conversations=locations.conversations_dir(), history=locations.question_history_file())
     return run_chat(
-        ChatApp(partial(open_session, settings, pictures=pictures), places, appearance, saves=keeps, marks_drafted=tint)
+        ChatApp(
+            partial(open_session, settings, start=start),
+            places,
+            appearance,
+            marks_drafted=tint,
+            models=make_model_source(settings),
+            access=ChatAccess(saves=keeps),
+        )
     )
 
 
-def read_question(prompt: str | None, output: Output, *, as_json: bool) -> str | None:
+def read_question(prompt: str | None, settings: Settings, output: Output, *, as_json: bool) -> str | None:
     """Return PROMPT joined with stdin, or None if there is no PROMPT and stdin is a terminal.
 
     Raises UsageError in that case with --json.
@@ -142,43 +205,77 @@ def read_question(prompt: str | None, output: Output, *, as_json: bool) -> str |
         if as_json:
             raise UsageError("--json needs a PROMPT, or text on stdin", hint='eaglelocal chat "..." --json')
         return None
+    mention_model(prompt, settings, output)
     return join_question(join_surrogates(prompt or ""), read_stdin(sys.stdin, output))
 
 
 def open_session(
-    settings: Settings, output: MessageOutput, choice: ModelChoice, *, pictures: Pictures = (), is_brief: bool = False
+    settings: Settings,
+    output: MessageOutput,
+    choice: ModelChoice,
+    *,
+    start: ChatStart | None = None,
+    early: SpareProcess | None = None,
 ) -> Session:
     """Open a session with a running server's model, or load a model as `choice` or the settings say.
 
-    pictures  attached to the first question
-    is_brief  the session ends after one answer
+    start  None: a new conversation
+    early  an engine's process that waits for a plan; ended here if a server answers
     """
-
-    def options(chosen: ModelChoice) -> RunOptions:
-        run_options = make_run_options(settings, chosen, parallel=count_slots(settings))
-        return replace(run_options, is_brief=is_brief, cache_ram=settings.cache_ram)
-
+    begun = start or ChatStart(begin_conversation(settings, resumes=False))
     joined = join_running_server(settings, output) if choice.target is None else None
     model = joined
     if model is None:
-        with SpareProcess(ENGINE) as spare:
-            from eaglelocal.planning.autoplan import autoplan
-
-            decision = autoplan(options(choice))
+        with early or SpareProcess(ENGINE) as spare:
+            settings, decision = plan_start(settings, choice, begun, output)
             show_decision(decision, output)
             if choice.target is None:  # a target that was chosen here is kept: later less memory is free
                 settings = replace(settings, target=decision.target)
             model = load_model(write_plan(decision, output), output, spare)
+    elif early is not None:
+        early.close()
+    keeps_model = settings.origins()["target"].startswith("--")
+    other = describe_other_model(begun.conversation, model)
+    if other and (joined is not None or keeps_model or not begun.conversation.reference):
+        output.note(other)
     loader = ModelLoader(
-        plan=lambda choice: plan_run(options(choice), output),
+        plan=lambda choice: plan_run(make_chat_options(settings, choice, begun), output),
         load=lambda plan: load_model(plan, output),
     )
     return Session(
         loader=loader,
         model=model,
         params=default_sampling(settings),
-        conversation=Conversation(settings.system or ""),
+        conversation=begun.conversation,
         spec=None if joined is None else choose_spec(settings, joined),
         choice=choice,
-        attached=pictures,
+        attached=begun.pictures,
+        target=settings.target or "",
+        keeps_model=keeps_model,
     )
+
+
+def make_chat_options(settings: Settings, choice: ModelChoice, start: ChatStart) -> RunOptions:
+    options = make_run_options(settings, choice, parallel=count_slots(settings))
+    return replace(options, is_brief=start.is_brief, cache_ram=settings.cache_ram)
+
+
+def plan_start(
+    settings: Settings, choice: ModelChoice, start: ChatStart, output: MessageOutput
+) -> tuple[Settings, Decision]:
+    """Return what to load first: the model of a continued conversation if it is found and none is named.
+
+    The settings come with it, as changed for that model.
+    """
+    from eaglelocal.planning.autoplan import autoplan
+
+    own = continue_target(settings, start.conversation) if choice.target is None else settings
+    if own is not settings:
+        try:
+            decision = autoplan(make_chat_options(own, choice, start))
+        except EagleLocalError as error:
+            output.note(f"{start.conversation.target} cannot be loaded again: {error.message}")
+        else:
+            output.note(f"loading {start.conversation.target}, as before")
+            return own, decision
+    return settings, autoplan(make_chat_options(settings, choice, start))

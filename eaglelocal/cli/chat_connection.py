@@ -1,7 +1,8 @@
 """The choice of what answers a chat: a running server, or an engine of its own.
 
 `--url URL` joins that server. Without --target, a running eaglelocal server on this machine that generates text
-is joined, so that no second copy of a model is loaded; one that is still loading is waited for. Flags that only
+is joined, so that no second copy of a model is loaded; one that is still loading is waited for. If the environment or
+the config file names a target, only a server of that model is joined. Flags that only
 an engine of one's own supports (--threads, --draft ...) are an error with --url, and without it prevent joining;
 the same settings from variables or the config file do not. With --url, --target names one of the server's models.
 """
@@ -42,21 +43,21 @@ def join_running_server(settings: Settings, output: MessageOutput) -> ActiveMode
     flags = find_engine_flags(settings)
     if settings.url is not None and settings.url != NO_SERVER:
         if flags:
-            hint = f"leave out {flags[0]}, or --url {NO_SERVER} for an engine of your own"
+            hint = f"--url {NO_SERVER}"
             raise UsageError(
                 f"{flags[0]} needs an engine of your own, but {settings.url} has its own engine", hint=hint
             )
         model = connect(settings.url, find_api_key(settings.url, os.environ), settings, output)
         if model is None:
-            hint = f"--url {NO_SERVER} for an engine of your own"
+            hint = f"--url {NO_SERVER}"
             raise UsageError(f"{settings.url} does not generate text", hint=hint)
         return model
     if settings.url == NO_SERVER:
         return None
-    if settings.target is not None:
+    if settings.target is not None and settings.origins()["target"].startswith("--"):
         mention_server(settings.target, output)
         return None
-    for server in find_ready_servers(output, patience_s=0 if flags else LOADING_S):
+    for server in find_ready_servers(output, target=settings.target, patience_s=0 if flags else LOADING_S):
         if flags:
             output.note(f"not joining {server.url}: {flags[0]} needs an engine of its own")
             return None
@@ -71,7 +72,7 @@ def mention_server(target: str, output: MessageOutput) -> None:
     from eaglelocal.client.running_servers import find_running_servers
 
     for server in find_running_servers():
-        if server.target == target or server.target.startswith(f"{target}:"):  # named without quantization
+        if server.runs(target):
             output.note(f"{server.url} already runs {server.target}: leave out --target to use it and save memory")
             return
 
@@ -102,8 +103,13 @@ def find_api_key(url: str, environ: Mapping[str, str]) -> str:
     return announced or environ.get(OUR_KEY) or environ.get(OPENAI_KEY) or ""
 
 
-def find_ready_servers(output: MessageOutput, *, patience_s: float) -> Iterator[RunningServer]:
-    """Return the running eaglelocal servers that are ready, newest first; report why others are skipped."""
+def find_ready_servers(
+    output: MessageOutput, *, target: str | None = None, patience_s: float
+) -> Iterator[RunningServer]:
+    """Return the running eaglelocal servers that are ready, newest first; report why others are skipped.
+
+    target  only servers of this model; None: of any
+    """
     from eaglelocal.client.running_servers import find_running_servers, request_state
 
     def wait(server: RunningServer) -> str:
@@ -111,7 +117,8 @@ def find_ready_servers(output: MessageOutput, *, patience_s: float) -> Iterator[
             partial(request_state, server), f"waiting for {server.url}", output, patience_s=patience_s
         )
 
-    return select_ready(((server, wait(server)) for server in find_running_servers()), output)
+    servers = (server for server in find_running_servers() if target is None or server.runs(target))
+    return select_ready(((server, wait(server)) for server in servers), output)
 
 
 def wait_for_state(read_state: Callable[[], str], what: str, output: MessageOutput, *, patience_s: float) -> str:

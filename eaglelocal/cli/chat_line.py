@@ -25,8 +25,10 @@ from eaglelocal.conversation.slash_commands import (
     ActionContext,
     Command,
     LeaveChat,
+    ListModels,
     format_copy_message,
     is_command,
+    list_no_models,
     parse_command,
     refuse_to_copy,
     run_command,
@@ -107,20 +109,30 @@ class ChatLoop:
             raise outcome.error
 
 
-def converse(session: Session, output: Output, *, tint: bool) -> int:
+def converse(asker: Asker, *, list_models: ListModels = list_no_models) -> int:
     """Converse on a terminal until the user leaves and return the exit code."""
-    actions = ActionContext(session, output, locations.conversations_dir(), lambda text: copy_to_desktop(text, output))
+    session, output = asker.session, asker.output
+    actions = ActionContext(
+        session,
+        output,
+        locations.conversations_dir(),
+        lambda text: copy_to_desktop(text, output),
+        list_models=list_models,
+    )
     reports_drafts = (
         session.model.plan is not None or session.model.takes_spec
     )  # other servers do not report drafted tokens
-    is_tinted = tint and output.colour and reports_drafts and session.model.speculates
+    is_tinted = asker.tint and output.colour and reports_drafts and session.model.speculates
     actions.say(
         *model_lines(session.model.info, session.model.plan),
         *_usage_lines(is_tinted),
+        *_continued_lines(session),
         "",
     )
-    with LineEditor(locations.history_file(), tuple(COMMANDS), prompt_is_shown=output.is_terminal) as editor:
-        loop = ChatLoop(Asker(session, output, tint=tint), actions, lambda: read_question(editor.read_line))
+    with LineEditor(
+        locations.history_file(), tuple(COMMANDS), prompt_is_shown=output.is_terminal, list_models=list_models
+    ) as editor:
+        loop = ChatLoop(asker, actions, lambda: read_question(editor.read_line))
         try:
             return loop.run()
         except TerminalGone:
@@ -142,9 +154,20 @@ def save_unsaved(actions: ActionContext) -> None:
 
 def copy_to_desktop(text: str, output: Output) -> None:
     """Copy a text to the clipboard and confirm it. Raises UsageError if no clipboard program is found."""
-    if not clipboard.copy_text(text):
+    place = clipboard.copy_text(text)
+    if not place:
         refuse_to_copy(text)
-    output.message(format_copy_message(text))
+    output.message(format_copy_message(text, place))
+
+
+def _continued_lines(session: Session) -> list[str]:
+    """Return a line on the conversation that is continued, if one is."""
+    conversation = session.conversation
+    if not conversation.turns:
+        return []
+    turns = len(conversation.turns)
+    last = conversation.turns[-1].shown_question
+    return [f"continuing {conversation.name}, {turns} {'turn' if turns == 1 else 'turns'}; last question: {last}"]
 
 
 def _usage_lines(is_tinted: bool) -> list[str]:

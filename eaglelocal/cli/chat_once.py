@@ -39,7 +39,7 @@ def read_stdin(stdin: TextIO | None, output: Output) -> str:
     except UnicodeDecodeError as problem:
         raise UsageError(
             f"stdin is not UTF-8 text: byte {problem.start} is 0x{problem.object[problem.start]:02x}",
-            hint="for a picture: --image FILE, or --image /dev/stdin" if media_type(piped) else "",
+            hint="--image /dev/stdin" if media_type(piped) else "",
         ) from None
 
 

@@ -57,6 +57,8 @@ def format_value(value: object) -> str:
         return f"[{', '.join(map(_quote, value))}]"
     if isinstance(value, str) and (not value.isprintable() or value in ("", UNSET)):
         return _quote(value)
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, float):
         return f"{value:g}"
     return UNSET if value is None or value == () else str(value)

@@ -19,7 +19,7 @@ def confirm(question: str, output: Output, *, yes: bool, default: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError("--yes is needed: there is no terminal to ask on", hint="run the same command with --yes")
+        raise UsageError("--yes is needed: there is no terminal to ask on", hint="--yes")
     output.ask(f"{question} [{'Y/n' if default else 'y/N'}] ")
     answer = sys.stdin.readline()
     if not answer:  # ctrl-d

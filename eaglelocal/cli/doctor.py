@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING
+
 import typer
 
 from eaglelocal.cli import flags
 from eaglelocal.cli.output import standard_output
+from eaglelocal.errors import UsageError
+from eaglelocal.settings import Settings
+
+if TYPE_CHECKING:
+    from eaglelocal.doctor.finding import Finding
 
 
 def doctor(as_json: flags.AsJson = False) -> None:
-    """Check this installation, and show the command that fixes each problem.
+    """Show what is wrong here, and the command that fixes it.
 
+    Checks the build, the card, memory, disks, settings, and what `chat` would do with them.
     The exit code is 1 if there is a problem.
 
     \b
@@ -23,12 +32,43 @@ def doctor(as_json: flags.AsJson = False) -> None:
     from eaglelocal.probe.probe import probe
 
     output = standard_output()
-    findings = run_checks(gather_facts(probe()))
+    facts = gather_facts(probe(), check=check_screen_keys)
+    findings = run_checks(facts)
+    if not facts.settings_problem:
+        findings.append(check_chat())
     if as_json:
         output.object(findings_object(findings))
     else:
-        for line in findings_lines(findings):
-            output.data(line)
+        output.lines(findings_lines(findings))
         output.message(summarize(findings))
     if count_findings(findings, "problem"):
         raise typer.Exit(1)
+
+
+def check_screen_keys(settings: Settings) -> None:
+    """Raise UsageError, with its place, for keys of actions that no screen has: every screen would refuse them."""
+    from eaglelocal.tui.display_options import make_display_options
+    from eaglelocal.tui.key_bindings import check_display_options
+
+    try:
+        check_display_options(make_display_options(settings))
+    except UsageError as error:
+        raise UsageError(f"{settings.origins()['keys']}: {error.message}", hint=error.hint) from None
+
+
+def check_chat() -> Finding:
+    """Check what `chat` would do without flags: ask the server of the settings, or run a model."""
+    from eaglelocal.cli.chat_connection import NO_SERVER, find_api_key
+    from eaglelocal.cli.command_table import PROGRAM
+    from eaglelocal.cli.hint_command import complete_hint
+    from eaglelocal.cli.load_model import load_settings, make_run_options
+    from eaglelocal.conversation.session import ModelChoice
+    from eaglelocal.doctor.model_check import check_model, check_server
+
+    def complete(hint: str, message: str) -> str:
+        return complete_hint(hint, PROGRAM, ["chat"], message)
+
+    settings = load_settings({})
+    if settings.url is not None and settings.url != NO_SERVER:
+        return check_server(settings.url, find_api_key(settings.url, os.environ), "", complete)
+    return check_model(make_run_options(settings, ModelChoice()), complete)

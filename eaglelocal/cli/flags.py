@@ -12,6 +12,8 @@ from typing import Annotated
 
 import typer
 
+from eaglelocal.cli.completion import complete_target, complete_words
+
 VARIABLES = (
     "Nearly every option has an environment variable, and most have a line in the config file: "
     "--top-k is EAGLELOCAL_TOP_K and top_k."
@@ -19,7 +21,12 @@ VARIABLES = (
 
 # what answers
 Target = Annotated[
-    str | None, typer.Option(metavar="REF", help="The model: demo, demo@1b:bf16, qwen3-8b, user/repo:Q8_0, ./x.gguf.")
+    str | None,
+    typer.Option(
+        metavar="REF",
+        help="The model: demo, demo@1b:bf16, qwen3-8b, user/repo:Q8_0, ./x.gguf.",
+        autocompletion=complete_target,
+    ),
 ]
 Url = Annotated[
     str | None, typer.Option(metavar="URL|none", help="Ask this OpenAI-compatible server; none: load a model here.")
@@ -27,7 +34,9 @@ Url = Annotated[
 Draft = Annotated[
     str | None,
     typer.Option(
-        metavar="REF", help="What drafts: auto, ngram, mtp, none, or a head or small model (user/repo, GGUF)."
+        metavar="REF",
+        help="What drafts: auto (unset), ngram, mtp, none, or a head or small model (user/repo, GGUF).",
+        autocompletion=complete_words("auto", "ngram", "mtp", "none"),
     ),
 ]
 Mmproj = Annotated[
@@ -38,16 +47,28 @@ Images = Annotated[
 ]
 DraftType = Annotated[
     str | None,
-    typer.Option(metavar="TYPE", help="Weight type of a draft head: auto (q4_0), q8_0, q4_0, file: as it is stored."),
+    typer.Option(
+        metavar="TYPE",
+        help="Weight type of a draft head: auto (q4_0), q8_0, q4_0, file: as it is stored.",
+        autocompletion=complete_words("auto", "q8_0", "q4_0", "file"),
+    ),
 ]
 Spec = Annotated[
-    str | None, typer.Option(metavar="auto|off|pid|N", help="Draft length: auto and pid adapt it, N is fixed.")
+    str | None,
+    typer.Option(
+        metavar="auto|off|pid|N",
+        help="Draft length: auto (unset) and pid adapt it, N (at most 16) is fixed.",
+        autocompletion=complete_words("auto", "off", "pid"),
+    ),
 ]
 
 # how it answers
 System = Annotated[str | None, typer.Option(metavar="TEXT", help="The system message.")]
 Temperature = Annotated[
-    str | None, typer.Option(metavar="T", help="Sampling temperature; 0 always takes the likeliest token.")
+    str | None,
+    typer.Option(
+        metavar="T", help="Sampling temperature; 0: always the likeliest token. Unset: the model's own, or 0.7."
+    ),
 ]
 MaxTokens = Annotated[
     str | None, typer.Option(metavar="N", help="Longest answer in tokens; unset: until the context is full.")
@@ -59,24 +80,56 @@ TopP = Annotated[
 ]
 MinP = Annotated[str | None, typer.Option(metavar="P", help="Leave out tokens below P times the likeliest.")]
 
+# how a chat begins
+Continue = Annotated[bool, typer.Option("--continue", help="Go on with the conversation that was saved last.")]
+
 # how it runs; unset: the planner decides
 Threads = Annotated[
     str | None, typer.Option(metavar="N", help="CPU threads; unset: the cores that this process may use.")
 ]
-GpuLayers = Annotated[str | None, typer.Option(metavar="auto|N", help="Number of layers on the GPU.")]
-NCpuMoe = Annotated[str | None, typer.Option(metavar="auto|N", help="Keep the experts of the first N layers in RAM.")]
-Device = Annotated[str | None, typer.Option(metavar="NAME", help="The GPU, as llama.cpp names it.")]
+GpuLayers = Annotated[str | None, typer.Option(metavar="auto|N", help="Layers on the GPU; unset: as many as fit.")]
+NCpuMoe = Annotated[
+    str | None,
+    typer.Option(metavar="auto|N", help="Keep the experts of the first N layers in RAM; unset: as planned."),
+]
+Device = Annotated[
+    str | None, typer.Option(metavar="NAME", help="GPUs to use, in llama.cpp's names: CUDA0; unset: all.")
+]
 Split = Annotated[
     str | None,
-    typer.Option(metavar="HOW", help="Split over several GPUs: layer, row, none, or shares such as 3,1."),
+    typer.Option(
+        metavar="HOW",
+        help="Split over several GPUs: layer (unset), row, none, or shares such as 3,1.",
+        autocompletion=complete_words("layer", "row", "none"),
+    ),
 ]
-KvType = Annotated[str | None, typer.Option(metavar="TYPE", help="Type of the KV cache: f16, q8_0 or q4_0.")]
+KvType = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TYPE",
+        help="Type of the KV cache: f16, q8_0 or q4_0; unset: f16 if it fits.",
+        autocompletion=complete_words("f16", "q8_0", "q4_0"),
+    ),
+]
 CacheRam = Annotated[
     str | None,
-    typer.Option(metavar="MIB", help="RAM for conversations that were evicted from their slot; 0: none."),
+    typer.Option(
+        metavar="MIB",
+        help="RAM for conversations that lost their slot; 0: none; unset: an eighth of what is free.",
+    ),
 ]
-FlashAttn = Annotated[str | None, typer.Option(metavar="auto|on|off", help="Use flash attention.")]
-Ctx = Annotated[str | None, typer.Option(metavar="N", help="Context length of a conversation, in tokens.")]
+FlashAttn = Annotated[
+    str | None,
+    typer.Option(
+        metavar="auto|on|off",
+        help="Use flash attention.",
+        autocompletion=complete_words("auto", "on", "off"),
+    ),
+]
+Ctx = Annotated[
+    str | None,
+    typer.Option(metavar="N", help="Context of a conversation, in tokens; unset: as long as fits."),
+]
 MACHINE = {
     "threads": Threads,
     "gpu_layers": GpuLayers,
@@ -89,19 +142,22 @@ MACHINE = {
 }
 
 Parallel = Annotated[
-    str | None, typer.Option(metavar="N", help="Answers at the same time, 4 if unset; each has --ctx tokens.")
+    str | None,
+    typer.Option(metavar="N", help="Answers at once, at most 16; 4 if unset. Each has --ctx tokens."),
 ]
 Slots = Annotated[
-    str | None, typer.Option("--parallel", metavar="N", help="Slots, 1 if unset; each running answer takes one.")
+    str | None,
+    typer.Option("--parallel", metavar="N", help="Slots, at most 16; 1 if unset. Each answer takes one."),
 ]
 
 # how it serves
 Host = Annotated[
-    str | None, typer.Option(metavar="ADDRESS", help="Address to listen on; any but loopback needs a key.")
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Address to listen on, 127.0.0.1 if unset; others need a key."),
 ]
 Port = Annotated[str | None, typer.Option(metavar="N", help="Port to listen on; 8421 if unset.")]
 Models = Annotated[str | None, typer.Option(metavar="REF,REF", help="More models, loaded when a request names them.")]
-MaxLoaded = Annotated[str | None, typer.Option(metavar="N", help="Most models loaded at once; 0: as many as fit.")]
+MaxLoaded = Annotated[str | None, typer.Option(metavar="N", help="Most models loaded at once; 0 or unset: what fits.")]
 Alias = Annotated[
     str | None, typer.Option(metavar="NAME,NAME", help="More names for the first model; '*' accepts any name.")
 ]
@@ -116,20 +172,28 @@ CorsOrigins = Annotated[
     str | None, typer.Option(metavar="URL,URL", help="Web pages that may call this server from a browser.")
 ]
 MaxWaiting = Annotated[
-    str | None, typer.Option(metavar="N", help="Requests that may wait; the server refuses more with 429.")
+    str | None, typer.Option(metavar="N", help="Requests that may wait, 64 if unset; the server refuses more with 429.")
 ]
 RequestTimeout = Annotated[
-    str | None, typer.Option(metavar="S", help="Seconds that a request may take, including its wait.")
+    str | None, typer.Option(metavar="S", help="Seconds that a request may take, including its wait; 3600 if unset.")
 ]
 IdleUnload = Annotated[
-    str | None, typer.Option(metavar="S", help="Unload a model after S seconds without requests; 0: never.")
+    str | None, typer.Option(metavar="S", help="Unload a model after S seconds without requests; 0 (unset): never.")
 ]
 Drain = Annotated[
-    str | None, typer.Option(metavar="S", help="Seconds that running answers get to finish when the server stops.")
+    str | None,
+    typer.Option(metavar="S", help="Seconds for running answers when the server stops; 30 if unset."),
 ]
 Web = Annotated[bool, typer.Option("--web", help="Show the monitor in a browser, on --web-port.")]
 WebPort = Annotated[str | None, typer.Option(metavar="N", help="Port of the monitor in a browser; 8422 if unset.")]
-Log = Annotated[str | None, typer.Option(metavar="text|json", help="Format of the log on stderr.")]
+Log = Annotated[
+    str | None,
+    typer.Option(
+        metavar="text|json",
+        help="Format of the log on stderr.",
+        autocompletion=complete_words("text", "json"),
+    ),
+]
 
 # a head that import and train write
 HEAD_TYPES = ("f16", "bf16", "q8_0", "f32")

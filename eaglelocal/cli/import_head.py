@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,7 @@ import typer
 
 from eaglelocal.cli import flags
 from eaglelocal.cli.load_model import load_settings, make_run_options, plan_run, start_engine
+from eaglelocal.cli.next_command import make_chat_command
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.conversation.session import ChatClient, ModelChoice
 from eaglelocal.core.events import LoadProgress
@@ -45,15 +47,15 @@ def import_head(
     no_trial: NoTrial = False,
     as_json: flags.AsJson = False,
 ) -> None:
-    """Convert a published EAGLE-3 or 3.1 head to a draft for your target.
+    """Convert a published EAGLE head to a draft for your target.
 
-    Reads the heads of SafeAILab, SpecForge, speculators, AngelSlim, ModelOpt and NeMo, checks them against the target,
-    writes a GGUF file and tries it on about 2000 tokens.
+    Reads EAGLE-3 and 3.1 heads of SafeAILab, SpecForge, speculators, AngelSlim, ModelOpt and NeMo, checks them against
+    the target, writes a GGUF file and tries it on about 2000 tokens.
 
     \b
     eaglelocal import ./EAGLE3-Qwen3-8B --target ./Qwen3-8B-Q4_K_M.gguf
     """
-    from eaglelocal.cli.reports.import_head import head_lines, report_object, trial_lines
+    from eaglelocal.cli.reports.import_head import LABEL, head_lines, report_object, trial_lines
     from eaglelocal.hub.heads.head_store import make_head_path, write_head_file
 
     settings = load_settings(context.params)
@@ -73,8 +75,10 @@ def import_head(
         outcome = None if no_trial else try_head(partial, read, found, settings, output)
     for line in trial_lines(outcome, path):
         tell(line)
+    command = make_chat_command(settings.target or "", found, path)
+    tell(f"{'next':<{LABEL}}{command}")
     if as_json:
-        output.object(report_object(read, found, outcome, warnings, path))
+        output.object({**report_object(read, found, outcome, warnings, path), "next": command})
 
 
 def check_head_flags(target: str | None, kind: str, *, hint: str) -> None:
@@ -93,7 +97,10 @@ def resolve_out(out: str, name: str) -> Path:
     path = Path(os.path.expanduser(out))
     path = path / name if path.is_dir() else path
     if path.exists() and not is_head(path):
-        raise UsageError(f"{path} exists and is not a head", hint="choose another name for --out")
+        raise UsageError(
+            f"{path} exists and is not a head",
+            hint=f"--out {shlex.quote(str(path.with_name(f'{path.stem}-head.gguf')))}",
+        )
     return path
 
 
@@ -109,21 +116,24 @@ def is_head(path: Path) -> bool:
 
 def find_head_target(settings: Settings, output: Output) -> FoundTarget:
     """Find the target and read its header. Raises IncompatibleError if no head can draft for it."""
-    from eaglelocal.catalog.reference import parse_reference
     from eaglelocal.errors import IncompatibleError
     from eaglelocal.gguf.draft_pairing import head_problem
+    from eaglelocal.hub.model_library import locate_reference
     from eaglelocal.hub.target_resolver import find_target
 
     progress = output.progress()
     try:
         found = find_target(
-            parse_reference(settings.target or ""),
+            locate_reference(settings.target or "", settings.model_folders),
             on_progress=lambda fraction, what: progress(LoadProgress(fraction, what)),
         )
     finally:
         progress.finish()
     if problem := head_problem(found.info):
-        raise IncompatibleError(f"no head can draft for {found.label}: {problem}", hint="--draft ngram needs no head")
+        raise IncompatibleError(
+            f"no head can draft for {found.label}: {problem}",
+            hint=f"eaglelocal chat --target {shlex.quote(settings.target or found.label)} --draft ngram",
+        )
     return found
 
 

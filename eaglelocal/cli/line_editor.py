@@ -17,6 +17,7 @@ from types import FrameType
 
 from eaglelocal.cli.prompt_signals import deliver_signals
 from eaglelocal.conversation.pictures import complete_path
+from eaglelocal.conversation.slash_commands import ListModels, list_no_models
 from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.core.surrogates import join_surrogates
 
@@ -30,7 +31,7 @@ except ImportError:  # not a Unix
     termios = None  # type: ignore[assignment]
 
 QUOTES = '"""'
-IMAGE = "/image "  # followed by a path, which is completed
+IMAGE, MODEL = "/image ", "/model "  # followed by a path, and a reference, which are completed
 PROMPT, MORE = "> ", ". "
 MAX_HISTORY = 1000
 ALT_ENTER = r'"\e\C-m": "\\\C-m"'  # types a backslash and enter, so the text continues on the next line
@@ -81,8 +82,15 @@ def _read_more(read_line: ReadLine) -> str:
 class LineEditor:
     """A line editor with history. Use as a context manager: leaving writes the history file."""
 
-    def __init__(self, history: Path, words: Sequence[str] = (), *, prompt_is_shown: bool = True) -> None:
-        self._history = history
+    def __init__(
+        self,
+        history: Path,
+        words: Sequence[str] = (),
+        *,
+        prompt_is_shown: bool = True,
+        list_models: ListModels = list_no_models,
+    ) -> None:
+        self._history, self._list_models = history, list_models
         self._prompt_is_shown = prompt_is_shown  # False if stdout is a file: the prompt is no data
         self._completions = tuple(words)
 
@@ -131,6 +139,8 @@ class LineEditor:
     def _complete(self, text: str, state: int) -> str | None:
         if readline.get_line_buffer().startswith(IMAGE):
             return next(iter(complete_path(text)[state:]), None)
+        if readline.get_line_buffer().startswith(MODEL):
+            return next(iter([name for name in self._list_models() if name.startswith(text)][state:]), None)
         matches = [word for word in self._completions if text and word.startswith(text)]
         return matches[state] + " " if state < len(matches) else None
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from eaglelocal import locations
+from eaglelocal.cli.early_engine import ENGINE
 from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.session import ActiveModel, ModelChoice
 from eaglelocal.core.events import LoadProgress
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from eaglelocal.planning.decision import Decision
     from eaglelocal.worker.spare_process import SpareProcess
 
-ENGINE, EMBEDDER = "eaglelocal.loading.engine_builder:build", "eaglelocal.loading.embedding_builder:build"
+EMBEDDER = "eaglelocal.loading.embedding_builder:build"
 
 
 def load_settings(parameters: Mapping[str, object]) -> Settings:
@@ -61,15 +62,16 @@ def make_run_options(settings: Settings, choice: ModelChoice, *, parallel: int =
         draft=draft,
         draft_type=settings.draft_type,
         spec=int(spec) if isinstance(spec, str) and spec.isdigit() else spec,
-        ctx=settings.ctx,
+        ctx=choice.ctx or settings.ctx,
         parallel=parallel,
         threads=settings.threads,
         gpu_layers=settings.gpu_layers,
         n_cpu_moe=None if choice.target else settings.n_cpu_moe,
         device=settings.device,
         split=settings.split,
-        kv_type=settings.kv_type if settings.is_set("kv_type") else None,
+        kv_type=choice.kv_type or (settings.kv_type if settings.is_set("kv_type") else None),
         flash_attn=settings.flash_attn,
+        model_folders=settings.model_folders,
     )
 
 
@@ -107,7 +109,7 @@ def write_plan(decision: Decision, output: MessageOutput) -> Plan:
 def load_model(plan: Plan, output: MessageOutput, spare: SpareProcess | None = None) -> ActiveModel:
     if plan.task is not ModelTask.TEXT:
         raise UsageError(
-            f"{plan.target_label} {plan.task.description}", hint=f"use `eaglelocal serve --target {plan.target}`"
+            f"{plan.target_label} {plan.task.description}", hint=f"eaglelocal serve --target {plan.target}"
         )
     client, info = start_engine(plan, output, spare)
     return ActiveModel(client, plan, info)

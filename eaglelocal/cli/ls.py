@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from eaglelocal.cli import flags
+from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import standard_output
 
 WIDTH = 79
@@ -30,20 +31,20 @@ def ls(as_json: flags.AsJson = False) -> None:
 
     output = standard_output()
     cache = locations.hub_cache_dir()
-    entries, partials, heads = list_all_models(cache), find_partials(cache), find_unfinished_heads()
-    copies, folders = add_sizes(list_copies()), list_folders()
+    folders = load_settings({}).model_folders
+    entries, partials, heads = list_all_models(cache, folders), find_partials(cache), find_unfinished_heads()
+    copies, training = add_sizes(list_copies()), list_folders()
     if as_json:
         return output.object(
             {
                 "models": [report.entry_object(entry) for entry in entries],
                 "unfinished": [*map(report.partial_object, partials), *map(report.head_object, heads)],
                 "light_heads": [{"path": str(path), "size_bytes": size} for path, size in copies],
-                "training": [report.folder_object(folder) for folder in folders],
+                "training": [report.folder_object(folder) for folder in training],
             }
         )
-    for line in report.entry_table(entries, now=time.time(), width=WIDTH if output.is_terminal else None):
-        output.data(line)
-    for line in report.other_lines(partials, heads, copies, folders):
+    output.lines(report.entry_table(entries, now=time.time(), width=WIDTH if output.is_terminal else None))
+    for line in report.other_lines(partials, heads, copies, training):
         output.message(line)
     return None
 

@@ -1,115 +1,43 @@
-"""The command `eaglelocal`: its table of commands, and the handling of every failure.
+"""The command `eaglelocal`: it runs the command line, and handles every failure.
 
 It knows exit codes (0; 1 the input or the machine; 2 usage; 130 Ctrl-C, 143 SIGTERM) and typer's exceptions.
-Commands are in their own files; nothing heavy is imported before a command needs it.
+The commands are listed in command_table.py; nothing, not even typer, is imported before an engine's process is started.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import nullcontext
 from types import FrameType
-from typing import Annotated
 
-import typer
-
-from eaglelocal import __version__
-from eaglelocal.cli import (
-    bench,
-    chat,
-    config,
-    doctor,
-    import_head,
-    ls,
-    plan,
-    probe,
-    ps,
-    pull,
-    rm,
-    serve,
-    show,
-    stop,
-    top,
-    train,
-    tune,
-)
-from eaglelocal.cli.flag_variables import set_variables
-from eaglelocal.cli.flags import VARIABLES
+from eaglelocal.cli.early_engine import start_early
+from eaglelocal.cli.hint_command import MAX_COMMAND_CHARS
 from eaglelocal.cli.output import Output, OutputClosed, standard_output
-from eaglelocal.conversation.spelling import closest_word
 from eaglelocal.errors import TRACEBACK_VARIABLE, Cancelled, EagleLocalError, UsageError, bug_error
 
-PROGRAM = "eaglelocal"
 INTERRUPTED = 130
-# The base class of typer's errors about a command line; its module differs between versions.
-_TyperUsageError: type[Exception] = typer.BadParameter.__bases__[0]
-
-app = typer.Typer(
-    name=PROGRAM,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-app.command("chat", epilog=VARIABLES)(chat.chat)
-app.command("serve", epilog=VARIABLES)(serve.serve)
-app.command("top")(top.top)
-app.command("bench")(bench.bench)
-app.command("import")(import_head.import_head)
-app.command("train")(train.train)
-app.command("tune")(tune.tune)
-app.command("ps")(ps.ps)
-app.command("stop")(stop.stop)
-app.command("probe")(probe.probe)
-app.command("plan")(plan.plan)
-app.command("doctor")(doctor.doctor)
-app.command("pull")(pull.pull)
-app.command("ls")(ls.ls)
-app.command("show")(show.show)
-app.command("rm")(rm.rm)
-app.add_typer(config.app, name="config")
-
-
-@app.callback(invoke_without_command=True)
-def root(
-    context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
-) -> None:
-    """Run local language models, faster with speculative decoding.
-
-    \b
-    eaglelocal chat
-    eaglelocal chat "What can you do?"
-    """
-    if version:
-        standard_output().data(f"{PROGRAM} {__version__}")
-        raise typer.Exit
-    if context.invoked_subcommand is None:
-        standard_output().data(context.get_help())
-
-
-def commands() -> list[str]:
-    """Return the names of all commands and groups."""
-    names = [command.name for command in app.registered_commands] + [group.name for group in app.registered_groups]
-    return [name for name in names if name]
+NO_HELP = " (Possible options: --help)"  # in typer's errors, where there is no similar option
 
 
 def main() -> int:
     """Run the command line and return the exit code; errors are shown on stderr."""
     handle_end_signals()
     open_missing_streams()
-    output = standard_output()
+    standard_output()  # sets how the streams encode what they cannot carry
     try:
         return run(sys.argv[1:])
     except OutputClosed:
         return 0
     except KeyboardInterrupt:
-        output.message()
+        find_error_output().message()
         return INTERRUPTED
     except Exception as problem:
-        return report_failure(problem, output)
+        return report_failure(problem, find_error_output())
 
 
 def open_missing_streams() -> None:
@@ -132,20 +60,36 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    _check_command(arguments)
-    command = typer.main.get_command(app)
-    set_variables(command)
-    code = command(args=list(arguments), prog_name=PROGRAM, standalone_mode=False)
-    return code if isinstance(code, int) else 0
+    with start_early(arguments) or nullcontext() as spare:
+        from typer.main import get_command
+
+        from eaglelocal.cli.command_table import ALL, PROGRAM, make_app
+        from eaglelocal.cli.flag_variables import set_variables
+
+        named = _find_command(arguments, ALL)
+        command = get_command(make_app([named] if named else ALL))
+        set_variables(command)
+        code = command(args=list(arguments), prog_name=PROGRAM, standalone_mode=False, obj=spare)
+        return code if isinstance(code, int) else 0
+
+
+def find_error_output() -> Output:
+    """Return the output for what ends the program: records if the command writes records."""
+    from eaglelocal.cli.json_output import error_output
+
+    return error_output(sys.argv[1:])
 
 
 def report_failure(problem: Exception, output: Output) -> int:
     """Show an error and return its exit code; with the traceback if TRACEBACK_VARIABLE is 1."""
+    from eaglelocal.cli.command_table import PROGRAM
+    from eaglelocal.cli.hint_command import complete_hint
+
     error = convert_error(problem)
-    if os.environ.get(TRACEBACK_VARIABLE) == "1":
-        output.message("".join(traceback.format_exception(problem)))
-    if not isinstance(error, Cancelled):
-        output.error(error)
+    error.hint = complete_hint(error.hint, PROGRAM, sys.argv[1:], error.message)
+    is_traced = os.environ.get(TRACEBACK_VARIABLE) == "1"
+    if is_traced or not isinstance(error, Cancelled):
+        output.error(error, traceback="".join(traceback.format_exception(problem)) if is_traced else "")
     return error.exit_code
 
 
@@ -153,7 +97,11 @@ def convert_error(problem: Exception) -> EagleLocalError:
     """Convert an exception to an EagleLocalError; an unexpected one becomes a bug report."""
     if isinstance(problem, EagleLocalError):
         return problem
-    if isinstance(problem, _TyperUsageError):
+    import typer
+
+    # The base class of typer's errors about a command line; its module differs between versions.
+    usage_error: type[Exception] = typer.BadParameter.__bases__[0]
+    if isinstance(problem, usage_error):
         return _usage(problem)
     if isinstance(problem, typer.Abort):
         return Cancelled("stopped")
@@ -161,19 +109,54 @@ def convert_error(problem: Exception) -> EagleLocalError:
 
 
 def _usage(problem: Exception) -> UsageError:
-    """Convert an error of typer to a UsageError: lower case, no full stop, and --help as hint."""
+    """Convert an error of typer to a UsageError: lower case, no full stop, and a hint.
+
+    The hint is --help; for a flag of Ollama or llama-server it is the command line with our flag.
+    """
+    from eaglelocal.cli.command_table import PROGRAM
+    from eaglelocal.cli.familiar_flags import find_familiar_flag, translate_flags
+
     message = getattr(problem, "format_message", problem.__str__)()
     context = getattr(problem, "ctx", None)
     command = getattr(context, "command_path", PROGRAM)
-    return UsageError(message[:1].lower() + message[1:].rstrip("."), hint=f"{command} --help")
+    hint = f"{command} --help"
+    if hasattr(problem, "option_name"):  # the option does not exist
+        arguments = sys.argv[1:]
+        if flag := find_familiar_flag(arguments):
+            ours = shlex.join([PROGRAM, *translate_flags(arguments)])
+            message, hint = f"no such option: {flag}", ours if len(ours) <= MAX_COMMAND_CHARS else hint
+        message = message.removesuffix(NO_HELP)
+    return UsageError(message[:1].lower() + message[1:].rstrip("."), hint=hint)
 
 
-def _check_command(arguments: Sequence[str]) -> None:
-    """Raise UsageError with the nearest name if the first argument is an unknown command.
+def _find_command(arguments: Sequence[str], known: Sequence[str]) -> str | None:
+    """Return the command that the arguments name, if they name one.
 
-    The program's own options take no values, so a first argument without a dash is the command.
+    Raises UsageError with the nearest name if it is unknown. The program's own options take no values, so a first
+    argument without a dash is the command.
     """
-    words = [argument for argument in arguments[:1] if not argument.startswith("-")]
-    if words and words[0] not in commands():
-        close = closest_word(words[0], commands())
-        raise UsageError(f"no command {words[0]!r}", hint=f"{PROGRAM} {close}" if close else f"{PROGRAM} --help")
+    word = next(iter(arguments), "-")
+    if word.startswith("-"):
+        return None
+    if word not in known:
+        from eaglelocal.cli.command_table import PROGRAM
+
+        meant = guess_command(word, arguments[1:], known)
+        raise UsageError(f"no command {word!r}", hint=shlex.join([PROGRAM, *(meant or ["--help"])]))
+    return word
+
+
+def guess_command(word: str, rest: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Return the command line that was meant by an unknown command; empty if nothing is near."""
+    from eaglelocal.cli.command_table import NAMES_ELSEWHERE
+    from eaglelocal.cli.familiar_flags import translate_flags
+    from eaglelocal.conversation.spelling import closest_word
+
+    close = NAMES_ELSEWHERE.get(word) or closest_word(word, known)
+    if word == "create":  # Ollama's: its Modelfile names a GGUF file, which runs as it is
+        return ["chat", "--target", "./FILE.gguf"]
+    rest = translate_flags(rest)
+    if word == "run" and rest and not rest[0].startswith("-"):  # Ollama's `run MODEL [PROMPT]`
+        words = [" ".join(rest[1:])] if not any(one.startswith("-") for one in rest) else rest[1:]
+        return ["chat", *filter(None, words), "--target", rest[0]]
+    return [close, *rest] if close else []

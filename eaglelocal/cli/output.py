@@ -11,15 +11,17 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from eaglelocal.cli.word_wrap import Run, WordWrap
-from eaglelocal.core.events import LoadProgress, TextPiece
 from eaglelocal.core.surrogates import REPLACED
 from eaglelocal.errors import EagleLocalError, ResourceError
+
+if TYPE_CHECKING:
+    from eaglelocal.core.events import LoadProgress, TextPiece
 
 ACCEPTED, QUIET, BAD = "32", "2", "31"  # SGR codes: green, faint, red
 BAR_CELLS = 16
@@ -76,6 +78,11 @@ class Output:
         """Write a command's result to stdout. Raises OutputClosed, or ResourceError if it cannot be written."""
         self._write(f"{_strip_controls(text) if self.is_terminal else text}{end}")
 
+    def lines(self, lines: Iterable[str]) -> None:
+        """Write a result of several lines to stdout. Raises as `data` does."""
+        for line in lines:
+            self.data(line)
+
     def object(self, value: Mapping[str, object]) -> None:
         """Write a JSON object on one line to stdout."""
         self.data(json.dumps(value, ensure_ascii=not takes_any_text(self._stdout)))
@@ -123,12 +130,15 @@ class Output:
             text = "\n".join(wrapped)
         self._write_message(_paint(text, QUIET) if self._colour_messages else text)
 
-    def error(self, error: EagleLocalError) -> None:
-        """Write `error: ...`, a blank line and `hint: ...`, then the report if there is one."""
+    def error(self, error: EagleLocalError, *, traceback: str = "") -> None:
+        """Write the traceback if there is one, `error: ...`, a blank line and `hint: ...`, then the report if any."""
+        if traceback:
+            self.message(traceback)
         word = _paint("error", BAD) if self._colour_messages else "error"
         self._write_message(f"{word}: {_strip_controls(error.message)}")
         if error.hint:
-            self._write_message(f"\nhint: {_strip_controls(error.hint)}")
+            hint = _strip_controls(error.hint).replace("\n", "\n      ")  # a command a line
+            self._write_message(f"\nhint: {hint}")
         if error.report:
             self._write_message(f"report: {_strip_controls(error.report)}")
 

@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.output import standard_output
+from eaglelocal.cli.completion import complete_machine, complete_target, complete_words
+from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.conversation.spelling import closest_word
-from eaglelocal.errors import ResourceError, UsageError
+from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 
 if TYPE_CHECKING:
+    from eaglelocal.cli.reports.plan_table import PlanFailure
     from eaglelocal.core.run_options import RunOptions
+    from eaglelocal.planning.plan_search import SearchOutcome
 
-Target = Annotated[
-    str | None, typer.Argument(metavar="TARGET", help="qwen3-8b, qwen3-8b:Q5_K_M, demo@8b:q4_0, ./model.gguf.")
+Targets = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="TARGET",
+        help="qwen3-8b, qwen3-8b:Q5_K_M, demo@8b:q4_0, ./model.gguf; several give a table.",
+        autocompletion=complete_target,
+    ),
 ]
 GoalName = Annotated[
-    str, typer.Option("--goal", metavar="speed|balanced|quality", help="Prefer speed, quality, or a balance.")
+    str,
+    typer.Option(
+        "--goal",
+        metavar="speed|balanced|quality",
+        help="Prefer speed, quality, or a balance.",
+        autocompletion=complete_words("speed", "balanced", "quality"),
+    ),
 ]
 MachineName = Annotated[
     str | None,
-    typer.Option("--machine", metavar="NAME", help="Plan for another machine: rtx-3090, m2-max-32gb, cpu-16gb."),
+    typer.Option(
+        "--machine",
+        metavar="NAME,NAME|list",
+        help="Plan for another machine: rtx-3090, m2-max-32gb, cpu-16gb; several give a table, list lists them.",
+        autocompletion=complete_machine,
+    ),
 ]
 Ctx = Annotated[str | None, typer.Option(metavar="N", help="Tokens of a conversation. Unset: as many as fit well.")]
 Parallel = Annotated[str | None, typer.Option(metavar="N", help="Answers at once; each has --ctx tokens.")]
@@ -32,12 +51,13 @@ Ram = Annotated[float | None, typer.Option(metavar="GIB", min=1, max=4096, help=
 OF_SETTINGS = (
     *("ctx", "parallel", "mmproj", "draft", "gpu_layers", "n_cpu_moe", "device", "split", "kv_type", "flash_attn"),
 )
+LIST = "list"  # value of --machine
 ShowAll = Annotated[bool, typer.Option("--all", help="Show every rejected option and why.")]
 
 
 def plan(
     context: typer.Context,
-    target: Target = None,
+    targets: Targets = None,
     ctx: Ctx = None,
     goal: GoalName = "balanced",
     parallel: Parallel = None,
@@ -60,23 +80,113 @@ def plan(
     eaglelocal plan
     eaglelocal plan qwen3-8b --ctx 16384
     eaglelocal plan --machine rtx-3090 --ram 64 --goal quality
+    eaglelocal plan --machine rtx-3060,rtx-4090,m2-max-32gb
     """
-    from eaglelocal.cli.reports.plan import outcome_object, report_lines
-    from eaglelocal.planning.no_fit_hints import explain_no_fit
+    output = standard_output()
+    if machine == LIST:
+        list_machines(output, as_json=as_json)
+        return
+    check_goal(goal)
+    given = {name: context.params[name] for name in OF_SETTINGS}
+    machines: list[str | None] = [*parse_machines(machine or "")]
+    models: list[str | None] = [*targets] if targets else [None]
+    plans = [
+        plan_one(options_for(target, given, goal=goal, is_elsewhere=name is not None), name, ram)
+        for name in machines or [None]
+        for target in models
+    ]
+    if len(plans) == 1:
+        show_plan(plans[0], output, show_all=show_all, as_json=as_json)
+    else:
+        show_plans(plans, output, show_all=show_all, as_json=as_json)
+
+
+def parse_machines(text: str) -> list[str]:
+    """Return the names of --machine. Raises UsageError if the list is asked for beside machines."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if LIST in names:
+        raise UsageError(f"--machine {text}: {LIST} goes alone", hint=f"--machine {LIST}")
+    if text and not names:
+        raise UsageError(f"--machine {text!r} names no machine", hint=f"--machine {LIST}")
+    return names
+
+
+def plan_one(options: RunOptions, machine: str | None, ram_gib: float | None) -> SearchOutcome | PlanFailure:
+    """Return the plan of one model on one machine, or the error that says why there is none."""
+    from eaglelocal.catalog.catalog import load_machines
+    from eaglelocal.cli.reports.plan_table import PlanFailure
     from eaglelocal.planning.plan_models import plan_models
 
-    output = standard_output()
-    given = {name: context.params[name] for name in OF_SETTINGS}
-    options = options_for(target, given, goal=check_goal(goal), is_elsewhere=machine is not None)
-    outcome = plan_models(options, machine_name=machine, ram_gib=ram)
+    try:
+        return plan_models(options, machine_name=machine, ram_gib=ram_gib)
+    except EagleLocalError as error:
+        known = load_machines().get((machine or "").lower())
+        name = known.name if known else machine or "this machine"
+        return PlanFailure(name, options.target or "", error)
+
+
+def show_plan(plan: SearchOutcome | PlanFailure, output: Output, *, show_all: bool, as_json: bool) -> None:
+    """Show one plan in full. Raises its error if it failed, and ResourceError if nothing fits."""
+    from eaglelocal.cli.reports.plan import list_all_rejected, outcome_object, report_lines
+    from eaglelocal.cli.reports.plan_table import PlanFailure
+    from eaglelocal.planning.no_fit_hints import explain_no_fit
+
+    if isinstance(plan, PlanFailure):
+        raise plan.error
     if as_json:
-        output.object(outcome_object(outcome))
-    elif outcome.chosen is not None:
-        for line in report_lines(outcome, outcome.chosen, show_all=show_all):
-            output.data(line)
-    if outcome.chosen is None:
-        message, hint = explain_no_fit(outcome)
+        output.object(outcome_object(plan))
+    elif plan.chosen is not None:
+        output.lines(report_lines(plan, plan.chosen, show_all=show_all))
+    elif show_all:
+        output.lines(list_all_rejected(plan))
+    if plan.chosen is None:
+        message, hint = explain_no_fit(plan)
         raise ResourceError(message, hint=hint)
+
+
+def show_plans(plans: Sequence[SearchOutcome | PlanFailure], output: Output, *, show_all: bool, as_json: bool) -> None:
+    """Show several plans as a table, failed ones as rows; with `show_all` also what was rejected, and why.
+
+    Raises the errors of failed plans as one, and ResourceError if nothing fits anywhere.
+    """
+    from eaglelocal.cli.reports.plan import list_all_rejected
+    from eaglelocal.cli.reports.plan_table import PlanFailure, join_failures, plan_object, plan_table
+
+    failures = [plan for plan in plans if isinstance(plan, PlanFailure)]
+    outcomes = [plan for plan in plans if not isinstance(plan, PlanFailure)]
+    if as_json:
+        output.object({"plans": [plan_object(plan) for plan in plans]})
+    elif outcomes:
+        output.lines(plan_table(plans))
+        if show_all:
+            output.lines(line for outcome in outcomes for line in ["", *list_all_rejected(outcome)])
+    if failures:
+        raise join_failures(failures)
+    if all(outcome.chosen is None for outcome in outcomes):
+        raise ResourceError("none of these fits", hint=hint_none_fits(outcomes, show_all=show_all))
+
+
+def hint_none_fits(outcomes: Sequence[SearchOutcome], *, show_all: bool) -> str:
+    """Return --all, which shows why; where that is shown, what would make the nearest plan fit."""
+    from eaglelocal.planning.no_fit_hints import explain_no_fit
+
+    if not show_all:
+        return "--all"
+    missed = [(near.missing_bytes, outcome) for outcome in outcomes if (near := outcome.nearest) is not None]
+    nearest = min(missed, key=lambda each: each[0] or 0)[1] if missed else outcomes[0]
+    return explain_no_fit(nearest)[1]
+
+
+def list_machines(output: Output, *, as_json: bool) -> None:
+    """Show the machines that --machine knows."""
+    from eaglelocal.catalog.catalog import load_machines
+    from eaglelocal.cli.reports.plan_table import machine_object, machine_table
+
+    machines = load_machines().values()
+    if as_json:
+        output.object({"machines": [machine_object(machine) for machine in machines]})
+        return
+    output.lines(machine_table(machines))
 
 
 def options_for(target: str | None, given: Mapping[str, Any], *, goal: str, is_elsewhere: bool) -> RunOptions:
@@ -102,13 +212,10 @@ def options_for(target: str | None, given: Mapping[str, Any], *, goal: str, is_e
     )
 
 
-def check_goal(name: str) -> str:
-    """Return `name` if it is a goal. Raises UsageError if not."""
+def check_goal(name: str) -> None:
+    """Raise UsageError with the nearest name if `name` is no goal."""
     from eaglelocal.planning.goals import GOALS
 
     if name not in GOALS:
-        close = closest_word(name, GOALS)
-        raise UsageError(
-            f"--goal must be {', '.join(GOALS)}, not {name!r}", hint=f"did you mean {close}?" if close else ""
-        )
-    return name
+        hint = f"--goal {closest_word(name, GOALS) or 'balanced'}"
+        raise UsageError(f"--goal must be {', '.join(GOALS)}, not {name!r}", hint=hint)

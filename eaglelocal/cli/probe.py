@@ -29,6 +29,5 @@ def probe(as_json: flags.AsJson = False, measure: Measure = False) -> None:
     machine = add_bandwidth(probe_machine(), remeasure=measure)
     if as_json:
         return output.object(to_json(machine))
-    for line in machine_lines(machine, now=time.time()):
-        output.data(line)
+    output.lines(machine_lines(machine, now=time.time()))
     return None

@@ -28,8 +28,7 @@ def ps(as_json: flags.AsJson = False) -> None:
         return output.object({"servers": [server_object(server, state) for server, state in found]})
     if not found:
         output.message("no server is running; `eaglelocal serve` starts one")
-    for line in server_lines(found, now=time.time(), width=output.columns):
-        output.data(line)
+    output.lines(server_lines(found, now=time.time(), width=output.columns))
     return None
 
 

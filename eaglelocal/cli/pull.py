@@ -16,11 +16,13 @@ import typer
 
 from eaglelocal import locations
 from eaglelocal.cli import flags
-from eaglelocal.cli.amounts import path_text, size_text
+from eaglelocal.cli.amounts import path_text
+from eaglelocal.cli.completion import complete_target
 from eaglelocal.cli.confirm import confirm
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.pull_verify import discard_damaged, verify_on_disk
 from eaglelocal.cli.reports.pull import amount_text, load_progress, order_lines
+from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.errors import (
     DownloadError,
     EagleLocalError,
@@ -40,7 +42,14 @@ LOOK_UP_WAITS_S = (1.0, 2.0, 4.0)  # between attempts; short, because the user i
 FETCH_WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # between attempts, since the last byte that arrived
 KINDS = {"eagle3": "a draft head", "dflash": "a draft head", "mtp": "an MTP layer", "draft_model": "a small model"}
 
-Target = Annotated[str, typer.Argument(metavar="TARGET", help="Model: qwen3-8b, qwen3-8b:Q5_K_M, user/repo:Q4_K_M.")]
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET",
+        help="Model: qwen3-8b, qwen3-8b:Q5_K_M, user/repo:Q4_K_M.",
+        autocompletion=complete_target,
+    ),
+]
 Draft = Annotated[str, typer.Option(metavar="REF|auto|mtp|none", help="Draft: user/repo; auto: as in the catalog.")]
 Mmproj = Annotated[str, typer.Option(metavar="NAME|auto|none", help="Projector for images, from the same repository.")]
 Quant = Annotated[str | None, typer.Option(metavar="Q", help="Quantization, such as Q4_K_M or Q8_0.")]
@@ -174,7 +183,7 @@ def suggest_repo(problem: DownloadError, repo: str) -> DownloadError:
     from eaglelocal.hub.hub_references import find_nearest_repo
 
     near = find_nearest_repo(repo) if is_repo_missing(problem) else None
-    return DownloadError(problem.message, hint=f"did you mean {near}? or {problem.hint}") if near else problem
+    return DownloadError(problem.message, hint=f"eaglelocal pull {near}") if near else problem
 
 
 def look_up_draft(plan: PullPlan, patience: RetryPolicy, output: Output) -> list[DownloadOrder]:
@@ -212,7 +221,7 @@ def fetch_all(orders: Sequence[DownloadOrder], output: Output, *, yes: bool, is_
         output.message(line)
     if missing:
         check_disk(orders, cache, free=free)
-        output.message(f"into {path_text(cache)}, {size_text(free)} free")
+        output.message(f"into {path_text(cache)}, {format_disk(free)} free")
         confirm(f"fetch {amount_text(orders, missing)}?", output, yes=yes, default=True)
     elif is_verified:
         output.message("all files are on disk")
@@ -261,7 +270,7 @@ def check_files(plan: PullPlan, orders: Sequence[DownloadOrder], output: Output)
             if plan.layer_is_asked_for:
                 forget(orders[0])
         elif plan.layer_is_asked_for:
-            raise IncompatibleError(f"{orders[0].reference} has no MTP layer", hint="--draft auto, or none")
+            raise IncompatibleError(f"{orders[0].reference} has no MTP layer", hint="--draft auto")
         elif plan.advice:
             output.message(plan.advice)
     except (IncompatibleError, ModelFileError) as problem:

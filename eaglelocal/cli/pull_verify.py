@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from eaglelocal import locations
-from eaglelocal.cli.amounts import size_text
 from eaglelocal.cli.confirm import confirm
 from eaglelocal.cli.output import Output
+from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.errors import EagleLocalError, ModelFileError
 
@@ -31,7 +31,7 @@ def discard_damaged(orders: Sequence[DownloadOrder], output: Output, *, yes: boo
     if not wrong:
         return False
     num_bytes = sum(file.size_bytes for file in wrong)
-    confirm(f"remove {size_text(num_bytes)} and download it again?", output, yes=yes, default=True)
+    confirm(f"remove {format_disk(num_bytes)} and download it again?", output, yes=yes, default=True)
     for order, file, promised in complete:
         if promised in wrong:
             discard_file(order, file, cache)
@@ -54,7 +54,7 @@ def verify_on_disk(want: PullPlan, output: Output) -> None:
     if len(files) < len(model.paths):
         return output.message("its hashes are unknown: the hub does not answer")
     if wrong := find_damaged_files(files, output):
-        hint = f"eaglelocal pull {model.reference} --verify, once the hub can be reached"
+        hint = f"eaglelocal pull {model.reference} --verify"
         raise ModelFileError(f"{wrong[0].path} is damaged", hint=hint)
     return None
 
@@ -69,7 +69,7 @@ def find_damaged_files(files: Sequence[PromisedFile], output: Output) -> list[Pr
     def count(num_bytes: int) -> None:
         nonlocal done
         done += num_bytes
-        progress(LoadProgress(done / total, f"hashing {size_text(total)}"))
+        progress(LoadProgress(done / total, f"hashing {format_disk(total)}"))
 
     try:
         wrong = find_damaged(files, count)
@@ -80,5 +80,5 @@ def find_damaged_files(files: Sequence[PromisedFile], output: Output) -> list[Pr
         output.message(f"damaged: {file.name}: its {kind} is not {file.hash[:12]}..., the one that the hub lists")
     if files and not wrong:
         match = "its hash matches" if len(files) == 1 else f"the hashes of {len(files)} files match"
-        output.message(f"verified {size_text(total)}: {match} the hub's")
+        output.message(f"verified {format_disk(total)}: {match} the hub's")
     return wrong

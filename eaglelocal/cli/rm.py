@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,9 +11,12 @@ import typer
 
 from eaglelocal import locations
 from eaglelocal.cli import flags
-from eaglelocal.cli.amounts import path_text, size_text
+from eaglelocal.cli.amounts import path_text
+from eaglelocal.cli.completion import complete_on_disk
 from eaglelocal.cli.confirm import confirm
+from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import standard_output
+from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.errors import ModelFileError, ResourceError, UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +26,9 @@ if TYPE_CHECKING:
 
 MAX_KEPT_SHOWN = 5
 
-Which = Annotated[str, typer.Argument(metavar="REF", help="Model as `eaglelocal ls` shows it.")]
+Which = Annotated[
+    str, typer.Argument(metavar="REF", help="Model as `eaglelocal ls` shows it.", autocompletion=complete_on_disk)
+]
 
 
 def rm(ref: Which, yes: flags.Yes = False) -> None:
@@ -39,11 +45,11 @@ def rm(ref: Which, yes: flags.Yes = False) -> None:
     removal = find_removal(ref)
     for line in removal_lines(removal):
         output.message(line)
-    confirm(f"free {size_text(removal.freed_bytes)}?", output, yes=yes, default=False)
+    confirm(f"free {format_disk(removal.freed_bytes)}?", output, yes=yes, default=False)
     removal = find_removal(ref)  # a download may have started before the answer
     remove(removal)
     freed_bytes = removal.freed_bytes + delete_stale_copies(locations.light_heads_dir())
-    output.message(f"freed {size_text(freed_bytes)}")
+    output.message(f"freed {format_disk(freed_bytes)}")
 
 
 def find_removal(reference: str) -> Removal:
@@ -71,11 +77,11 @@ def _find_generated(reference: str) -> Removal:
     from eaglelocal.hub.target_resolver import NATIVE
 
     if reference == NATIVE:
-        raise UsageError("the embedded model is part of eaglelocal", hint="pip uninstall eaglelocal removes both")
+        raise UsageError("the embedded model is part of eaglelocal", hint="pip uninstall eaglelocal")
     label = make_demo_reference(parse_demo_reference(reference))
     paths = [path for entry in list_inflated() if entry.reference == label for path in entry.paths]
     if not paths:
-        raise ModelFileError(f"{label} is not on disk", hint="eaglelocal ls lists what is")
+        raise ModelFileError(f"{label} is not on disk", hint="eaglelocal ls")
     return plan_file_removal(f"{label}, which is written again when it is used", paths)
 
 
@@ -84,15 +90,28 @@ def _find_imported(path: Path) -> Removal:
     from eaglelocal.hub.removal import plan_file_removal
 
     if not path.exists():
-        raise ModelFileError(f"{path} does not exist", hint="eaglelocal ls lists what is on disk")
+        raise ModelFileError(f"{path} does not exist", hint="eaglelocal ls")
     if _is_unfinished(path):
         return plan_file_removal(f"{path_text(path)}, the rest of an unfinished import", [path])
     if folder := _find_training_folder(path):
         return plan_file_removal(f"{path_text(path)}, answers of {folder.target or 'a target'}", folder.paths)
     head = next((entry for entry in list_imported() if _link_path(entry.path) == _link_path(path)), None)
     if head is None:
-        raise UsageError(f"{path} was not written by eaglelocal", hint=f"rm {path}")
+        raise make_foreign_error(path_text(path), path)
     return plan_file_removal(f"{path_text(path)}, {'a' if head.origin == TRAINED else 'an'} {head.origin}", [path])
+
+
+def make_foreign_error(name: str, path: Path) -> UsageError:
+    """Return the error for a file that eaglelocal did not write, with the way in which its owner removes it."""
+    from eaglelocal.hub.model_library import LM_STUDIO, OLLAMA, list_library
+
+    models = list_library(load_settings({}).model_folders)
+    model = next((one for one in models if one.path.resolve() == path.resolve()), None)
+    if model is not None and model.place == OLLAMA:
+        return UsageError(f"{name} is a model of Ollama", hint=f"ollama rm {model.name}")
+    if model is not None and model.place == LM_STUDIO:
+        return UsageError(f"{name} is a model of LM Studio", hint="delete it in LM Studio, under My Models")
+    return UsageError(f"{name} was not written by eaglelocal", hint=shlex.join(["rm", str(path)]))
 
 
 def _find_training_folder(path: Path) -> TrainingFolder | None:
@@ -122,19 +141,27 @@ def _link_path(path: Path) -> Path:
 
 def _find_in_hub_cache(reference: str) -> Removal:
     """Return a model of the hub's cache, and its repository's unfinished downloads; these alone if it has no model."""
+    from eaglelocal.catalog.reference import File
     from eaglelocal.hub.cached_files import find_cached
     from eaglelocal.hub.hub_cache import find_repo_partials
     from eaglelocal.hub.hub_references import resolve_hub_reference
+    from eaglelocal.hub.model_library import locate_reference
     from eaglelocal.hub.removal import plan_removal
 
+    folders = load_settings({}).model_folders
     cache = locations.hub_cache_dir()
-    wanted = resolve_hub_reference(reference)
+    if isinstance(located := locate_reference(reference, folders), File):
+        raise make_foreign_error(reference, located.path)
+    try:
+        wanted = resolve_hub_reference(reference)
+    except UsageError as problem:
+        raise UsageError(f"there is no model {reference!r} on disk", hint="eaglelocal ls") from problem
     partials = [] if wanted.quant else [partial for repo in wanted.repos for partial in find_repo_partials(cache, repo)]
     try:
         model = find_cached(cache, wanted)
     except ModelFileError as problem:
         if not partials:
-            raise ModelFileError(problem.message, hint="eaglelocal ls lists what is on disk") from None
+            raise ModelFileError(problem.message, hint="eaglelocal ls") from None
         check_unused(partials, cache)
         return plan_removal(cache, [], [partial for partial in partials if partial.repo == partials[0].repo])
     unfinished = [partial for partial in partials if partial.repo == model.repo]

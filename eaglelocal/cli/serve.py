@@ -8,7 +8,12 @@ write the embedded model or a lighter head; /health answers meanwhile.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,10 +21,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.load_model import ENGINE, default_sampling, load_settings, make_run_options
+from eaglelocal.cli.early_engine import ENGINE
+from eaglelocal.cli.json_output import JsonOutput
+from eaglelocal.cli.load_model import default_sampling, load_settings, make_run_options
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.server_engines import ServerEngines
 from eaglelocal.conversation.session import ModelChoice
+from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.server.listening_socket import bind_socket
 from eaglelocal.settings import Settings
 from eaglelocal.worker.spare_process import SpareProcess
@@ -33,6 +41,7 @@ if TYPE_CHECKING:
     from eaglelocal.server.server_state import ServerState
 
 DEFAULT_PARALLEL = 4
+MAX_OFFERED = 20  # models of Ollama and LM Studio that a server offers though nobody named them
 
 
 @flags.add_machine_flags(before="cache_ram")
@@ -77,16 +86,19 @@ def serve(  # many parameters: typer reads the flags from the signature
     """
     settings = load_settings(context.params)
     output = standard_output(colour=settings.colour)  # also sets how streams encode what they cannot carry
-    with SpareProcess(ENGINE) as spare:  # its imports run beside ours and the planning
+    with context.obj or SpareProcess(ENGINE) as spare:  # its imports run beside ours and the planning
+        if settings.log == "json":
+            run_server(settings, JsonOutput(sys.stderr), spare, web=web)
+            return
         screen = None if no_tui else make_screen(settings)
         run_server(settings, output if screen is None else screen.output(settings.colour), spare, screen, web=web)
 
 
 def make_screen(settings: Settings) -> ServeScreen | None:
-    """Return the monitor screen; None if the log is JSON or there is no terminal that can show it."""
+    """Return the monitor screen; None if there is no terminal that can show it."""
     from eaglelocal.cli.serve_screen import ServeScreen, can_show
 
-    return None if settings.log == "json" or not can_show(os.environ) else ServeScreen(settings)
+    return ServeScreen(settings) if can_show(os.environ) else None
 
 
 def run_server(
@@ -97,22 +109,24 @@ def run_server(
 
     access, key_names, own_key = open_access(settings, output)
     decisions = plan_all(settings, output)
-    listening = bind_socket(settings.host, settings.port)
+    listening = bind_server_socket(settings)
     page = bind_page(settings, access, output) if web else None
     engines = ServerEngines(decisions, output, most=settings.max_loaded or None, spare=spare)
     engines.begin()
     try:
-        from eaglelocal.cli.serve_log import ServerLog, log_to  # imports the server, while the engine loads
-        from eaglelocal.client.running_servers import announce, describe_this_server, keep_announced
-        from eaglelocal.server.app import create_app
-        from eaglelocal.server.run_server import Runtime, run_until_stopped
+        with pause_collector():
+            from eaglelocal.cli.serve_log import ServerLog, log_to  # imports the server, while the engine loads
+            from eaglelocal.client.running_servers import announce, describe_this_server, keep_announced
+            from eaglelocal.server.app import create_app
+            from eaglelocal.server.run_server import Runtime, run_until_stopped
 
-        status = output.status() if settings.log == "text" else None
-        log_to(output, status, as_json=settings.log == "json")
-        serving = make_server_state(settings, decisions, engines, access)
+            status = output.status() if settings.log == "text" else None
+            log_to(output, status)
+            serving = make_server_state(settings, decisions, engines, access)
+            app = create_app(serving, access)
         host, port = listening.getsockname()[:2]
         log = ServerLog(output, serving, status, address=(host, port))
-        log.show_listening(keys=key_names)
+        log.show_loading(next(iter(decisions)), keys=key_names)
         server = describe_this_server(host, port, target=next(iter(decisions)), api_key=own_key)
 
         def on_ready(loaded: LoadedModel) -> None:
@@ -125,11 +139,36 @@ def run_server(
         runtime = Runtime(on_ready=on_ready, background=task, drain_s=settings.drain)
         try:
             with keep_announced(server):
-                run_until_stopped(create_app(serving, access), serving, listening, runtime)
+                run_until_stopped(app, serving, listening, runtime)
         finally:
             log.close()
     finally:
         engines.close()
+
+
+def bind_server_socket(settings: Settings) -> socket.socket:
+    """Return the listening socket. Raises ResourceError for a port in use, with the server of ours that has it."""
+    try:
+        return bind_socket(settings.host, settings.port)
+    except ResourceError as problem:
+        from eaglelocal.client.running_servers import find_running_servers
+
+        for server in find_running_servers():
+            if server.port == settings.port:
+                what = f"port {server.port} is taken by the eaglelocal server of {server.target} (pid {server.pid})"
+                raise ResourceError(what, hint=f"eaglelocal stop {server.port}") from problem
+        raise
+
+
+@contextmanager
+def pause_collector() -> Iterator[None]:
+    """Collect no garbage inside the block, and never walk later what exists at its end: modules and plans are kept."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def open_access(settings: Settings, output: Output) -> tuple[Access, list[str], str]:
@@ -165,6 +204,7 @@ def open_access(settings: Settings, output: Output) -> tuple[Access, list[str], 
     return access, [name for name, _ in listed_keys.by_name], own_key
 
 
+@pause_collector()
 def plan_all(settings: Settings, output: Output) -> dict[str, Decision]:
     """Return the decision for each model by its name in requests, and show it; the first is loaded first."""
     from eaglelocal.planning.autoplan import autoplan
@@ -172,14 +212,41 @@ def plan_all(settings: Settings, output: Output) -> dict[str, Decision]:
 
     first = plan_first(settings)
     parallel = first.options.parallel
-    names = [name for name in settings.models if name != first.target]
-    others = {name: autoplan(server_options(settings, ModelChoice(target=name), parallel)) for name in names}
+    others: dict[str, Decision] = {}
+    for name in list_requested(settings):
+        if name == first.target:
+            continue
+        try:
+            others[name] = autoplan(server_options(settings, ModelChoice(target=name), parallel))
+        except EagleLocalError as error:
+            if name in settings.models:
+                raise
+            output.note(f"{name} is left out: {error.message}")  # just one of the files in a folder
     first, planned_others = plan_together(first, others, most=settings.max_loaded or None)
     decisions = {first.target: first} | planned_others
     for name, one in decisions.items():
         if note := describe_first(one, settings) if one is first else one.note:
             output.note(f"as planned: {f'{name}: ' * (one is not first)}{note}")
     return decisions
+
+
+def list_requested(settings: Settings) -> list[str]:
+    """Return the models that requests may name: those of the setting, and those in its folders by their names.
+
+    Without a target also the first MAX_OFFERED of Ollama and LM Studio: each of them is planned at the start.
+    """
+    folders = settings.model_folders
+    names = [name for name in settings.models if name not in folders]
+    if not folders and settings.target is not None:
+        return names
+    from eaglelocal.hub.inventory import HEAD, describe_library
+    from eaglelocal.hub.model_library import OWN_FOLDER
+
+    found = [entry for entry in describe_library(folders) if settings.target is None or entry.origin == OWN_FOLDER]
+    answering = [entry for entry in found if not entry.description.problem and entry.description.kind != HEAD]
+    own = [entry.reference for entry in answering if entry.origin == OWN_FOLDER]
+    offered = [entry.reference for entry in answering if entry.origin != OWN_FOLDER][:MAX_OFFERED]
+    return list(dict.fromkeys([*names, *own, *offered]))
 
 
 def server_options(settings: Settings, choice: ModelChoice, parallel: int) -> RunOptions:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from eaglelocal.cli.json_output import JsonOutput, time_fields
 from eaglelocal.cli.output import Output, StatusLine
 from eaglelocal.core.events import EngineSnapshot
+from eaglelocal.server.listening_socket import find_lan_address
 from eaglelocal.server.loaded_models import LoadedModel
+from eaglelocal.server.request_record import ANSWER_FIELDS, GONE
 from eaglelocal.server.run_server import notify_service_manager
 from eaglelocal.server.server_state import ServerState
 
@@ -19,7 +21,11 @@ STATUS_GAP_S = 1.0
 REPEAT_S = 10.0
 MAX_REPEATS = 3  # warnings of one place in the code that are shown within REPEAT_S
 LOGGERS = ("eaglelocal", "uvicorn.error", "asyncio")
-FIELDS = ("method", "path", "status", "owner", "seconds")
+FIELDS = (
+    *("request_id", "method", "path", "status", "owner", "client", "user_agent", "seconds"),
+    *("reason", "param", "code", "warnings", *ANSWER_FIELDS),
+)
+MAX_REASON_CHARS = 300
 QUIET_PATHS = frozenset(
     {
         *("/", "/health", "/metrics", "/v1/models", "/v1/snapshot", "/v1/events"),
@@ -29,20 +35,32 @@ QUIET_PATHS = frozenset(
 
 
 class LineHandler(logging.Handler):
-    """A handler that shows log records as messages, in text or JSON."""
+    """A handler that shows log records as messages, or writes them as records of a JsonOutput."""
 
-    def __init__(self, output: Output, status: StatusLine | None, *, as_json: bool) -> None:
+    def __init__(self, output: Output, status: StatusLine | None) -> None:
         super().__init__(logging.INFO)
-        self._output, self._status, self._as_json = output, status, as_json
+        self._output, self._status = output, status
+        self._day = ""  # of the last line
         self.addFilter(RepeatFilter())
 
     def emit(self, record: logging.LogRecord) -> None:
-        is_well = getattr(record, "status", 0) in (200, 503)
+        is_well = getattr(record, "status", 0) in (200, GONE, 503)
         if is_well and getattr(record, "path", "") in QUIET_PATHS:  # polled by monitors
             return
         if self._status is not None:
             self._status.clear()
-        self._output.message(format_json(record) if self._as_json else format_line(record))
+        if isinstance(self._output, JsonOutput):
+            self._output.record(make_record(record))
+        else:
+            self._show_day(record.created)
+            self._output.message(format_line(record))
+
+    def _show_day(self, at: float) -> None:
+        """Show the date before the first line of a new day; the day on which the log begins needs none."""
+        day = time.strftime("%Y-%m-%d", time.localtime(at))
+        if self._day not in ("", day):
+            self._output.message(day)
+        self._day = day
 
 
 class RepeatFilter:
@@ -85,23 +103,42 @@ class Repeats:
 
 def format_line(record: logging.LogRecord) -> str:
     at, message = time.strftime("%H:%M:%S", time.localtime(record.created)), record.getMessage()
+    fields = record.__dict__
+    if reason := fields.get("reason"):  # first: a narrow screen cuts the end off
+        message += f"  {' '.join(reason.split())[:MAX_REASON_CHARS]}"  # one line, whatever the request named
+    for warning in fields.get("warnings", ()):
+        message += f"  {warning}"
     if hasattr(record, "seconds"):
-        message += f"  {record.__dict__['owner']}  {record.__dict__['seconds']:.2f} s"
+        message += f"  {fields['owner']}  {fields['seconds']:.2f} s{describe_answer(fields)}"
     if record.exc_info:
         message += "\n" + logging.Formatter().formatException(record.exc_info)
     return f"{at}  {message}"
 
 
-def format_json(record: logging.LogRecord) -> str:
-    entry = {"time": round(record.created, 3), "level": record.levelname.lower(), "message": record.getMessage()}
+def describe_answer(fields: Mapping[str, object]) -> str:
+    """Return the figures of an answer for a line of text; "" if the request had none."""
+    formats = {
+        "model": "{}",
+        "completion_tokens": "{} tokens",
+        "tok_s": "{:.1f} tok/s",
+        "acceptance_rate": "acceptance {:.0%}",
+    }
+    known = ((text, fields.get(name)) for name, text in formats.items())
+    parts = [text.format(value) for text, value in known if value is not None]
+    return f"  {', '.join(parts)}" if parts else ""
+
+
+def make_record(record: logging.LogRecord) -> dict[str, object]:
+    """Return a log record as an object for JSON."""
+    entry = {**time_fields(record.created), "level": record.levelname.lower(), "message": record.getMessage()}
     entry |= {name: record.__dict__[name] for name in FIELDS if name in record.__dict__}
     if record.exc_info:
         entry["traceback"] = logging.Formatter().formatException(record.exc_info)
-    return json.dumps(entry, ensure_ascii=False)
+    return entry
 
 
-def log_to(output: Output, status: StatusLine | None, *, as_json: bool) -> None:
-    handler = LineHandler(output, status, as_json=as_json)
+def log_to(output: Output, status: StatusLine | None) -> None:
+    handler = LineHandler(output, status)
     for name in LOGGERS:
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
@@ -109,20 +146,24 @@ def log_to(output: Output, status: StatusLine | None, *, as_json: bool) -> None:
 
 
 class ServerLog:
-    """The messages about a server's life: listening, ready, its status line, its end."""
+    """The messages about a server's life: loading, listening, its status line, its end."""
 
     def __init__(
         self, output: Output, serving: ServerState, status: StatusLine | None, *, address: tuple[str, int]
     ) -> None:
         self._output, self._serving, self._status = output, serving, status
-        self.url = make_url(*address)
+        self.url, self._lan_url = make_url(*address), find_lan_url(*address)
 
-    def show_listening(self, *, keys: Sequence[str]) -> None:
+    def show_loading(self, target: str, *, keys: Sequence[str]) -> None:
+        """Say where requests will be answered, and with which keys; until then only /health is."""
         key_names = f", keys: {', '.join(keys)}" if keys else ""
-        self._output.message(f"listening on {self.url}{key_names}")
+        self._output.message(f"starting {target} on {self.url}{key_names}")
 
     def show_ready(self, loaded: LoadedModel) -> None:
+        """Say where requests are answered from now on."""
         num_slots = loaded.info.num_slots
+        in_lan = f", in your network on {self._lan_url}" if self._lan_url else ""
+        self._output.message(f"listening on {self.url}{in_lan}")
         self._output.message(f"ready: {self.url}/v1, {num_slots} {'answer' if num_slots == 1 else 'answers'} at once")
         notify_service_manager(f"READY=1\nSTATUS=serving {loaded.name}")
 
@@ -147,9 +188,9 @@ def status_text(serving: ServerState, snapshots: Sequence[EngineSnapshot], last:
     running = sum(choice.started is not None for choice in choices)
     parts = [serving.state, f"{running} running, {len(choices) - running} waiting"]
     before = {snapshot.engine_pid: snapshot.generated_tokens for snapshot in last}
-    new_tokens = [one.generated_tokens - before[one.engine_pid] for one in snapshots if one.engine_pid in before]
-    if new_tokens:
-        parts.append(f"{sum(new_tokens) / STATUS_GAP_S:.1f} tok/s")
+    num_new = sum(one.generated_tokens - before[one.engine_pid] for one in snapshots if one.engine_pid in before)
+    if num_new > 0:  # without tokens there is no speed
+        parts.append(f"{num_new / STATUS_GAP_S:.1f} tok/s")
     stats = [snapshot.speculation for snapshot in snapshots]
     if num_drafts := sum(one.drafts for one in stats):
         parts.append(f"acceptance length {sum(one.emitted_tokens for one in stats) / num_drafts:.2f}")
@@ -160,5 +201,14 @@ def status_text(serving: ServerState, snapshots: Sequence[EngineSnapshot], last:
 
 def make_url(host: str, port: int) -> str:
     """Return a URL of the address that can be opened from this machine."""
-    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    return f"http://{shown}:{port}"
+    return _format_url({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)
+
+
+def find_lan_url(host: str, port: int) -> str:
+    """Return the URL for other machines, if every address of this one is listened on; else ""."""
+    address = find_lan_address() if host in ("0.0.0.0", "::") else ""
+    return _format_url(address, port) if address else ""
+
+
+def _format_url(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"

@@ -7,11 +7,18 @@ from typing import Annotated
 import typer
 
 from eaglelocal.cli import flags
+from eaglelocal.cli.completion import complete_on_disk
+from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import standard_output
 
 WIDTH = 79
 
-Which = Annotated[str, typer.Argument(metavar="REF", help="Model as `eaglelocal ls` shows it, or a .gguf file.")]
+Which = Annotated[
+    str,
+    typer.Argument(
+        metavar="REF", help="Model as `eaglelocal ls` shows it, or a .gguf file.", autocompletion=complete_on_disk
+    ),
+]
 
 
 def show(ref: Which, as_json: flags.AsJson = False) -> None:
@@ -25,9 +32,8 @@ def show(ref: Which, as_json: flags.AsJson = False) -> None:
     from eaglelocal.hub.model_details import describe_model
 
     output = standard_output()
-    details = describe_model(ref)
+    details = describe_model(ref, load_settings({}).model_folders)
     if as_json:
         return output.object(details_object(details))
-    for line in details_lines(details, WIDTH if output.is_terminal else None):
-        output.data(line)
+    output.lines(details_lines(details, WIDTH if output.is_terminal else None))
     return None

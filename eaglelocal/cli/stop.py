@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from eaglelocal.cli.completion import complete_port
 from eaglelocal.cli.output import standard_output
 from eaglelocal.errors import EngineError, UsageError
 
@@ -21,9 +22,16 @@ if TYPE_CHECKING:
 
 ALL = "all"
 PATIENCE_S = 45.0  # running answers may finish first
+SNAPSHOT_S = 1.0  # to learn what a server is doing before it is stopped
 
 Which = Annotated[
-    str | None, typer.Argument(metavar="PORT|URL|all", help="Server to stop; unset: the only one.", show_default=False)
+    str | None,
+    typer.Argument(
+        metavar="PORT|URL|all",
+        help="Server to stop; unset: the only one.",
+        show_default=False,
+        autocompletion=complete_port,
+    ),
 ]
 
 
@@ -40,6 +48,8 @@ def stop(which: Which = None) -> None:
     output = standard_output()
     chosen = choose_servers(find_running_servers(), which)
     for server in chosen:
+        if work := describe_work(server):
+            output.message(f"{server.url} {work}; `eaglelocal stop {server.port}` again ends it at once")
         request_stop(server)
     for server in chosen:
         wait_for_end(server, PATIENCE_S)
@@ -59,15 +69,35 @@ def choose_servers(servers: Sequence[RunningServer], which: str | None) -> list[
     found = [server for server in servers if which is None or _is_meant(server, which)]
     if not found:
         where = "" if which is None else f" at {which}"
-        hint = f"running: {urls}" if urls else "eaglelocal ps lists the running servers"
+        hint = f"running: {urls}" if urls else "eaglelocal ps"
         raise EngineError(f"no eaglelocal server is running{where}", hint=hint)
     if len(found) > 1:
-        raise UsageError(f"{len(found)} servers are running: {urls}", hint="eaglelocal stop PORT, or stop all")
+        raise UsageError(f"{len(found)} servers are running: {urls}", hint=f"eaglelocal stop {found[0].port}")
     return found
 
 
 def _is_meant(server: RunningServer, which: str) -> bool:
     return server.port == int(which) if which.isdecimal() else server.is_at(which)
+
+
+def describe_work(server: RunningServer) -> str:
+    """Return what a server will finish before it ends, `finishes 2 running answers first`; "" if there is nothing."""
+    from eaglelocal.client.servers.connection import KeepAliveConnection
+    from eaglelocal.client.servers.eaglelocal_server import EaglelocalServer
+    from eaglelocal.errors import EagleLocalError
+
+    connection = KeepAliveConnection(server.url, api_key=server.api_key, timeout_s=SNAPSHOT_S)
+    try:
+        reading = EaglelocalServer(connection).read()
+    except EagleLocalError:  # it is not answering, but may still end
+        return ""
+    finally:
+        connection.close()
+    parts = [
+        f"{number} {what}" for number, what in ((reading.running, "running"), (reading.waiting, "waiting")) if number
+    ]
+    number = (reading.running or 0) + (reading.waiting or 0)
+    return f"finishes {' and '.join(parts)} {'answer' if number == 1 else 'answers'} first" if parts else ""
 
 
 def request_stop(server: RunningServer) -> None:
@@ -92,6 +122,6 @@ def wait_for_end(server: RunningServer, patience_s: float) -> None:
     while is_alive(server.pid, server.birth):
         if time.monotonic() > deadline_s:
             what = f"{server.url} still runs {patience_s:g} s after SIGTERM"
-            raise EngineError(what, hint=f"wait, or: kill -9 {server.pid}")
+            raise EngineError(what, hint=f"kill -9 {server.pid}")
         time.sleep(0.05)
     find_running_servers()  # removes the files of servers that ended without removing them

@@ -11,6 +11,7 @@ import typer
 
 from eaglelocal import locations
 from eaglelocal.cli import flags
+from eaglelocal.cli.completion import complete_server
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.errors import EngineError, UsageError
 from eaglelocal.settings import Settings
@@ -18,7 +19,7 @@ from eaglelocal.settings import Settings
 if TYPE_CHECKING:
     from eaglelocal.client.server_reading import ServerReading
     from eaglelocal.client.servers.server_watch import ServerWatch
-    from eaglelocal.tui.monitor.monitor_text import MonitorSnapshot
+    from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot
     from eaglelocal.tui.panel.feed import Feed
 
 BETWEEN_S = 1.0  # between the two readings of --once and --json, which give the rates
@@ -26,7 +27,12 @@ DEFAULT_WIDTH = 80
 
 Url = Annotated[
     str | None,
-    typer.Argument(metavar="URL", help="Server to watch; unset: the one on this machine.", show_default=False),
+    typer.Argument(
+        metavar="URL",
+        help="Server to watch; unset: the one on this machine.",
+        show_default=False,
+        autocompletion=complete_server,
+    ),
 ]
 Once = Annotated[bool, typer.Option("--once", help="Print one frame as text and exit.")]
 
@@ -53,7 +59,7 @@ def top(
 
     page_flags = {"web_port": web_port, "host": host, "api_key_file": api_key_file, "allowed_hosts": allowed_hosts}
     if not web and (given := [name for name, value in page_flags.items() if value is not None]):
-        raise UsageError(f"--{given[0].replace('_', '-')} needs --web", hint="add --web")
+        raise UsageError(f"--{given[0].replace('_', '-')} needs --web", hint="--web")
     settings = Settings.load(page_flags, os.environ, locations.config_file())
     output = standard_output(colour=settings.colour)
     where = url or find_local_server()
@@ -61,11 +67,11 @@ def top(
     if once or as_json:
         return print_once(where, api_key, settings, output, as_json=as_json)
     if web:
-        from eaglelocal.cli.browser import serve_monitor
+        from eaglelocal.cli.browser import serve_pages
 
-        return serve_monitor(where, api_key, settings, output)
+        return serve_pages(where, api_key, settings, output)
     if not output.is_terminal:
-        raise UsageError("stdout is not a terminal", hint="`eaglelocal top --once` prints one frame, --json an object")
+        raise UsageError("stdout is not a terminal", hint="--once")
     from eaglelocal.tui.monitor.run_monitor import watch_server
 
     return watch_server(where, api_key, settings)
@@ -77,8 +83,7 @@ def find_local_server() -> str:
 
     found = find_running_servers()
     if not found:
-        hint = "`eaglelocal serve` starts one; `eaglelocal top http://HOST:PORT` watches another one"
-        raise EngineError("no eaglelocal server is running here", hint=hint)
+        raise EngineError("no eaglelocal server is running here", hint="eaglelocal serve")
     return found[0].url
 
 
@@ -102,7 +107,7 @@ def read_scene(watch: ServerWatch) -> MonitorSnapshot:
     Raises EngineError if it does not answer.
     """
     from eaglelocal.probe.load_gauges import GaugeWatch
-    from eaglelocal.tui.monitor.monitor_text import MonitorSnapshot
+    from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot
     from eaglelocal.tui.monitor.run_monitor import is_local
     from eaglelocal.tui.panel.feed import Feed
 

@@ -19,6 +19,7 @@ from eaglelocal.cli import flags
 from eaglelocal.cli.amounts import duration_text
 from eaglelocal.cli.import_head import check_head_flags, show_fraction
 from eaglelocal.cli.load_model import default_sampling, load_settings, start_engine
+from eaglelocal.cli.next_command import make_chat_command
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.train_options import TrainOptions, check_memory_and_disk, hash_parts, resolve_options
 from eaglelocal.core.events import LoadProgress
@@ -77,6 +78,7 @@ def train(
     \b
     eaglelocal train --target ./Qwen3-8B-Q4_K_M.gguf --prompts questions.txt
     """
+    from eaglelocal.cli.reports.import_head import LABEL
     from eaglelocal.cli.reports.train import begin_lines, report_object, result_lines
     from eaglelocal.cli.train_questions import load_questions
 
@@ -94,8 +96,11 @@ def train(
     trained = run_training(options, questions, tokens=tokens, epochs=epochs)
     for line in result_lines(trained):
         tell(line)
+    command = make_chat_command(settings.target or "", options.found, trained.path) if trained.is_kept else None
+    if command is not None:
+        tell(f"{'next':<{LABEL}}{command}")
     if as_json:
-        output.object(report_object(options, trained))
+        output.object({**report_object(options, trained), "next": command})
 
 
 def run_training(options: TrainOptions, questions: TrainQuestions, *, tokens: int, epochs: int) -> TrainResult:
@@ -159,7 +164,7 @@ def collect_answers(options: TrainOptions, questions: TrainQuestions, *, max_ans
         progress.finish()
     collected = drop_short(collected, options.ctx)
     num_questions = len(set(map(question_key, questions.requests)))
-    check_enough(collected, num_questions=num_questions, max_answer_tokens=max_answer_tokens)
+    check_enough(collected, num_questions=num_questions, max_answer_tokens=max_answer_tokens, ctx=options.ctx)
     return collected
 
 
@@ -168,7 +173,8 @@ def format_time_left(done: int, rest: int, spent_s: float) -> str:
     return f", {duration_text(rest * spent_s / done)} left" if done > 0 and spent_s > 3.0 and rest > 0 else ""
 
 
-def check_enough(collected: Collected, *, num_questions: int, max_answer_tokens: int) -> None:
+def check_enough(collected: Collected, *, num_questions: int, max_answer_tokens: int, ctx: int) -> None:
+    """Raise UsageError if the conversations are too few, with what would bring more."""
     num = len(collected.conversations)
     if num >= MIN_CONVERSATIONS:
         return
@@ -178,7 +184,7 @@ def check_enough(collected: Collected, *, num_questions: int, max_answer_tokens:
         f"{collected.num_short} answers were too short)",
         hint=f"--tokens {max_answer_tokens * 2 * MIN_CONVERSATIONS // max(num, 1)}"
         if are_left
-        else "more questions, or a larger --ctx",
+        else f"more questions, or --ctx {2 * ctx}",
     )
 
 
@@ -283,7 +289,7 @@ def keep_if_better(
         ) as partial:
             read_draft(read_header(partial), target_header=found.header, target=found.info)
             after = try_draft(options, str(partial.resolve()), requests, "the new head")
-            check_knows_target(name, after, hint="train longer: more --tokens or more --epochs")
+            check_knows_target(name, after, hint=f"--epochs {2 * training.epochs}")
             patch_header(read_header(partial), {ACCEPTANCE_LENGTH_KEY: after.length})
             if options.current_draft is not None:
                 before = try_draft(options, options.current_draft, requests, "the current draft")

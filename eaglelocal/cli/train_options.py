@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from eaglelocal.settings import Settings
     from eaglelocal.training.draft_head import HeadSource
 
-DEFAULT_CTX = 2048
+TRAINING_CTX = 2048  # tokens of a conversation that is learned from; longer ones cost memory and add little
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class TrainOptions:
     @property
     def ctx(self) -> int:
         """The most tokens of a conversation."""
-        return min(self.settings.ctx or DEFAULT_CTX, self.found.info.context_length or DEFAULT_CTX)
+        return min(self.settings.ctx or TRAINING_CTX, self.found.info.context_length or TRAINING_CTX)
 
 
 def resolve_options(
@@ -128,7 +128,7 @@ def choose_path(source: HeadSource, kind: str, out: str | None) -> Path:
 
 def check_memory_and_disk(options: TrainOptions) -> None:
     """Raise ResourceError, with the numbers, if memory or disk do not suffice; called before answers are collected."""
-    from eaglelocal.catalog.catalog import load_catalog
+    from eaglelocal.catalog.catalog import load_machines
     from eaglelocal.gguf.model_shape import read_shape
     from eaglelocal.memory.budget import subtract_margins
     from eaglelocal.memory.estimate import estimate
@@ -139,7 +139,7 @@ def check_memory_and_disk(options: TrainOptions) -> None:
 
     need = estimate_need(options.source, Unrolling(), max_tokens=options.ctx, device=options.device)
     check_disk(need, options.folder, free_bytes(options.folder))
-    memories = this_machine(load_catalog()).free_memory
+    memories = this_machine(load_machines()).free_memory
     target_buffers = estimate(options.reading_plan(), read_shape(options.found.header), None, memories)
     check_memory(need, target_buffers, subtract_margins(memories), options.device)
 

@@ -43,7 +43,7 @@ def tune(
     parallel: flags.Slots = None,
     as_json: flags.AsJson = False,
 ) -> None:
-    """Measure what drafting costs on this machine, and which draft length pays.
+    """Measure what drafting costs here, and which length pays.
 
     \b
     eaglelocal tune

@@ -200,10 +200,10 @@ class _EngineListener:
     def on_down(self, error: EagleLocalError, *, for_good: bool) -> None:
         self.trouble = error.message
         self._cancel_wait_timer()
+        if for_good:
+            self._decide_start(error)  # first: after a refused request `start` raises too
         is_engine_error = isinstance(error, EngineError)  # not a bad file or too little memory
         self._requests.refuse(EngineAwayError(error.message, hint=error.hint) if is_engine_error else error)
-        if for_good:
-            self._decide_start(error)
 
     def _decide_start(self, outcome: EngineInfo | EagleLocalError) -> None:
         """Set what `start` returns or raises: the info of the running process, or why there is none."""

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from eaglelocal.client.http_stream import NOT_REPORTED, read_speculation
+from eaglelocal.client.http_stream import read_speculation
 from eaglelocal.client.json_fields import amount, count, mapping, number, objects, text
+from eaglelocal.core.drafting_words import NOT_REPORTED
 from eaglelocal.core.events import NOTHING_YET, EngineInfo, EngineSnapshot
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.sampling import RECOMMENDED, is_valid_value

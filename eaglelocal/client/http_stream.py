@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from eaglelocal.client.json_fields import amount, count, mapping, objects, text
+from eaglelocal.core.drafting_words import NOT_REPORTED
 from eaglelocal.core.events import Finished, TextPiece
 from eaglelocal.core.image_formats import media_type
 from eaglelocal.core.json_text import read_object
@@ -20,7 +21,6 @@ from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.core.surrogates import SurrogateJoiner, join_surrogates
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError
 
-NOT_REPORTED = "not reported by the server"
 NO_ID = -1  # the token of a piece whose id the server does not send
 DONE = "[DONE]"
 NEEDS_KEY, BUSY = (401, 403), (408, 429)
@@ -141,7 +141,8 @@ class StreamedAnswer:
         if not (reasoning or text):
             return ()
         self.arrivals.append(now)
-        return (self._piece(reasoning, text, drafted=bool(drafted) and all(drafted)),)
+        more = (TextPiece(NO_ID, "", flag) for flag in drafted[1:])  # a piece for each token that the event brings
+        return (self._piece(reasoning, text, drafted=bool(drafted) and all(drafted)), *more)
 
     def flush(self, now: float) -> tuple[TextPiece, ...]:
         """Return text held back for a second surrogate half when the stream ended, for whatever reason it ended."""
@@ -232,7 +233,7 @@ def read_speculation(figures: Mapping[str, object]) -> SpeculationStats:
         draft_tokens=count(figures, "draft_tokens"),
         accepted_tokens=count(figures, "accepted_tokens"),
         accepted_per_position=tuple(n for n in positions if isinstance(n, int)) if isinstance(positions, list) else (),
-        speedup_estimate=estimate or None,
+        speedup_estimate=(estimate or None) if drafts else None,
         emitted_tokens=round(amount(figures, "acceptance_length") * drafts),
     )
 

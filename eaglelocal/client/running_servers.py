@@ -45,6 +45,7 @@ class RunningServer:
     birth: str  # mark of the process, see probe.processes
     target: str  # label
     started_at: float  # Unix time, s
+    reference: str = ""  # of the target, see normalize_reference; "" in the files of older versions
     api_key: str = field(default="", repr=False)  # of the local user, if the server requires one
 
     def is_at(self, url: str) -> bool:
@@ -56,6 +57,18 @@ class RunningServer:
             return False
         there = urlsplit(self.url)
         return (parts.scheme, _LOOPBACK.get(host, host), port) == (there.scheme, there.hostname, there.port)
+
+    def runs(self, target: str) -> bool:
+        """Return whether a reference means this server's model; it may leave out the quantization."""
+        names = (self.reference, self.target)
+        wanted = normalize_reference(target)
+        return wanted in names or target in names or any(name.startswith(f"{wanted}:") for name in names)
+
+
+def normalize_reference(target: str) -> str:
+    """Return a reference to a model as every command of this machine compares it: the real path of a file."""
+    path = Path(os.path.expanduser(target))
+    return str(path.resolve()) if path.exists() else target.lower()
 
 
 def describe_this_server(host: str, port: int, *, target: str, api_key: str = "") -> RunningServer:
@@ -70,6 +83,7 @@ def describe_this_server(host: str, port: int, *, target: str, api_key: str = ""
         pid=pid,
         birth=start_mark(pid) or "",
         target=target,
+        reference=normalize_reference(target),
         started_at=time.time(),
         api_key=api_key,
     )
@@ -165,7 +179,9 @@ def _read(path: Path) -> RunningServer | None:
     except (OSError, ValueError):
         return None
     kinds = {name: (int, float) if kind is float else kind for name, kind in get_type_hints(RunningServer).items()}
-    values = {name: data.get(name) for name in kinds}
+    values = {"reference": ""} | {name: data[name] for name in kinds if name in data}
+    if values.keys() != kinds.keys():
+        return None
     if not all(isinstance(values[name], kind) for name, kind in kinds.items()):
         return None
     server = RunningServer(**values)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import zip_longest
 
-from eaglelocal.core.events import EngineSnapshot
+from eaglelocal.core.events import EngineSnapshot, Finished
 from eaglelocal.core.stats import SpeculationStats
 
 DISCONNECTED = "disconnected"
@@ -133,6 +133,20 @@ def count_drafts(stats: SpeculationStats) -> ServerTotals:
         accepted_tokens=stats.accepted_tokens,
         emitted_tokens=stats.emitted_tokens,
         per_position=tuple(map(float, stats.accepted_per_position)) or None,
+    )
+
+
+def count_answer(finished: Finished) -> ServerTotals:
+    """Return the figures of one answer as totals; what its server does not report is unknown."""
+    timings, gain = finished.timings, finished.speculation.speedup_estimate
+    return replace(
+        count_drafts(finished.speculation),
+        generated_tokens=finished.completion_tokens,
+        draft_s=timings.draft_s or None,
+        verify_s=timings.verify_s or None,
+        host_s=timings.host_s or None,
+        plain_s=None if gain is None else gain * timings.decode_s,
+        answer_s=None if gain is None else timings.decode_s,
     )
 
 

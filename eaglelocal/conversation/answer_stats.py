@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from eaglelocal.core.drafting_words import SWITCHED_OFF, describe_drafting
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import DraftPolicy, Spec
 from eaglelocal.core.sampling import sampling_text
 from eaglelocal.core.stats import SpeculationStats, encode_stats, sum_stats
 
-BAR_CELLS = 20
+MAX_SYSTEM_CHARS = 60  # shown of a system message
+MAX_POSITIONS = 8  # of drafts, in the line of /stats
+FULL_MARGIN = 2  # tokens of the context that the end of an answer may leave unused
 
 
 def model_lines(info: EngineInfo, plan: Plan | None) -> list[str]:
@@ -44,6 +47,13 @@ def _server_lines(info: EngineInfo) -> list[str]:
     return [f"draft    {draft}", *context, f"server   {info.library}"]
 
 
+def system_line(system: str) -> str:
+    """Return the beginning of a system message that is set, and how to remove it."""
+    short = " ".join(system.split())
+    shown = short if len(short) <= MAX_SYSTEM_CHARS else f"{short[:MAX_SYSTEM_CHARS].rstrip()}..."
+    return f'system   {shown}  (a system message is set; /system "" removes it)'
+
+
 def model_line(info: EngineInfo, plan: Plan) -> str:
     """Return target, draft and context in one line."""
     draft = (
@@ -63,47 +73,42 @@ def describe_draft_length(spec: Spec) -> str:
         case DraftPolicy.PID:
             return "a length that a PID controller sets"
         case _:
-            return "as much as pays"
+            return "automatic"
 
 
 def _no_draft_reason(info: EngineInfo, plan: Plan) -> str:
-    return info.draft_reason or plan.draft_reason or "switched off"
+    reason = info.draft_reason or plan.draft_reason or SWITCHED_OFF
+    return "your setting" if reason == SWITCHED_OFF else reason
 
 
-def statistics_line(finished: Finished) -> str:
-    """Return the line of statistics shown after each answer.
+def statistics_line(finished: Finished, n_ctx: int = 0) -> str:
+    """Return the line of figures shown after each answer; n_ctx: tokens of the context, 0 if unknown.
 
-    `41.2 tok/s · acceptance length 3.12 · 74/118 drafted accepted · first token 0.21 s · 1.64x plain (estimated)`
+    `41.2 tok/s · 1.64x plain (estimated) · first token 0.21 s`. More is in `/stats` and in the panel.
     """
     timings, speculation = finished.timings, finished.speculation
     parts = [f"{timings.decode_tok_s:.1f} tok/s"] if finished.completion_tokens > 1 else []
-    first_token = [f"first token {timings.ttft_s:.2f} s"] if finished.completion_tokens else []
-    if speculation.drafts:
-        gain = speculation.speedup_estimate
-        parts += [
-            f"acceptance length {speculation.acceptance_length:.2f}",
-            f"{speculation.accepted_tokens}/{speculation.draft_tokens} drafted accepted",
-            *first_token,
-            "gain not measured" if gain is None else f"{gain:.2f}x plain (estimated)",
-        ]
-    else:
-        parts += first_token
-    parts += _format_state(speculation)
-    return " · ".join([*parts, *_format_ending(finished)])
+    if speculation.drafts and speculation.speedup_estimate is not None:
+        parts.append(f"{speculation.speedup_estimate:.2f}x plain (estimated)")
+    parts += [f"first token {timings.ttft_s:.2f} s"] if finished.completion_tokens else []
+    return " · ".join([*parts, *format_ending(finished, n_ctx)])
 
 
 def _format_state(speculation: SpeculationStats) -> list[str]:
     if speculation.state == "on":
-        return [] if speculation.drafts else ["speculation on: nothing was drafted"]
-    return [f"speculation {speculation.state}: {speculation.reason or 'no reason given'}"]
+        return [] if speculation.drafts else ["nothing was drafted"]
+    return list(filter(None, [describe_drafting(speculation.state, speculation.reason)]))
 
 
-def _format_ending(finished: Finished) -> list[str]:
+def format_ending(finished: Finished, n_ctx: int = 0) -> list[str]:
+    """Return why an answer ended, in a list; an empty one if it is complete. n_ctx as in `statistics_line`."""
     match finished.reason:
         case "stop":
             return []
         case "length":
-            return [f"cut at {_count(finished.completion_tokens, 'token')}"]
+            num_used = finished.prompt_tokens + finished.completion_tokens
+            why = f": the context of {n_ctx} tokens is full" if 0 < n_ctx <= num_used + FULL_MARGIN else ""
+            return [f"cut at {_count(finished.completion_tokens, 'token')}{why}"]
         case "cancelled":
             return ["stopped"]
         case reason:
@@ -131,9 +136,22 @@ def answer_object(text: str, finished: Finished, info: EngineInfo, *, reasoning:
     }
 
 
-def total_lines(answers: Sequence[Finished], snapshot: EngineSnapshot, restarts: int) -> list[str]:
-    """Return the lines of `/stats`: this session's answers, acceptance by position, the engine's steps and memory."""
-    return [*_answer_lines(answers), *_position_lines(answers), *_engine_lines(snapshot, restarts)]
+def total_lines(answers: Sequence[Finished], snapshot: EngineSnapshot, restarts: int, n_ctx: int = 0) -> list[str]:
+    """Return the lines of `/stats`: this session's answers, the context, the engine's steps and memory."""
+    return [
+        *_answer_lines(answers),
+        *_position_lines(answers),
+        *_context_lines(answers, n_ctx),
+        *_engine_lines(snapshot, restarts),
+    ]
+
+
+def _context_lines(answers: Sequence[Finished], n_ctx: int) -> list[str]:
+    """Return how full the context was after the last answer."""
+    if not answers or not n_ctx:
+        return []
+    num_used = answers[-1].prompt_tokens + answers[-1].completion_tokens
+    return [f"context       {num_used} of {n_ctx} tokens, {num_used / n_ctx:.0%} full"]
 
 
 def _answer_lines(answers: Sequence[Finished]) -> list[str]:
@@ -146,7 +164,7 @@ def _answer_lines(answers: Sequence[Finished]) -> list[str]:
     total = sum_stats([answer.speculation for answer in answers])
     lines = [f"answers       {len(answers)}, {_count(tokens, 'token')}{speed}"]
     if not total.drafts:
-        return [*lines, f"speculation   {answers[-1].speculation.state}: {answers[-1].speculation.reason}"]
+        return [*lines, *(f"drafting      {text}" for text in _format_state(answers[-1].speculation))]
     return [
         *lines,
         f"drafted       {total.draft_tokens} in {_count(total.drafts, 'draft')}, {total.accepted_tokens} accepted, "
@@ -156,13 +174,11 @@ def _answer_lines(answers: Sequence[Finished]) -> list[str]:
 
 
 def _position_lines(answers: Sequence[Finished]) -> list[str]:
-    """Return a bar for each draft position: the share of drafts that were accepted at least that far."""
+    """Return the shares of drafts that were accepted at least so far, for the first positions, in a line."""
     total = sum_stats([answer.speculation for answer in answers])
     shares = [count / total.drafts for count in total.accepted_per_position] if total.drafts else []
-    return [
-        f"position {depth:<2}   {'█' * round(share * BAR_CELLS):<{BAR_CELLS}} {share:4.0%}"
-        for depth, share in enumerate(shares, 1)
-    ]
+    more = " ..." if len(shares) > MAX_POSITIONS else ""
+    return [f"by position   {' '.join(f'{share:.0%}' for share in shares[:MAX_POSITIONS])}{more}"] if shares else []
 
 
 def _engine_lines(snapshot: EngineSnapshot, restarts: int) -> list[str]:

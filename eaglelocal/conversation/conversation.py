@@ -32,6 +32,9 @@ class Turn:
         return make_message(self.question, self.pictures, sees=sees), Message("assistant", self.answer)
 
 
+FileStamp = tuple[int, int, int]  # inode, nanoseconds since 1970, bytes: another one after each write
+
+
 @dataclass(slots=True)
 class Conversation:
     """A conversation, changed by each turn; the first `num_forgotten` turns are no longer sent."""
@@ -43,6 +46,10 @@ class Conversation:
     unanswered_pictures: Pictures = ()  # sent with it
     name: str = ""  # it was saved or loaded under this name
     num_saved: int = 0  # turns at the front that are on disk
+    stamp: FileStamp | None = None  # of its file when it was read or written here; None: it has none
+    target: str = ""  # label of the model that it was saved with
+    reference: str = ""  # what loads that model here; "": unknown, or a server's
+    sampling: dict[str, float | int | None] = field(default_factory=dict)  # what was set while chatting, by name
 
     def messages(
         self, question: str, pictures: Pictures = (), *, num_forgotten: int | None = None, sees: bool = True
@@ -89,9 +96,13 @@ class Conversation:
     def drop_unanswered(self) -> None:
         self.unanswered = ""
 
-    def mark_saved(self) -> None:
-        """Count all turns as saved."""
-        self.num_saved = len(self.turns)
+    def mark_saved(self, stamp: FileStamp) -> None:
+        """Count all turns as saved, in a file with this stamp."""
+        self.num_saved, self.stamp = len(self.turns), stamp
+
+    def record_model(self, target: str, reference: str) -> None:
+        """Record the model that answers from now on."""
+        self.target, self.reference = target, reference
 
     def keep_unanswered(self, question: str, pictures: Pictures) -> None:
         """Keep a question whose answer failed, to be asked again."""
@@ -102,4 +113,4 @@ class Conversation:
         self.turns.clear()
         self.num_forgotten = self.num_saved = 0
         self.unanswered, self.unanswered_pictures = "", ()
-        self.name = ""
+        self.name, self.stamp = "", None

@@ -6,15 +6,19 @@ Pictures are separate files in a folder beside them (picture_store.py), each wri
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
+import os
 import re
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal.conversation import picture_store
-from eaglelocal.conversation.conversation import Conversation, Turn
+from eaglelocal.conversation.conversation import Conversation, FileStamp, Turn
+from eaglelocal.conversation.sampling_form import read_values
 from eaglelocal.conversation.spelling import closest_word
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.folders import PRIVATE, make_folder, sync_folder
@@ -25,6 +29,7 @@ from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 
 FORMAT_VERSION = 1
 MAX_FILE_BYTES = 64 * 1024 * 1024
+MAX_SEARCH_BYTES = 32 * 1024 * 1024
 MAX_NAME_BYTES = 255 - len(".json")  # the limit of file systems
 MAX_FRESH_NAME = 48  # characters, so that a list of conversations is easy to read
 NAME = re.compile(r"\w[\w .-]{0,79}")
@@ -45,6 +50,25 @@ def list_conversations(folder: Path) -> tuple[SavedConversation, ...]:
         with suppress(OSError):  # it was just removed, or is a dangling link
             found.append(SavedConversation(path.stem, path.stat().st_mtime))
     return tuple(sorted(found, key=lambda entry: (entry.modified_at, entry.name), reverse=True))
+
+
+def read_search_texts(folder: Path, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the names of saved conversations with their file's text, to be searched; long and unreadable ones lack it.
+
+    A name's text is folded to lower case. At most MAX_SEARCH_BYTES are read in all.
+    """
+    num_left = MAX_SEARCH_BYTES
+    for name in names:
+        try:
+            path = folder / f"{name}.json"
+            num_left -= path.stat().st_size
+            if num_left < 0:
+                return
+            turns = read_json(read_text_file(path))["turns"]  # type: ignore[index]
+            texts = (text for turn in turns for text in (turn["question"], turn["answer"]))
+            yield name, "\n".join(texts).lower()
+        except (OSError, ValueError, TypeError, KeyError, LookupError):
+            continue  # opening it says what is wrong
 
 
 def list_names(folder: Path) -> tuple[str, ...]:
@@ -108,10 +132,43 @@ def save(conversation: Conversation, path: Path, *, target: str) -> None:
     try:
         make_folder(path.parent, PRIVATE)
         picture_store.keep(path.parent, (picture for turn in conversation.turns for picture in turn.pictures))
-        write_atomically(path, json.dumps(join_in_json(_to_json(conversation, target)), ensure_ascii=False, indent=1))
-        conversation.mark_saved()
+        conversation.target = target
+        write_atomically(path, json.dumps(join_in_json(_to_json(conversation)), ensure_ascii=False, indent=1))
+        conversation.mark_saved(read_stamp(path))
     except OSError as problem:
         raise ResourceError(f"cannot write {path}: {problem.strerror}", hint=f"ls -ld {path.parent}") from problem
+
+
+def read_stamp(path: Path) -> FileStamp:
+    """Return the stamp of a file. Raises OSError."""
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def is_changed(conversation: Conversation, path: Path) -> bool:
+    """Return whether somebody else has written the conversation's file since it was read or written here."""
+    try:
+        return read_stamp(path) != conversation.stamp
+    except OSError:
+        return False  # it was deleted: nothing in it can be lost
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Keep other chats from saving in the folder meanwhile; without effect on file systems without locks."""
+    with suppress(OSError):
+        make_folder(folder, PRIVATE)
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        yield  # saving reports it
+        return
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def rescue(conversation: Conversation, folder: Path, *, target: str) -> Path | None:
@@ -133,6 +190,7 @@ def load_conversation(folder: Path, name: str) -> Conversation:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise UsageError(f"{path} has {path.stat().st_size} bytes, more than {MAX_FILE_BYTES}")
+        stamp = read_stamp(path)
         content = join_in_json(read_json(read_text_file(path)))
     except OSError as problem:
         raise ResourceError(f"cannot read {path}: {problem.strerror}", hint=f"ls -l {path}") from problem
@@ -140,7 +198,17 @@ def load_conversation(folder: Path, name: str) -> Conversation:
         raise UsageError(f"{path} is not a conversation: line {problem.line}: {problem}") from problem
     except ValueError as problem:
         raise UsageError(f"{path} is not a conversation: {problem}") from problem
-    return _read_conversation(content, path)
+    conversation = _read_conversation(content, path)
+    conversation.stamp = stamp
+    return conversation
+
+
+def load_last(folder: Path) -> Conversation:
+    """Load the conversation that was saved last. Raises UsageError if there is none, and as `load_conversation`."""
+    names = list_names(folder)
+    if not names:
+        raise UsageError("no conversation is saved yet", hint="eaglelocal chat")
+    return load_conversation(folder, names[0])
 
 
 def _find_existing(folder: Path, name: str) -> Path:
@@ -158,10 +226,12 @@ def _suggest_names(folder: Path, name: str) -> str:
     return f"/load {close}" if close else "saved conversations: " + ", ".join(known[:8])
 
 
-def _to_json(conversation: Conversation, target: str) -> dict[str, object]:
+def _to_json(conversation: Conversation) -> dict[str, object]:
     return {
         "version": FORMAT_VERSION,
-        "target": target,
+        "target": conversation.target,
+        **({"reference": conversation.reference} if conversation.reference else {}),
+        **({"sampling": conversation.sampling} if conversation.sampling else {}),
         "system": conversation.system,
         "turns": [_turn_to_json(turn) for turn in conversation.turns],
     }
@@ -187,7 +257,14 @@ def _read_conversation(content: object, path: Path) -> Conversation:
         turns=[_read_turn(turn, number, path) for number, turn in enumerate(turns, 1)],
         name=path.stem,
         num_saved=len(turns),
+        target=_read_text(content.get("target")),
+        reference=_read_text(content.get("reference")),
+        sampling=read_values(content.get("sampling")),
     )
+
+
+def _read_text(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _read_turn(content: object, number: int, path: Path) -> Turn:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.errors import UsageError
+from eaglelocal.errors import RequestError, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,35 @@ def set_field(params: SamplingParams, name: str, text: str) -> SamplingParams:
         raise UsageError(f"unknown parameter {name!r}", hint=f"one of: {', '.join(known)}")
     value = _parse_number(known[name], text.strip())
     return replace(params, left_open=params.left_open.difference([name]), **{name: value})  # type: ignore[arg-type]
+
+
+def find_changes(params: SamplingParams, base: SamplingParams) -> dict[str, float | int | None]:
+    """Return the fields of the form, by name, that were set since `base`, even to the same value."""
+    opened = base.left_open - params.left_open
+    names = (each.name for each in FIELDS)
+    return {
+        name: getattr(params, name) for name in names if name in opened or getattr(params, name) != getattr(base, name)
+    }
+
+
+def apply_changes(base: SamplingParams, changes: Mapping[str, float | int | None]) -> SamplingParams:
+    """Return `base` with these fields set, as `find_changes` returned them. Raises RequestError."""
+    return replace(base, left_open=base.left_open.difference(changes), **changes)  # type: ignore[arg-type]
+
+
+def read_values(content: object) -> dict[str, float | int | None]:
+    """Return the fields with valid values of a JSON object, by name; what is no such field is left out."""
+    values = content if isinstance(content, dict) else {}
+    read: dict[str, float | int | None] = {}
+    for each in FIELDS:
+        value = values.get(each.name)
+        kinds = (int,) if each.is_whole else (int, float)
+        is_unset = each.name in values and value is None and bool(each.unset)
+        if is_unset or (isinstance(value, kinds) and not isinstance(value, bool)):
+            with suppress(RequestError):
+                apply_changes(SamplingParams(), {each.name: value})
+                read[each.name] = value
+    return read
 
 
 def _parse_number(field: SamplingField, text: str) -> float | int | None:

@@ -5,16 +5,19 @@ It turns questions into requests. The caller gives it a loader of models; client
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from eaglelocal.conversation.context_window import TokenEstimate, calibrate_estimate
 from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.conversation.pictures import AttachedPicture, Pictures, join_pictures
+from eaglelocal.conversation.sampling_form import apply_changes, find_changes
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished, RequestEvent
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, Message, Spec
+from eaglelocal.core.run_options import AUTO, NGRAM, NONE
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError, RequestError, UsageError
 
@@ -22,6 +25,7 @@ DEAD = ("failed", "closed")  # states of a client that will not answer any more
 BLIND_HINT = (
     "`eaglelocal pull REF` fetches a model that reads images with its mmproj-*.gguf; --mmproj FILE names that file"
 )
+DRAFT_KINDS = (AUTO, NGRAM, NONE)  # drafts that any model can have
 MAYBE_TOO_LONG = ("", "context_length_exceeded")  # codes of a RequestError; some servers give none
 
 
@@ -63,6 +67,11 @@ class ActiveModel:
     def speculates(self) -> bool:
         return self.info.draft != "none" if self.plan is None else self.plan.speculates
 
+    @property
+    def local_name(self) -> str:
+        """The name of a model that was loaded here; "" at a server."""
+        return "" if self.plan is None else self.info.target
+
 
 def check_sees(model: ActiveModel) -> None:
     """Raise UsageError, with a hint, if the model reads no images."""
@@ -80,6 +89,18 @@ class ModelChoice:
     target: str | None = None
     spec: str | None = None  # auto, off, N
     draft: str | None = None  # auto, ngram, mtp, none or a file
+    ctx: int | None = None  # tokens
+    kv_type: str | None = None
+
+    def retarget(self, target: str, running: str = "") -> ModelChoice:
+        """Return the choice for another model: a context or the file of a draft was chosen for one model only.
+
+        running: the name of the model that runs by this choice; for that one nothing changes
+        """
+        if target in (self.target, running):
+            return self
+        draft = self.draft if self.draft in DRAFT_KINDS else None
+        return replace(self, target=target, draft=draft, ctx=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +145,31 @@ class Session:
     answers: list[Finished] = field(default_factory=list)
     num_asked: int = 0
     attached: Pictures = ()  # sent with the next question
+    target: str = ""  # reference of the first model; "": it is at a server
+    keeps_model: bool = False  # the user named it, so a saved conversation does not change it
+    _base_params: SamplingParams = field(init=False)  # before anything was set while chatting
+
+    def __post_init__(self) -> None:
+        self._base_params = self.params
+        self.params = apply_changes(self.params, self.conversation.sampling)
+
+    @property
+    def reference(self) -> str:
+        """The reference that loads the model here, from any folder; "" for a server's."""
+        if self.model.plan is None:
+            return ""
+        named = self.choice.target or self.target
+        return os.path.abspath(os.path.expanduser(named)) if named.endswith(".gguf") else named
+
+    def set_params(self, params: SamplingParams) -> None:
+        """Use other sampling parameters, in this conversation from now on."""
+        self.params = params
+        self.conversation.sampling = find_changes(params, self._base_params)
+
+    def open_conversation(self, conversation: Conversation) -> None:
+        """Go on with another conversation, and with what was set in it."""
+        self.conversation = conversation
+        self.params = apply_changes(self._base_params, conversation.sampling)
 
     def attach(self, pictures: Iterable[AttachedPicture]) -> None:
         """Attach pictures to the next question. Raises UsageError if the model reads none, or they are too many."""
@@ -182,6 +228,8 @@ class Session:
 
         If loading fails, the old model is loaded again and the error is raised. A server is disconnected.
         """
+        if self.model.plan is None and choice.target is None:
+            raise UsageError("the server decides how it drafts", hint="/model REF loads a model here")
         old, new = self.model.plan, self.loader.plan(choice)
         if old is None:
             server, self.model = self.model, self.loader.load(new)

@@ -5,25 +5,27 @@ A command may return a question to ask next (/retry). The loop that reads the li
 
 from __future__ import annotations
 
-import datetime
 import re
-from collections.abc import Callable, Mapping
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from eaglelocal.conversation import conversation_file
-from eaglelocal.conversation.answer_stats import describe_draft_length, model_lines, total_lines
+from eaglelocal.conversation.answer_stats import describe_draft_length, model_lines, system_line, total_lines
 from eaglelocal.conversation.markdown_export import export_markdown
 from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.pictures import parse_paths, read_picture
 from eaglelocal.conversation.sampling_form import FIELDS, format_field, set_field
+from eaglelocal.conversation.saved_session import resume_conversation, save_session
 from eaglelocal.conversation.session import ModelChoice, Session, check_sees
 from eaglelocal.conversation.spelling import closest_word
+from eaglelocal.core.drafting_words import SWITCHED_OFF, describe_drafting
 from eaglelocal.core.request import AUTO, OFF, Spec, parse_spec
 from eaglelocal.core.sampling import fill_recommended
 from eaglelocal.errors import UsageError
 
-HELP_COLUMN = 31
+HELP_COLUMN, HELP_WIDTH = 31, 79  # a terminal of 80 columns breaks a line of 80
 SPEC_HINT = "/spec auto, /spec off, /spec pid or /spec N"
 LINE_KEYS: Mapping[str, str] = {
     '"""': "begin and end a text of several lines",
@@ -37,11 +39,19 @@ class LeaveChat(Exception):
     """The user asked to leave the chat (/exit)."""
 
 
+ListModels = Callable[[], Sequence[str]]  # references of the models on this disk
 Copy = Callable[[str], None]  # copies a text to the clipboard and reports it
 
 
-def format_copy_message(text: str) -> str:
-    return f"copied {len(text)} {'character' if len(text) == 1 else 'characters'}"
+def format_copy_message(text: str, place: str = "") -> str:
+    """Return the message that a text was copied. place: where to, if that is not the usual clipboard."""
+    copied = f"copied {len(text)} {'character' if len(text) == 1 else 'characters'}"
+    return f"{copied} {place}" if place else copied
+
+
+def list_no_models() -> Sequence[str]:
+    """Return no models: the `ListModels` of a screen that has a picker."""
+    return ()
 
 
 def refuse_to_copy(text: str) -> None:
@@ -58,6 +68,8 @@ class ActionContext:
     conversations: Path
     copy: Copy = refuse_to_copy
     keys: Mapping[str, str] = field(default_factory=lambda: LINE_KEYS)  # the keys that /help lists
+    list_models: ListModels = list_no_models  # that /model names
+    has_screen: bool = False  # what is said appears on the chat screen
 
     def say(self, *lines: str) -> None:
         for line in lines:
@@ -93,7 +105,7 @@ def _help(context: ActionContext, argument: str) -> None:
 def _stats(context: ActionContext, argument: str) -> None:
     session = context.session
     client = session.model.client
-    context.say(*total_lines(session.answers, client.snapshot(), client.restarts))
+    context.say(*total_lines(session.answers, client.snapshot(), client.restarts, session.model.info.n_ctx))
 
 
 def _spec(context: ActionContext, argument: str) -> None:
@@ -106,8 +118,8 @@ def parse_spec_argument(argument: str) -> Spec:
     """Parse the argument of `/spec`; `on` means auto. Raises UsageError."""
     try:
         return AUTO if argument == "on" else parse_spec(argument)
-    except UsageError:
-        raise UsageError(f"unknown draft length {argument!r}", hint=SPEC_HINT) from None
+    except UsageError as problem:
+        raise UsageError(problem.message.replace("--spec", "/spec"), hint=SPEC_HINT) from None
 
 
 def _choose_spec(context: ActionContext, spec: Spec) -> None:
@@ -123,15 +135,16 @@ def _choose_spec(context: ActionContext, spec: Spec) -> None:
 def _spec_line(session: Session) -> str:
     plan = session.model.plan
     if plan is None and session.spec is None:
-        return "speculation: set by the server"
+        return "drafting: set by the server"
     spec = session.spec or (AUTO if plan is None else plan.spec)
     if spec == OFF:
-        return "speculation off: switched off"
+        return describe_drafting("off", SWITCHED_OFF)
     if plan is None:
-        return f"speculation requested from the server: {describe_draft_length(spec)}"
+        return f"drafting, as requested from the server: {describe_draft_length(spec)}"
     if not plan.speculates:
-        return f"speculation off: {session.model.info.draft_reason or plan.draft_reason or 'no draft is loaded'}"
-    return f"speculation on: {describe_draft_length(spec)}, {session.model.info.draft}"
+        reason = session.model.info.draft_reason or plan.draft_reason
+        return describe_drafting("off", reason or "no draft is loaded")
+    return f"drafting: {describe_draft_length(spec)}, {session.model.info.draft}"
 
 
 def _set(context: ActionContext, argument: str) -> None:
@@ -139,7 +152,7 @@ def _set(context: ActionContext, argument: str) -> None:
     session = context.session
     if argument:
         name, value = (*argument.removeprefix("parameter ").split(maxsplit=1), "", "")[:2]
-        session.params = set_field(session.params, name, value)
+        session.set_params(set_field(session.params, name, value))
     params = fill_recommended(session.params, session.model.info.sampling)
     context.say(*(f"{field.name:<16}{format_field(params, field) or field.unset}" for field in FIELDS))
 
@@ -152,8 +165,11 @@ def _system(context: ActionContext, argument: str) -> None:
 
 
 def _clear(context: ActionContext, argument: str) -> None:
-    context.session.conversation.clear()
+    conversation = context.session.conversation
+    conversation.clear()
     context.say("the conversation was cleared")
+    if conversation.system and not context.has_screen:  # the screen shows it itself
+        context.say(system_line(conversation.system))
 
 
 def _retry(context: ActionContext, argument: str) -> str:
@@ -193,13 +209,10 @@ def _save(context: ActionContext, argument: str) -> None:
     conversation = context.session.conversation
     if not conversation.turns:
         raise UsageError("there is nothing to save yet")
-    name = argument or conversation.name or datetime.datetime.now().strftime("chat-%Y-%m-%d-%H%M%S")
-    path = conversation_file.find_path(context.conversations, name)
-    if path.exists() and path.stem != conversation.name:
-        raise UsageError(f"a conversation named {path.stem!r} already exists", hint=f"/save ANOTHER, or rm {path}")
-    conversation_file.save(conversation, path, target=context.session.model.info.target)
-    conversation.rename(path.stem)
-    context.say(f"saved as {path.stem}: {path}")
+    old = conversation.name
+    saved = save_session(context.session, context.conversations, argument)
+    was = f", no longer as {old}" if old not in ("", saved.path.stem) and not saved.notice else ""
+    context.say(*filter(None, [saved.notice]), f"saved as {saved.path.stem}{was}: {saved.path}")
 
 
 def _load_conversation(context: ActionContext, argument: str) -> None:
@@ -207,7 +220,7 @@ def _load_conversation(context: ActionContext, argument: str) -> None:
         known = conversation_file.list_names(context.conversations)
         return context.say(*known or ("no conversation is saved yet",))
     conversation = conversation_file.load_conversation(context.conversations, argument)
-    context.session.conversation = conversation
+    resume_conversation(context.session, conversation, context.output)
     turns = len(conversation.turns)
     context.say(f"loaded {conversation.name}, {turns} {'turn' if turns == 1 else 'turns'}")
     if conversation.turns:
@@ -248,11 +261,33 @@ def _draft(context: ActionContext, argument: str) -> None:
 
 
 def _model(context: ActionContext, argument: str) -> None:
+    session = context.session
     if argument:
-        choice = context.session.choice
-        kept = choice.draft if choice.draft in ("auto", "ngram", "none") else None  # a file fits one target
-        return _load(context, replace(choice, target=argument, draft=kept))
-    return context.say(*model_lines(context.session.model.info, context.session.model.plan))
+        before = session.choice
+        choice = before.retarget(argument, session.model.local_name)
+        try:
+            _load(context, choice)
+        except UsageError as error:
+            raise UsageError(error.message, hint=_suggest_model(context, argument, error.hint)) from error
+        if before.ctx != choice.ctx:
+            context.say(f"note     the context of {before.ctx} tokens was chosen for the model before")
+    else:
+        context.say(*model_lines(session.model.info, session.model.plan))
+        if names := context.list_models():
+            context.say("on disk  " + ", ".join(names))
+
+
+def _suggest_model(context: ActionContext, name: str, hint: str) -> str:
+    """Return the hint for a model that is not found: the models on this disk with nearly that name, or where to look.
+
+    hint: that of the error, for a model that cannot run.
+    """
+    known = context.list_models()
+    if name in known:
+        return hint
+    near = [each for each in known if name.lower() in each.lower()] or list(filter(None, [closest_word(name, known)]))
+    names = " or ".join(f"/model {each}" for each in near[:3])
+    return names or f"{hint}; `eaglelocal ls` lists the models on this disk".removeprefix("; ")
 
 
 def _load(context: ActionContext, choice: ModelChoice) -> None:
@@ -306,21 +341,43 @@ def is_command(text: str) -> bool:
 
 def parse_command(line: str) -> Command:
     """Parse `/spec 4` into Command("/spec", "4"). Raises UsageError with the nearest name."""
-    typed, argument = (*line.strip().split(maxsplit=1), "", "")[:2]
-    name = OTHER_NAMES.get(typed, typed)
+    command = split_command(line)
+    name, argument = command.name, command.argument
     if name not in COMMANDS:
         close = closest_word(name, COMMANDS)
         near = f"{close}, or " if close else ""
         raise UsageError(f"unknown command {name}", hint=f"{near}/help; to send it as text, put a blank in front")
     if argument and not COMMANDS[name].arguments:
         raise UsageError(f"{name} takes no argument, not {argument!r}", hint=name)
-    return Command(name, argument)
+    return command
+
+
+def split_command(line: str) -> Command:
+    """Return the first word of a line, in the name that we use for it, and the rest; the command may be unknown."""
+    typed, argument = (*line.strip().split(maxsplit=1), "", "")[:2]
+    return Command(OTHER_NAMES.get(typed, typed), argument)
+
+
+def is_help(text: str) -> bool:
+    """Return whether a text is /help under one of its names, and no more."""
+    return split_command(text) == Command("/help", "")
 
 
 def help_lines(keys: Mapping[str, str]) -> list[str]:
     """Return the lines of /help: the commands, then the keys of the mode."""
-    commands = [f"{name} {slash.arguments}".ljust(HELP_COLUMN) + slash.purpose for name, slash in COMMANDS.items()]
-    return [*commands, "", *(key.ljust(HELP_COLUMN) + purpose for key, purpose in keys.items())]
+    commands = ((f"{name} {slash.arguments}".rstrip(), slash.purpose) for name, slash in COMMANDS.items())
+    settings = "figures = false in the config file hides the line of figures below answers"
+    rows = [*commands, ("", ""), *keys.items(), ("", ""), ("", settings)]
+    return [line for first, second in rows for line in _format_help_row(first, second)]
+
+
+def _format_help_row(first: str, second: str) -> list[str]:
+    """Return the lines of a row of /help, broken between words; a long first column has a line of its own."""
+    indent = " " * HELP_COLUMN
+    lines = textwrap.wrap(second, HELP_WIDTH, initial_indent=indent, subsequent_indent=indent) or [""]
+    if len(first) >= HELP_COLUMN:
+        return [first, *lines]
+    return [first.ljust(HELP_COLUMN) + lines[0].removeprefix(indent), *lines[1:]]
 
 
 _FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<about>[^`]*)")

@@ -6,6 +6,11 @@ MODES = ("layer", "row", "none")
 MAX_SHARES = 16  # llama.cpp's limit of devices
 
 
+def suggest_split(num_gpus: int) -> str:
+    """Return the hint for a wrong number of shares: an equal one for each of the GPUs, or none at all."""
+    return f"--split {','.join(['1'] * num_gpus)}" if num_gpus > 1 else "leave --split out"
+
+
 def parse_split(text: str) -> tuple[str, tuple[float, ...]]:
     """Return (mode, shares). Shares divide by layers, in llama.cpp's order of devices.
 

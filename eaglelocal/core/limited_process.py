@@ -31,10 +31,13 @@ class LimitedProcess:
         self._refusal: EagleLocalError | CallRaised | None = None  # why the function can never be opened
         self._is_closed = False
 
-    def start(self) -> None:
-        """Start the process and open the function in the background. The first call raises what fails."""
+    def start(self, *, after_s: float = 0.0) -> None:
+        """Start the process and open the function in the background. The first call raises what fails.
+
+        after_s  seconds before that, unless a call needs the process sooner
+        """
         with contextlib.suppress(RuntimeError):  # no thread can be started
-            threading.Thread(target=self._start_quietly, name="limited-process", daemon=True).start()
+            threading.Thread(target=self._start_quietly, args=(after_s,), name="limited-process", daemon=True).start()
 
     def open(self) -> None:
         """Open the function, and return when it is open. Raises as `call` does."""
@@ -68,7 +71,8 @@ class LimitedProcess:
         child = self._child
         return child.pid if child is not None and child.is_running else None
 
-    def _start_quietly(self) -> None:
+    def _start_quietly(self, after_s: float) -> None:
+        time.sleep(after_s)
         with contextlib.suppress(LimitedProcessError, EagleLocalError):
             self.open()
 

@@ -34,7 +34,7 @@ class Plan:
     draft_note: str = ""  # for people: something unexpected about the draft
     draft_reason: str = ""  # why there is no draft
     spec: Spec = AUTO  # of requests that have none of their own
-    n_ctx: int = 2048  # positions per slot
+    n_ctx: int = 2048  # positions per slot; planning always sets it
     num_slots: int = 1
     threads: int | None = None  # None: the physical cores this process may use
     n_batch: int = 512  # rows a decode may have; also the prefill chunk
@@ -53,6 +53,8 @@ class Plan:
     is_brief: bool = False  # loaded for one answer, so loading time matters as much as speed
     cache_ram: int | None = 0  # MiB of RAM for conversations evicted from their slot; None: by free memory
     task: ModelTask = ModelTask.TEXT
+    takes_tools: bool = False  # the target's own chat template describes tools to it
+    thinks: bool = False  # the target's own chat template has a form of reasoning
     rollback: int | None = None  # drafted rows that can be rolled back, if each needs a copy of the state; None: all
 
     @property

@@ -121,7 +121,7 @@ class ChatRequest:
     template_values     more variables for the chat template, as JSON by name (enable_thinking, reasoning_effort)
     is_split            reasoning and tool calls are separated from the answer's text, as the template marks them
     suffix              text after the answer (fill in the middle); text or tokens are then the prefix
-    continues_last      the last message is the beginning of the answer, and events carry only what follows it
+    resumes      the last message is the beginning of the answer, and events carry only what follows it
     is_counted          only count the prompt's tokens: it starts and finishes without an answer
     tells_prompt        emit the model's input (Prompted) before it starts
     reuses_cache        reuse what a cache holds of the prompt
@@ -143,7 +143,7 @@ class ChatRequest:
     template_values: tuple[tuple[str, str], ...] = ()
     is_split: bool = False
     suffix: str = ""
-    continues_last: bool = False
+    resumes: bool = False
     is_counted: bool = False
     tells_prompt: bool = False
     reuses_cache: bool = True

@@ -32,6 +32,7 @@ class RunOptions:
     cache_ram   MiB of RAM for conversations that were evicted from their slot; None: by free memory
     binds_answers  prepare grammars while loading, not with the first answer that needs them
     is_brief    the model is loaded for one answer, so that loading time counts as much as speed
+    model_folders  folders of the user's own models, whose names a target may be
     """
 
     target: str | None = None
@@ -52,11 +53,17 @@ class RunOptions:
     cache_ram: int | None = 0
     binds_answers: bool = False
     is_brief: bool = False
+    model_folders: tuple[str, ...] = ()
 
     @property
     def drafts(self) -> bool:
         """Return whether drafting is on. Raises UsageError for an invalid `spec`."""
         return self.draft != NONE and parse_spec(self.spec).max_draft > 0
+
+    def check_cache(self) -> None:
+        """Raise UsageError for a quantized cache without flash attention, which llama.cpp refuses."""
+        if self.flash_attn == "off" and self.kv_type not in (None, "f16"):
+            raise UsageError(f"--kv-type {self.kv_type} needs flash attention", hint="--flash-attn auto")
 
     @property
     def names_draft(self) -> bool:

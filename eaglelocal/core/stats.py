@@ -24,7 +24,7 @@ class SpeculationStats:
     draft_tokens: int = 0
     accepted_tokens: int = 0
     accepted_per_position: tuple[int, ...] = ()  # [depth], how often depth i + 1 was accepted
-    speedup_estimate: float | None = None  # measured token rate / estimated rate without drafts; None: not measured
+    speedup_estimate: float | None = None  # token rate / estimated rate without drafts; None: no draft, or unknown
     emitted_tokens: int = 0  # by verifications that had a draft, bonus tokens included
 
     @property
@@ -99,6 +99,7 @@ class SpeculationCounter:
             per_position[depth] += 1
 
     def stats(self, *, state: str, reason: str, speedup_estimate: float | None) -> SpeculationStats:
+        """Return the statistics. Where nothing was drafted there is no gain, whatever the times suggest."""
         return SpeculationStats(
             state=state,
             reason=reason,
@@ -107,5 +108,5 @@ class SpeculationCounter:
             accepted_tokens=self.accepted_tokens,
             emitted_tokens=self.emitted_tokens,
             accepted_per_position=tuple(self.accepted_per_position),
-            speedup_estimate=speedup_estimate,
+            speedup_estimate=speedup_estimate if self.drafts else None,
         )

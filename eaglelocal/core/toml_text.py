@@ -1,7 +1,8 @@
-"""Reads TOML from untrusted sources. The only reader of TOML in the package."""
+"""Reads TOML from untrusted sources, and sets single keys. The only reader of TOML in the package."""
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -46,6 +47,25 @@ def read_toml_file(path: Path) -> dict[str, Any]:
         raise ValueError(f"{format_place(path, error)}: {error}") from error
     except ValueError as error:
         raise ValueError(f"{path} is not valid TOML: {error}") from error
+
+
+def set_text_key(content: str, name: str, value: str) -> str:
+    """Return a TOML text with a top-level key set to a text; comments and all other keys stay as they are.
+
+    >>> set_text_key('theme = "dark"  # at night\\n[keys]\\n', "theme", "light")
+    'theme = "light"  # at night\\n[keys]\\n'
+
+    Raises ValueError if the key is there in a form that cannot be replaced, or the text is not TOML.
+    """
+    before, line = read_toml(content), f"{name} = {json.dumps(value)}"
+    if name in before:
+        written = rf"^[ \t]*{re.escape(name)}[ \t]*=[ \t]*(\"[^\"\n]*\"|'[^'\n]*')"
+        changed = re.sub(written, lambda _: line, content, count=1, flags=re.MULTILINE)
+    else:
+        changed = f"{line}\n{content}"  # before all tables
+    if read_toml(changed) != {**before, name: value}:
+        raise ValueError(f"{name} is set in a form that cannot be replaced")
+    return changed
 
 
 def _deep_line(text: str) -> int:

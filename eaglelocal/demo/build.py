@@ -194,7 +194,7 @@ def claim_work_folder(build: BuildOptions) -> None:
     changed = [key for key, value in ours.items() if theirs.get(key) != value]
     if changed:
         message = f"{build.work} holds a build with another {' and '.join(changed)}"
-        raise UsageError(message, hint=f"use another --work, or `rm -r {build.work}`")
+        raise UsageError(message, hint=f"`rm -r {build.work}`")
 
 
 def run(build: BuildOptions, only: str | None) -> None:

@@ -28,7 +28,3 @@ def warning(check: str, text: str, command: str = "") -> Finding:
 
 def problem(check: str, text: str, command: str = "") -> Finding:
     return Finding(check=check, level="problem", text=text, command=command)
-
-
-def format_gib(num_bytes: int | None) -> str:
-    return "an unknown amount" if num_bytes is None else f"{num_bytes / 2**30:.1f} GiB"

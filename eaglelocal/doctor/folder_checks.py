@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from eaglelocal.doctor.finding import Finding, format_gib, ok, problem, warning
+from eaglelocal.core.byte_sizes import format_disk
+from eaglelocal.doctor.finding import Finding, ok, problem, warning
 from eaglelocal.doctor.installation import Disk, Installation
 
 MIN_FREE_BYTES = 2 << 30  # smaller than any useful model
@@ -17,7 +18,7 @@ def check_disks(facts: Installation) -> Finding:
     """Check free space and write access of each disk; return the worst finding."""
     downloads = next((disk.folder for disk in facts.disks if disk.holds == "downloads"), None)
     findings = [finding for disk in facts.disks if (finding := _check_disk(disk, downloads))]
-    good = ok("disk", "; ".join(f"{format_gib(disk.free_bytes)} free for {disk.holds}" for disk in facts.disks))
+    good = ok("disk", "; ".join(f"{format_disk(disk.free_bytes)} free for {disk.holds}" for disk in facts.disks))
     return min(findings, key=lambda finding: finding.level != "problem", default=good)
 
 
@@ -29,7 +30,7 @@ def _check_disk(disk: Disk, downloads: Path | None) -> Finding | None:
         return problem("disk", f"the folder for {disk.holds} cannot be written: {disk.folder}", command)
     if disk.free_bytes is None or disk.free_bytes >= LOW_FREE_BYTES:
         return None
-    text = f"only {format_gib(disk.free_bytes)} free for {disk.holds} in {disk.folder}"
+    text = f"only {format_disk(disk.free_bytes)} free for {disk.holds} in {disk.folder}"
     return (problem if disk.free_bytes < MIN_FREE_BYTES else warning)("disk", text, command)
 
 
@@ -68,7 +69,7 @@ def check_partial_downloads(facts: Installation) -> Finding | None:
     if not hub.num_partial:
         return None
     downloads = "a download was" if hub.num_partial == 1 else f"{hub.num_partial} downloads were"
-    text = f"{downloads} interrupted, {format_gib(hub.partial_bytes)}: pull again to resume, or delete what is there"
+    text = f"{downloads} interrupted, {format_disk(hub.partial_bytes)}: pull again to resume, or delete what is there"
     old_files = "-path '*/models--*/blobs/*.incomplete' -mmin +10"  # newer ones may be running downloads
     return warning("partial_downloads", text, f"find {shlex.quote(str(hub.cache))} {old_files} -delete")
 
@@ -77,11 +78,12 @@ def check_settings(facts: Installation) -> Finding:
     if not facts.settings_problem:
         return ok("settings", "the settings are valid")
     is_in_file = str(facts.config_file) in facts.settings_problem
-    text = f"{facts.settings_problem}: {facts.settings_hint}" if facts.settings_hint else facts.settings_problem
     variable = next((name for name in facts.environ if name in facts.settings_problem), None)
+    command = f"unset {variable}" if variable else ""
     if is_in_file:
-        return problem("settings", text, f"${{EDITOR:-vi}} {shlex.quote(str(facts.config_file))}")
-    return problem("settings", text, f"unset {variable}" if variable else "")
+        command = f"${{EDITOR:-vi}} {shlex.quote(str(facts.config_file))}"
+    hint = "" if facts.settings_hint == command else facts.settings_hint
+    return problem("settings", f"{facts.settings_problem}: {hint}" if hint else facts.settings_problem, command)
 
 
 def check_port(facts: Installation) -> Finding:

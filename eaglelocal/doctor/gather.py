@@ -13,7 +13,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -44,9 +44,18 @@ _EXTRA = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
 REPORTED_EXTRAS = ("train",)  # extras whose missing packages are shown to users
 
 
-def gather_facts(machine: Machine, environ: Mapping[str, str] = os.environ) -> Installation:
-    """Collect all facts. Takes a second or two, mostly to load llama.cpp in another process."""
-    settings, settings_problem, settings_hint = _load_settings(environ)
+def accept_all(settings: Settings) -> None:
+    """Accept settings that could be read: the check of callers that know no more about them."""
+
+
+def gather_facts(
+    machine: Machine, environ: Mapping[str, str] = os.environ, *, check: Callable[[Settings], None] = accept_all
+) -> Installation:
+    """Collect all facts. Takes a second or two, mostly to load llama.cpp in another process.
+
+    check  raises UsageError for settings that can be read, but not used
+    """
+    settings, settings_problem, settings_hint = _load_settings(environ, check)
     missing, extras = _find_missing_packages()
     native = read_native_part()
     is_loadable = native.exists and (machine.llama_cpp.version or "").split("+")[0] == CHECKED_VERSION
@@ -231,9 +240,12 @@ def read_port(settings: Settings) -> Port:
     return Port(number=number, taken_by=find_port_listener(number) or "another program")
 
 
-def _load_settings(environ: Mapping[str, str]) -> tuple[Settings, str, str]:
+def _load_settings(environ: Mapping[str, str], check: Callable[[Settings], None]) -> tuple[Settings, str, str]:
     """Return the settings, or the default ones with the problem and its hint."""
+    settings = Settings()
     try:
-        return Settings.load({}, environ, locations.config_file()), "", ""
+        settings = Settings.load({}, environ, locations.config_file())
+        check(settings)
     except UsageError as error:
-        return Settings(), error.message, error.hint
+        return settings, error.message, error.hint
+    return settings, "", ""

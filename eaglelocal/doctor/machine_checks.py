@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from eaglelocal.doctor.finding import Finding, format_gib, ok, problem, warning
+from eaglelocal.core.byte_sizes import format_memory
+from eaglelocal.doctor.finding import Finding, ok, problem, warning
 from eaglelocal.doctor.installation import Installation
 from eaglelocal.doctor.repair_commands import (
     BACKEND_NAMES,
@@ -114,10 +115,10 @@ def check_memory(facts: Installation) -> Finding:
     found = facts.machine.memory
     if found.available_bytes is None:
         return ok("memory", "the amount of free memory is unknown")
-    free = f"{format_gib(found.available_bytes)} of memory are free"
+    free = f"{format_memory(found.available_bytes)} of memory are free"
     is_low = found.available_bytes < LOW_MEMORY_BYTES
     if found.limit_bytes is not None and found.limit_bytes < (found.installed_bytes or math.inf):
-        text = f"{free}: the cgroup allows {format_gib(found.limit_bytes)} of {format_gib(found.installed_bytes)}"
+        text = f"{free}: the cgroup allows {format_memory(found.limit_bytes)} of {format_memory(found.installed_bytes)}"
         return warning("memory", text, _raise_memory_limit(facts.machine))
     return warning("memory", f"only {free}", _list_processes(facts.machine)) if is_low else ok("memory", free)
 
@@ -143,7 +144,7 @@ def check_swap(facts: Installation) -> Finding | None:
     used = found.swap_total_bytes - found.swap_free_bytes
     if used < HIGH_SWAP_BYTES:
         return None
-    text = f"{format_gib(used)} are swapped out; swapping them back in slows decoding down"
+    text = f"{format_memory(used)} are swapped out; swapping them back in slows decoding down"
     fits = used < (found.available_bytes or 0) // 2
     return warning("swap", text, "sudo swapoff -a && sudo swapon -a" if fits else _list_processes(facts.machine))
 

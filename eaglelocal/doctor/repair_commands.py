@@ -77,9 +77,8 @@ def reinstall_llama_cpp(facts: Installation, backend: str | None) -> str:
     nvcc = facts.tools.nvcc
     if backend == "cuda" and nvcc and str(nvcc.parent) not in facts.environ.get("PATH", "").split(os.pathsep):
         flags += f"CUDACXX={shlex.quote(str(nvcc))} "  # cmake searches PATH only
-    return (
-        f"{flags}{facts.tools.pip} install --no-cache-dir --force-reinstall llama-cpp-python=={facts.required_version}"
-    )
+    package = f"llama-cpp-python=={facts.required_version}"
+    return f"{flags}{facts.tools.pip} install --no-cache-dir --force-reinstall --no-deps {package}"
 
 
 def choose_backend_to_build(gpu: Gpu, tools: Tools) -> str:

@@ -3,7 +3,7 @@
 Gets a function that times a decode of n rows, and a clock; needs no context and stores nothing. On a GPU that
 function must wait for the device.
 
-Where a stored curve can be used at once, all but the first decode may wait for idle moments (`iter_decodes`).
+All but the first decodes may wait for idle moments (`iter_decodes`).
 
     1. one decode that is not counted: it reads the weights from disk. On a GPU one of each size, because kernels are
        compiled or loaded when a size first runs (engine/warmup.py)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from eaglelocal.core.drafting_words import SWITCHED_OFF
 from eaglelocal.speculation.policy.controller import Controller
 from eaglelocal.speculation.policy.draft_gate import GateState
 
@@ -35,7 +36,7 @@ class SlotDraftingStates:
             return "off", self._off_reason
         states = dict(map(self.read, slots))
         if not states:
-            return ("on", "") if self._controller.spec.max_draft else ("off", "switched off")
+            return ("on", "") if self._controller.spec.max_draft else ("off", SWITCHED_OFF)
         return min(states.items(), key=lambda each: SHOWN_FIRST.index(each[0]))
 
 

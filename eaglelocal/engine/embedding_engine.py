@@ -17,6 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from eaglelocal.core.batch import Floats
+from eaglelocal.core.context_hint import suggest_ctx
 from eaglelocal.core.events import Embeddings, EngineInfo, EngineSnapshot, Failed, Finished, RequestEvent, Started
 from eaglelocal.core.ports import Vocabulary
 from eaglelocal.core.request import AnyRequest, EmbedRequest, Ranking, Spec
@@ -206,7 +207,7 @@ class EmbeddingEngine:
         if not tokens:
             raise RequestError("an input is empty", parameter="input")
         if len(tokens) > limit:
-            raise make_too_long(str(len(tokens)), limit)
+            raise make_too_long(len(tokens), limit, trained_ctx=self.info.trained_ctx)
         for token in tokens:
             if not 0 <= token < n_vocab:
                 raise RequestError(f"token {token} is not in the vocabulary of {n_vocab}", parameter="input")
@@ -219,7 +220,8 @@ class EmbeddingEngine:
             return
         max_bytes = self._vocabulary.max_token_bytes
         if max_bytes is not None and num_chars > limit * max_bytes:
-            raise make_too_long(f"more than {num_chars // max_bytes}", limit)
+            trained_ctx = self.info.trained_ctx
+            raise make_too_long(num_chars // max_bytes, limit, trained_ctx=trained_ctx, is_lower_bound=True)
 
     def _next_pass(self) -> list[tuple[RunningEmbedding, list[int]]]:
         """Choose the texts of the next pass, one per request in turn: a long list does not delay a short one."""
@@ -270,9 +272,11 @@ class EmbeddingEngine:
         return Finished(running.id, reason, "", running.prompt_tokens, 0, Timings(prefill_s=seconds), NO_DRAFTS)
 
 
-def make_too_long(num_tokens: str, limit: int) -> RequestError:
-    what = f"an input of {num_tokens} tokens exceeds the context of {limit}"
-    return RequestError(what, hint="use a larger --ctx", parameter="input", code="context_length_exceeded")
+def make_too_long(num_tokens: int, limit: int, *, trained_ctx: int, is_lower_bound: bool = False) -> RequestError:
+    shown = f"more than {num_tokens}" if is_lower_bound else f"{num_tokens}"
+    what = f"an input of {shown} tokens exceeds the context of {limit}"
+    hint = suggest_ctx(num_tokens, trained_ctx=trained_ctx, answer_tokens=0, is_lower_bound=is_lower_bound)
+    return RequestError(what, hint=hint, parameter="input", code="context_length_exceeded")
 
 
 def normalize(vectors: Floats) -> Floats:

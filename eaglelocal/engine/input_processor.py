@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from eaglelocal.core.constraint import Constraint
+from eaglelocal.core.context_hint import suggest_ctx
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.ports import Constraints, ImageReader, TextPart, Vocabulary
 from eaglelocal.core.request import ChatRequest, Image, Mixed, Request
@@ -68,7 +69,7 @@ class InputProcessor:
         self.template = chat_template(vocabulary) if template is None else template
         self.vocabulary, self._n_ctx, self._sampling = vocabulary, n_ctx, sampling or {}
         self._image_reader = image_reader
-        self._can_grow = not 0 < trained_ctx <= n_ctx
+        self._trained_ctx = trained_ctx
         self._prompts = PromptCache(self.make_prompt)
         self._constraints = NoConstraints() if constraints is None else constraints
         self._answer_constraint = AnswerConstraint(self._constraints)
@@ -95,7 +96,7 @@ class InputProcessor:
         if not prompt.tokens:
             raise RequestError("the prompt is empty", parameter="messages" if request.messages else "prompt")
         if prompt.num_rows >= self._n_ctx:
-            raise self._make_too_long(str(prompt.num_rows), is_chat=bool(request.messages))
+            raise self._make_too_long(prompt.num_rows, is_chat=bool(request.messages))
         self._check_tokens(tuple(token for token, _ in request.params.logit_bias))
         split = self._make_split(request, prompt) if request.messages else None
         constraint = self._make_constraint(request, split)
@@ -191,7 +192,7 @@ class InputProcessor:
         """
         last = request.messages[-1]
         is_bound = request.constraint is not None or request.tool_choice.use is ToolUse.REQUIRED
-        if not request.continues_last or is_bound or last.role != "assistant" or last.tool_calls:
+        if not request.resumes or is_bound or last.role != "assistant" or last.tool_calls:
             return PrefilledAnswer(request.messages)
         return read_prefill(request.messages, self.template.family)
 
@@ -225,13 +226,14 @@ class InputProcessor:
             return
         max_bytes = self.vocabulary.max_token_bytes  # walks the vocabulary, once
         if max_bytes is not None and num_chars >= self._n_ctx * max_bytes:
-            raise self._make_too_long(f"more than {num_chars // max_bytes}", is_chat=is_chat)
+            raise self._make_too_long(num_chars // max_bytes, is_chat=is_chat, is_lower_bound=True)
 
-    def _make_too_long(self, num_prompt: str, *, is_chat: bool) -> RequestError:
+    def _make_too_long(self, num_prompt: int, *, is_chat: bool, is_lower_bound: bool = False) -> RequestError:
+        shown = f"more than {num_prompt}" if is_lower_bound else f"{num_prompt}"
         return RequestError(  # clients recognize the first words and shorten the prompt
-            f"this model's maximum context length is {self._n_ctx} tokens, and the prompt has {num_prompt}: "
+            f"this model's maximum context length is {self._n_ctx} tokens, and the prompt has {shown}: "
             "no room is left for an answer",
-            hint="use a larger --ctx" if self._can_grow else "use a shorter prompt: the model was trained for no more",
+            hint=suggest_ctx(num_prompt, trained_ctx=self._trained_ctx, is_lower_bound=is_lower_bound),
             parameter="messages" if is_chat else "prompt",
             code="context_length_exceeded",
         )

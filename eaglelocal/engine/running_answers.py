@@ -9,6 +9,7 @@ from collections.abc import KeysView, Mapping
 from collections.abc import Sequence as Several
 
 from eaglelocal.core.draft import Draft, Verdict
+from eaglelocal.core.drafting_words import SWITCHED_OFF
 from eaglelocal.core.events import Failed, Finished, RequestEvent, SpeculationChanged, Started, Tokens
 from eaglelocal.core.ports import Context, Vocabulary
 from eaglelocal.core.request import Spec
@@ -45,7 +46,7 @@ class RunningAnswers:
     ) -> None:
         self._context, self._vocabulary, self._drafters = context, vocabulary, drafters
         self._controller, self._scheduler, self._timing = controller, scheduler, timing
-        self._drafting = SlotDraftingStates(controller, None if drafters else draft_reason or "switched off")
+        self._drafting = SlotDraftingStates(controller, None if drafters else draft_reason or SWITCHED_OFF)
         self._pieces = Pieces(vocabulary)
         self._by_slot: dict[int, RunningAnswer] = {}
 

@@ -19,7 +19,9 @@ from eaglelocal.speculation.costs.step_costs import StepCosts
 
 SLOT, TOKEN = 0, 0
 DRAFT_LEVELS = 2  # the first takes all rows, the second one
-MAX_IDLE_DECODE_S = 0.25  # how long a first request may have to wait for one
+MAX_FIRST_S = 0.7  # most seconds of measuring while somebody waits for the start
+MAX_IDLE_S = 6.0  # the same, when nobody waits
+MAX_IDLE_DECODE_S, MAX_IDLE_ROWS = 0.25, 3  # how long a first request may have to wait for one; or for so many rows
 MAX_IDLE_WAIT_S = 0.01  # the same, for a wait
 MAX_PROMPT_S = 2.0  # most seconds that a full batch may take, extrapolated from fewer rows
 
@@ -48,35 +50,47 @@ class Warmup:
     def measure(
         self, costs: StepCosts, *, num_slots: int, stored: object | None = None, makes_kernels: bool = False
     ) -> Iterator[None]:
-        """Measure what decodes cost, and enter it into `costs`. This also loads the weights.
+        """Measure what decodes cost, and enter it into `costs`.
 
         Returns the work that is left, to be done before the first request or not at all: each item is one short decode.
 
         stored         costs that an earlier engine measured on this machine with this model; without a GPU they are
                        used at once, and confirmed by the work that is left
-        makes_kernels  a GPU may compute, which compiles or loads kernels when a number of rows first runs
+        makes_kernels  a GPU may compute, which compiles or loads kernels when a number of rows first runs; then
+                       everything is measured at once, because the first answer would be stalled by them
         """
         is_known = stored is not None and costs.restore(stored)
         max_rows = min(self._context.n_batch, self._context.n_ctx)
         sizes = list_useful_sizes(min(max_rows, self._max_outputs), num_slots=num_slots, max_prompt_rows=max_rows)
         is_known &= all(costs.num_samples(size) for size in sizes if size in FIRST_SIZES)
-        if is_known and not makes_kernels:
-            self.time_rows(1)
-            return self._confirm(costs, sizes)
-        self._wait_until_quiet(None)
-        prepare = self.prepare if makes_kernels else None
-        calibration = Calibration(self.time_rows, time.perf_counter, sizes=sizes, prepare=prepare)
-        costs.calibrate(calibration.run(costs.ratio if is_known else None))
-        if makes_kernels and costs.seconds(max(sizes)) * max_rows / max(sizes) < MAX_PROMPT_S:
-            self.prepare(max_rows)  # prompts have kernels and workspaces of their own: if they do not fit, fail now
-        return iter(())
+        if makes_kernels:
+            self._wait_until_quiet(None)
+            calibration = Calibration(self.time_rows, time.perf_counter, sizes=sizes, prepare=self.prepare)
+            costs.calibrate(calibration.run(costs.ratio if is_known else None))
+            if costs.seconds(max(sizes)) * max_rows / max(sizes) < MAX_PROMPT_S:
+                self.prepare(max_rows)  # prompts have kernels and workspaces of their own: if they do not fit, fail now
+            return iter(())
+        if not is_known:
+            first = [size for size in sizes if size in FIRST_SIZES]
+            costs.calibrate(Calibration(self.time_rows, time.perf_counter, sizes=first, max_s=MAX_FIRST_S).run())
+        return self._measure_idly(costs, sizes, costs.ratio if is_known else None)
 
-    def _confirm(self, costs: StepCosts, sizes: Sequence[int]) -> Iterator[None]:
-        """Compare the costs with a few decodes, and measure them again if they differ."""
+    def _measure_idly(
+        self, costs: StepCosts, sizes: Sequence[int], stored_ratio: Callable[[int], float] | None
+    ) -> Iterator[None]:
+        """Measure the costs; where stored ones are in use, only if a few decodes differ from them."""
+        self.time_rows(1)  # not counted: memory that was never used is provided in it
+        yield
         while not self._wait_until_quiet(MAX_IDLE_WAIT_S):
             yield
-        calibration = Calibration(self.time_rows, time.perf_counter, sizes=sizes, max_decode_s=MAX_IDLE_DECODE_S)
-        yield from calibration.iter_decodes(costs.ratio)
+        calibration = Calibration(
+            self.time_rows,
+            time.perf_counter,
+            sizes=sizes,
+            max_s=MAX_IDLE_S,
+            max_decode_s=max(MAX_IDLE_DECODE_S, MAX_IDLE_ROWS * costs.seconds(1)),
+        )
+        yield from calibration.iter_decodes(stored_ratio)
         costs.calibrate(calibration.seconds)
 
     def time_rows(self, num_rows: int) -> float:

@@ -7,6 +7,7 @@ eagle_info.py, block_info.py and mtp.py; this file has the checks of every draft
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 
 from eaglelocal.errors import IncompatibleError, ModelFileError
@@ -32,11 +33,15 @@ def read_model(header: Header) -> ModelInfo:
     """Return the ModelInfo of a target or a draft model. Raises ModelFileError where the file is a head."""
     if (architecture := read_architecture(header)) in HEAD_ARCHITECTURES:
         message = f"{header.path.name} is a draft head ({architecture}), not a model that can answer"
-        raise ModelFileError(message, hint="name the head with --draft, and its target as the model")
+        raise ModelFileError(message, hint=_name_as_draft(header))
     if is_mtp_alone(header):
         message = f"{header.path.name} holds an MTP layer, not a model that can answer"
-        raise ModelFileError(message, hint="name it with --draft, and its target as the model")
+        raise ModelFileError(message, hint=_name_as_draft(header))
     return ModelInfo.from_header(header)
+
+
+def _name_as_draft(header: Header) -> str:
+    return f"eaglelocal chat --target MODEL --draft {shlex.quote(str(header.path))}"
 
 
 def read_draft(header: Header, *, target_header: Header, target: ModelInfo, kind: str | None = None) -> DraftInfo:

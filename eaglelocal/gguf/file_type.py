@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from eaglelocal.gguf.header import Header
+if TYPE_CHECKING:
+    from eaglelocal.gguf.header import Header  # imports numpy
 
 GUESSED = 1024  # flag: llama.cpp guessed, from the type of most tensors
 # llama.cpp's numbers (include/llama.h)

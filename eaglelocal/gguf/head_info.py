@@ -15,9 +15,9 @@ from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.arch_keys import ArchitectureKeys
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.model_info import ModelInfo, vocabulary_size
-from eaglelocal.gguf.tensors import read_indices
+from eaglelocal.gguf.tensor_bytes import read_index_range
 
-HINT = "choose another head, or `--draft none`"
+HINT = "--draft none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +108,7 @@ def _read_d2t_range(header: Header) -> tuple[int, int] | None:
     """
     if "d2t" not in header.tensors:
         return None
-    ids = read_indices(header.path, header, "d2t")
-    return int(ids.min()), int(ids.max())
+    return read_index_range(header.path, header, "d2t")
 
 
 def layer_inputs_problem(target: ModelInfo) -> str:

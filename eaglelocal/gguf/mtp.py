@@ -21,7 +21,7 @@ from eaglelocal.gguf.sliding_window import read_windows
 
 FIRST_TENSOR = "blk.0.attn_norm.weight"  # missing: the file holds MTP layers only
 REQUIRED_TENSORS = ("eh_proj", "enorm", "hnorm")
-HINT = "a draft made for this target, or `--draft none`"
+HINT = "--draft none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class MtpInfo:
         ahead = num_mtp_layers(keys)
         if ahead != 1:
             many = f"{ahead} MTP layers, where one can draft" if ahead else "no MTP layer"
-            raise IncompatibleError(f"{header.path.name} has {many}", hint="`--draft auto`, or another draft")
+            raise IncompatibleError(f"{header.path.name} has {many}", hint="--draft auto")
         block = keys.count("block_count") - 1
         return cls(
             name=keys.model_name,

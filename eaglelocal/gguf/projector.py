@@ -63,7 +63,7 @@ MAX_TOKENS: Mapping[str, tuple[int, int]] = MappingProxyType(
     }
 )
 DEEPSTACK = re.compile(r"v\.deepstack\.\d+\.fc1\.weight")
-HINT = "choose the one that was made for it, or `--mmproj none`"
+HINT = "--mmproj none"
 
 
 @dataclass(frozen=True, slots=True)

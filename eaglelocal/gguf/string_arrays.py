@@ -3,20 +3,21 @@
 A string is a 64-bit length and its bytes, so each length is found only from the one before. But nearly all strings
 are short, so a length is a byte followed by seven zeros, and numpy finds all such places at once. They count only as
 far as each leads exactly to the next, which makes the guess a proof; where that breaks (long, empty or odd strings),
-strings are skipped one by one for a while.
+strings are skipped one by one for a while. numpy is imported only for large arrays: that takes longer than skipping a
+small one.
 """
 
 from __future__ import annotations
 
 import struct
-
-import numpy as np
+import sys
 
 _LENGTH = struct.Struct("<Q")
 _SEGMENT_BYTES = 1 << 18
 _USUAL_BYTES = 32  # of a string with its length: few are longer, so little more than needed is searched
 _FEW = 64  # fewer linked strings than this are not worth the vector work
 _STEPS = 512
+_MANY = 1 << 16  # strings for which numpy is imported
 
 
 def walk_strings(window: bytes, start: int, count: int) -> tuple[int, int]:
@@ -28,9 +29,10 @@ def walk_strings(window: bytes, start: int, count: int) -> tuple[int, int]:
     (10, 1)
     """
     at, left = start, count
+    leaps = left >= _MANY or "numpy" in sys.modules
     while left:
         linked = 0
-        if left >= _FEW:
+        if leaps and left >= _FEW:
             at, linked = _leap(window, at, left)
             left -= linked
         if linked >= _FEW:
@@ -43,6 +45,8 @@ def walk_strings(window: bytes, start: int, count: int) -> tuple[int, int]:
 
 
 def _leap(window: bytes, start: int, count: int) -> tuple[int, int]:
+    import numpy as np
+
     num_bytes = min(_SEGMENT_BYTES, count * _USUAL_BYTES, len(window) - start)
     segment = np.frombuffer(window, np.uint8, num_bytes, start)
     zero = segment == 0

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.gguf.header import Header, TensorInfo
+from eaglelocal.gguf.tensor_bytes import find_integers, find_tensor, read_bytes, read_parts
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -27,77 +27,44 @@ def read_tensor(path: Path, header: Header, name: str) -> Floats:
 
     Raises ModelFileError where the tensor is missing, cut short or of a type that cannot be decoded.
     """
-    tensor = _find(path, header, name)
-    raw = _raw(path, header, tensor)
+    tensor = find_tensor(path, header, name)
+    raw = read_bytes(path, header, tensor)
     return _decode(path, tensor, raw).reshape(tensor.shape[::-1])
 
 
 def read_rows(path: Path, header: Header, name: str, rows: Sequence[int]) -> Floats:
     """Read some rows of a matrix as float32 [rows, columns], without reading the others. Raises as read_tensor does."""
-    tensor = _find(path, header, name)
+    tensor = find_tensor(path, header, name)
     if len(tensor.shape) != 2 or not all(0 <= row < tensor.shape[1] for row in rows):
         raise malformed_error(path.name, f"tensor {name} {tensor.shape} has no rows {list(rows)[:8]}")
     row_bytes = tensor.type.row_bytes(tensor.shape[0])
-    raw = _raw_parts(path, header, tensor, [row * row_bytes for row in rows], row_bytes)
+    raw = read_parts(path, header, tensor, [row * row_bytes for row in rows], row_bytes)
     return _decode(path, tensor, raw).reshape(len(rows), tensor.shape[0])
 
 
 def read_indices(path: Path, header: Header, name: str) -> Ints:
     """Read an integer tensor (I64 or I32), such as `d2t`. Raises ModelFileError on any other type."""
-    tensor = _find(path, header, name)
-    if tensor.type.name not in ("I64", "I32"):
-        raise malformed_error(path.name, f"tensor {name} is {tensor.type.name}, not integers")
-    raw = _raw(path, header, tensor)
+    tensor = find_integers(path, header, name)
+    raw = read_bytes(path, header, tensor)
     numbers = np.frombuffer(raw, "<i8" if tensor.type.name == "I64" else "<i4")
     return numbers.astype(np.int64).reshape(tensor.shape[::-1])
 
 
 def read_span(header: Header, name: str, first: int, end: int) -> Floats:
     """Read rows first..end-1 of a matrix as float32 [rows, columns]. Raises as read_tensor does."""
-    tensor = _find(header.path, header, name)
+    tensor = find_tensor(header.path, header, name)
     row_bytes = tensor.type.row_bytes(tensor.shape[0])
     part = replace(tensor, offset=tensor.offset + first * row_bytes, nbytes=(end - first) * row_bytes)
-    return _decode(header.path, part, _raw(header.path, header, part)).reshape(end - first, tensor.shape[0])
+    return _decode(header.path, part, read_bytes(header.path, header, part)).reshape(end - first, tensor.shape[0])
 
 
 def read_raw_pieces(header: Header, name: str, piece_bytes: int) -> Iterator[Bytes]:
     """Yield the tensor's bytes undecoded, `piece_bytes` at a time. Raises as read_tensor does."""
-    tensor = _find(header.path, header, name)
+    tensor = find_tensor(header.path, header, name)
     for start in range(0, tensor.nbytes, piece_bytes):
         size = min(piece_bytes, tensor.nbytes - start)
         part = replace(tensor, offset=tensor.offset + start, nbytes=size)
-        yield np.frombuffer(_raw(header.path, header, part), np.uint8)
-
-
-def _find(path: Path, header: Header, name: str) -> TensorInfo:
-    if name not in header.tensors:
-        raise malformed_error(path.name, f"has no tensor {name}")
-    return header.tensors[name]
-
-
-def _raw(path: Path, header: Header, tensor: TensorInfo) -> bytes:
-    return _raw_parts(path, header, tensor, [0], tensor.nbytes)
-
-
-def _raw_parts(path: Path, header: Header, tensor: TensorInfo, starts: Sequence[int], num_bytes: int) -> bytes:
-    """Read `num_bytes` bytes from each of these offsets in the tensor, and join them."""
-    shard = header.shards[tensor.shard]
-    source = path if tensor.shard == 0 else shard.path
-    try:
-        with source.open("rb") as file:
-            raw = b"".join(_read(file, shard.data_offset + tensor.offset + start, num_bytes) for start in starts)
-    except OSError as error:
-        raise malformed_error(source.name, f"cannot be read: {error.strerror}") from error
-    if len(raw) != len(starts) * num_bytes:
-        raise malformed_error(
-            source.name, f"cut short: tensor {tensor.name} has {len(raw)} of {len(starts) * num_bytes} bytes"
-        )
-    return raw
-
-
-def _read(file: BinaryIO, part: int, num_bytes: int) -> bytes:
-    file.seek(part)
-    return file.read(num_bytes)
+        yield np.frombuffer(read_bytes(header.path, header, part), np.uint8)
 
 
 def _decode(path: Path, tensor: TensorInfo, raw: bytes) -> Floats:

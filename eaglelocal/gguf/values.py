@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 
-import numpy as np
-
 Scalar = str | int | float | bool
 
 
@@ -35,20 +33,20 @@ class ValueType(IntEnum):
     FLOAT64 = 12
 
 
-# numpy spelling of the fixed-width types, little endian; a bool is one byte that is 0 or 1
+# spelling of the fixed-width types for struct; a bool is one byte that is 0 or 1
 _FORMATS: Mapping[ValueType, str] = MappingProxyType(
     {
-        ValueType.UINT8: "<u1",
-        ValueType.INT8: "<i1",
-        ValueType.UINT16: "<u2",
-        ValueType.INT16: "<i2",
-        ValueType.UINT32: "<u4",
-        ValueType.INT32: "<i4",
-        ValueType.FLOAT32: "<f4",
-        ValueType.BOOL: "<u1",
-        ValueType.UINT64: "<u8",
-        ValueType.INT64: "<i8",
-        ValueType.FLOAT64: "<f8",
+        ValueType.UINT8: "B",
+        ValueType.INT8: "b",
+        ValueType.UINT16: "H",
+        ValueType.INT16: "h",
+        ValueType.UINT32: "I",
+        ValueType.INT32: "i",
+        ValueType.FLOAT32: "f",
+        ValueType.BOOL: "B",
+        ValueType.UINT64: "Q",
+        ValueType.INT64: "q",
+        ValueType.FLOAT64: "d",
     }
 )
 _LENGTH = struct.Struct("<Q")
@@ -70,12 +68,12 @@ Value = Scalar | ArrayValue
 def width_bytes(kind: ValueType) -> int | None:
     """Return the bytes of one element, or None for strings and arrays, whose length is in the file."""
     spelled = _FORMATS.get(kind)
-    return None if spelled is None else np.dtype(spelled).itemsize
+    return None if spelled is None else struct.calcsize(f"<{spelled}")
 
 
 def decode_scalar(kind: ValueType, raw: bytes) -> int | float | bool:
     """Decode a fixed-width value. Raises ValueError on a bool that is neither 0 nor 1."""
-    value: int | float = np.frombuffer(raw, _FORMATS[kind])[0].item()
+    value: int | float = struct.unpack(f"<{_FORMATS[kind]}", raw)[0]
     if kind is not ValueType.BOOL:
         return value
     if value not in (0, 1):
@@ -85,7 +83,9 @@ def decode_scalar(kind: ValueType, raw: bytes) -> int | float | bool:
 
 def encode_scalars(kind: ValueType, values: Sequence[int | float | bool]) -> bytes:
     """Encode fixed-width values as a file holds them. Raises ValueError where one does not fit the type."""
-    spelled = np.dtype(_FORMATS[kind])
+    import numpy as np
+
+    spelled = np.dtype(f"<{_FORMATS[kind]}")
     if spelled.kind in "iu" and any(not np.iinfo(spelled).min <= value <= np.iinfo(spelled).max for value in values):
         raise ValueError(f"{list(values)} do not fit {kind.name}")
     return np.asarray(values, spelled).tobytes()
@@ -97,8 +97,12 @@ def decode_array(array: ArrayValue, raw: bytes) -> tuple[Scalar, ...]:
         raise ValueError(f"{len(raw)} bytes where {array.nbytes} were")
     if array.type is ValueType.STRING:
         return tuple(text.decode("utf-8", errors="replace") for text in split_strings(raw, array.count))
-    numbers = np.frombuffer(raw, _FORMATS[array.type])
-    return tuple((numbers != 0).tolist() if array.type is ValueType.BOOL else numbers.tolist())
+    spelled = _FORMATS[array.type]
+    count, rest = divmod(len(raw), struct.calcsize(f"<{spelled}"))
+    if rest:
+        raise ValueError(f"{rest} bytes after {count} elements")
+    numbers = struct.unpack(f"<{count}{spelled}", raw)
+    return tuple(map(bool, numbers)) if array.type is ValueType.BOOL else numbers
 
 
 def split_strings(raw: bytes, count: int) -> list[bytes]:

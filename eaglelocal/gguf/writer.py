@@ -6,23 +6,26 @@ because the package wants whole tensors. It does not interpret the data.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, BinaryIO
 
 from eaglelocal.gguf.data_layout import round_up
 from eaglelocal.gguf.ggml_types import GgmlType
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.values import ArrayValue, Scalar, ValueType
 
+if TYPE_CHECKING:  # numpy is imported when a file is written
+    import numpy as np
+    import numpy.typing as npt
+
+    Bytes = npt.NDArray[np.uint8]
+
 ALIGNMENT = 32
 # keys that describe the layout of the source file, not of its copy
 LAYOUT_KEYS = frozenset({"general.architecture", "general.alignment", "split.no", "split.count", "split.tensors.count"})
-Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class StreamedTensor:
 
     @property
     def num_elements(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -94,6 +97,7 @@ def write_streamed(
 
 
 def _write_head(path: Path, architecture: str, entries: Iterable[KeyValue], tensors: Sequence[StreamedTensor]) -> None:
+    import numpy as np
     from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter  # slow to import
 
     writer = GGUFWriter(path, architecture)

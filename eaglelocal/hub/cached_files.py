@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.hub.hub_cache import CachedModel, find_repo_partials, list_repo_models, list_repos
 from eaglelocal.hub.repo_builds import RepoBuild, choose_build, join_names
@@ -53,12 +54,16 @@ def _choose(builds: Sequence[RepoBuild], reference: HubReference, repo: str) -> 
 
 def _make_missing_error(cache: Path, reference: HubReference, cached: Sequence[CachedModel] = ()) -> ModelFileError:
     partial_bytes = sum(partial.size_bytes for repo in reference.repos for partial in find_repo_partials(cache, repo))
-    state = f"is not on disk whole: {partial_bytes / 1e9:.2f} GB were downloaded" if partial_bytes else "is not on disk"
-    size = f" ({reference.size_bytes / 1e9:.1f} GB)" if reference.size_bytes else ""
-    hint = f"eaglelocal pull {reference.text}{size}"
+    size = format_disk(reference.size_bytes) if reference.size_bytes else ""
+    if partial_bytes:
+        of_size = f" of {size}" if size else ""
+        state = f"is not on disk whole: {format_disk(partial_bytes)}{of_size} were downloaded"
+    else:
+        state = f"is not on disk{f' ({size} to download)' if size else ''}"
     if cached:
-        hint += f", or take {join_names((model.reference for model in cached), like=reference.text, joint=' or ')}"
+        there = join_names((model.reference for model in cached), like=reference.text, joint=" and ")
     else:
         near = difflib.get_close_matches(reference.repos[0], list_repos(cache), n=1, cutoff=0.8)
-        hint += f"; did you mean {near[0]}, which is on disk?" if near and near[0] not in reference.repos else ""
-    return ModelFileError(f"{reference.text} {state}", hint=hint)
+        there = near[0] if near and near[0] not in reference.repos else ""
+    message = f"{reference.text} {state}{f'; on disk: {there}' if there else ''}"
+    return ModelFileError(message, hint=f"eaglelocal pull {reference.text}")

@@ -106,7 +106,8 @@ def check_endpoint(environ: Environ) -> None:
         raise UsageError(f"{ENDPOINT} is set and empty", hint=f"unset {ENDPOINT}")
     why = _find_address_problem(value, ("http", "https"))
     if why:
-        hint = f"export {ENDPOINT}={_add_scheme(value) or 'https://huggingface.co'}, or unset it"
+        mended = _add_scheme(value)
+        hint = f"export {ENDPOINT}={mended}" if mended else f"unset {ENDPOINT}"
         raise UsageError(
             f"{ENDPOINT} is {_quote(mask_password(value))}, which is not the address of a hub: {why}", hint=hint
         )
@@ -169,13 +170,13 @@ def find_proxy_variable(environ: Environ, scheme: str) -> tuple[str, str]:
 def _check_proxy(name: str, value: str) -> None:
     why = _find_address_problem(value if "://" in value else f"http://{value}", PROXY_KINDS)
     if why:
-        hint = f"export {name}=http://HOST:PORT, or unset it"
+        hint = f"unset {name}"
         raise UsageError(
             f"{name} is {_quote(mask_password(value))}, which is not the address of a proxy: {why}", hint=hint
         )
     if value.lower().startswith("socks") and importlib.util.find_spec(SOCKS_PACKAGE) is None:
         what = f"{name} is {_quote(mask_password(value))}, and a SOCKS proxy needs the package {SOCKS_PACKAGE}"
-        raise UsageError(what, hint=f"pip install {SOCKS_PACKAGE}, or unset {name}")
+        raise UsageError(what, hint=f"pip install {SOCKS_PACKAGE}")
 
 
 def check_key_log(environ: Environ) -> None:
@@ -210,7 +211,7 @@ def check_certificates(environ: Environ) -> None:
         except (OSError, ValueError) as problem:
             what = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
             message = f"SSL_CERT_FILE is {_quote(file)}, from which no certificates can be read: {what}"
-            raise UsageError(message, hint="export SSL_CERT_FILE=/path/to/certificates.pem, or unset it") from problem
+            raise UsageError(message, hint="unset SSL_CERT_FILE") from problem
         return
     folders = environ.get("SSL_CERT_DIR")
     if folders and not any(Path(folder).is_dir() for folder in folders.split(os.pathsep)):
@@ -232,7 +233,7 @@ def check_token(environ: Environ) -> None:
 def _check_header(name: str, value: str, shown: str) -> None:
     if value and not (value.isascii() and value.isprintable()):
         message = f"{name}{shown and f' is{shown}, which'} has a character that is not allowed in an HTTP header"
-        raise UsageError(message, hint=f"unset {name}" if shown else f"set {name} again, or unset it")
+        raise UsageError(message, hint=f"unset {name}" if name.isidentifier() else "hf auth login")
 
 
 def _check_token_file(environ: Environ) -> None:
@@ -245,7 +246,7 @@ def _check_token_file(environ: Environ) -> None:
     except FileNotFoundError:
         return  # nobody has logged in
     except UnicodeDecodeError as problem:
-        raise UsageError(f"{path} does not hold a token", hint=f"hf auth login, or rm {path}") from problem
+        raise UsageError(f"{path} does not hold a token", hint="hf auth login") from problem
     except OSError as problem:
         what = f"{name} is {_quote(environ[name])}, and " if name else ""
         message = f"{what}the token in {path} cannot be read: {problem.strerror}"

@@ -18,6 +18,7 @@ from pathlib import Path
 from huggingface_hub.utils import WeakFileLock
 
 from eaglelocal.core.atomic_file import write_atomically
+from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.core.folders import SHARED, make_folder, sync_folder
 from eaglelocal.errors import DownloadError, ResourceError
 from eaglelocal.hub.hub_api import RemoteFile, RemoteRepo, format_name
@@ -144,13 +145,9 @@ def check_disk(orders: Sequence[DownloadOrder], cache: Path, *, free: int) -> No
     needed = count_missing_bytes(orders, cache)
     if needed and needed + SPARE_DISK_BYTES > free:
         raise ResourceError(
-            f"the download takes {_format_bytes(needed)}, and the disk of {cache} has {_format_bytes(free)} free",
+            f"the download takes {format_disk(needed)}, and the disk of {cache} has {format_disk(free)} free",
             hint=f"make room with `eaglelocal rm`, or {OTHER_DISK}",
         )
-
-
-def _format_bytes(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
 
 
 def download_files(

@@ -15,6 +15,7 @@ from pathlib import Path
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import DRAFT_WORDS, load_catalog
 from eaglelocal.catalog.reference import File, parse_reference
+from eaglelocal.core.drafting_words import LOOKUP, SWITCHED_OFF
 from eaglelocal.errors import IncompatibleError, ModelFileError, ResourceError, UsageError
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.draft_pairing import check_rolls_back, head_problem, read_draft, state_problem
@@ -60,7 +61,7 @@ def find_draft(reference: str, target: FoundTarget) -> FoundDraft:
     """Resolve a draft reference. Raises UsageError, ModelFileError, or IncompatibleError with the figures."""
     match reference:
         case "none":
-            return FoundDraft(reason="switched off")
+            return FoundDraft(reason=SWITCHED_OFF)
         case "auto":
             return _find_auto_draft(target)
         case "ngram":
@@ -140,7 +141,7 @@ def requantize_draft(draft: FoundDraft, draft_type: str, *, on_progress: Progres
 def make_ngram_draft(target: FoundTarget, reason: str) -> FoundDraft:
     """Return an n-gram lookup in the text, which needs no model. Raises IncompatibleError if no draft can be used."""
     check_rolls_back(target.info)
-    return FoundDraft("ngram", label="lookup in the text so far", reason=reason)
+    return FoundDraft("ngram", label=LOOKUP, reason=reason)
 
 
 def _find_auto_draft(target: FoundTarget) -> FoundDraft:

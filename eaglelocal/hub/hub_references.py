@@ -36,7 +36,7 @@ def resolve_draft_reference(text: str, catalog: Catalog) -> HubReference:
     parsed = parse_reference(text)
     if isinstance(parsed, Repo | Profile):
         return make_hub_reference(parsed, catalog, drafts=True)
-    raise UsageError(f"{text!r} is not a draft of a hub", hint="--draft user/repo, auto or none")
+    raise UsageError(f"{text!r} is not a draft of a hub", hint="--draft auto")
 
 
 def find_known_target(parsed: Reference, catalog: Catalog) -> TargetEntry | None:

@@ -1,12 +1,14 @@
 """The models on this disk: embedded, inflated, imported, and fetched from hubs; each described from its header.
 
-Files that a person keeps elsewhere are not looked for. A header that cannot be read becomes an entry's problem.
+Models of LM Studio, of Ollama and in folders of the user's own come last. A header that cannot be read becomes an
+entry's problem.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from eaglelocal import locations
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.architectures import HEAD_ARCHITECTURES
+from eaglelocal.gguf.eagle_info import TARGET_NAME_KEY, VERIFIER_KEY
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.mtp import is_mtp_alone
 from eaglelocal.gguf.pooling import read_task
@@ -22,9 +25,11 @@ from eaglelocal.hub.heads.head_store import TRAINED_HERE
 from eaglelocal.hub.hub_cache import CachedModel, list_models
 from eaglelocal.hub.inflation.demo_sizes import TYPES
 from eaglelocal.hub.inflation.inflate import DEFAULT_SIZE, DemoSize, locate_inflated
+from eaglelocal.hub.model_library import list_library
 from eaglelocal.hub.projector_resolver import find_cached_projector
+from eaglelocal.hub.pulled_drafts import find_pulled_targets
 from eaglelocal.hub.repo_builds import parse_quant, read_quantization
-from eaglelocal.hub.target_resolver import NATIVE, demo_sources
+from eaglelocal.hub.target_resolver import MAX_LABEL_CHARS, NATIVE, demo_sources
 
 EMBEDDED, GENERATED, IMPORTED, TRAINED, HUB = "embedded", "generated", "imported head", "trained head", "hub"
 HEAD = "head"
@@ -41,6 +46,7 @@ class HeaderSummary:
     context: int | None = None  # tokens
     quant: str = ""
     kind: str = "model"  # model, head, embedding model, image encoder
+    head_target: str = ""  # the model that a head was made for, as its file calls it
     problem: str = ""
 
 
@@ -49,7 +55,7 @@ class InventoryEntry:
     """A model on disk, under the reference that finds it."""
 
     reference: str
-    origin: str  # EMBEDDED, GENERATED, IMPORTED, TRAINED or HUB
+    origin: str  # EMBEDDED, GENERATED, IMPORTED, TRAINED, HUB, or the place of a model of the library
     paths: tuple[Path, ...]
     size_bytes: int
     modified_at: float  # seconds since 1970
@@ -58,20 +64,40 @@ class InventoryEntry:
     commit: str = ""
     projector: Path | None = None  # the image encoder that belongs to it
     is_outdated: bool = False  # generated from another version of the embedded model
+    pulled_for: tuple[str, ...] = ()  # repositories of the targets that this draft was pulled with
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Return the models that a head drafts for, as far as this is known."""
+        return self.pulled_for or tuple(filter(None, (self.description.head_target,)))
 
     @property
     def path(self) -> Path:
         return self.paths[0]
 
 
-def list_all_models(cache: Path) -> list[InventoryEntry]:
-    """Return all models: embedded, generated, imported, then the hub's by reference."""
+def list_all_models(cache: Path, folders: Sequence[str] = ()) -> list[InventoryEntry]:
+    """Return all models: embedded, generated, imported, then the hub's by reference, then those of the library."""
+    pulled = find_pulled_targets(locations.pulled_drafts_file())
     return [
         *list_embedded(),
         *list_inflated(),
         *list_imported(),
-        *(describe_cached(model) for model in list_models(cache)),
+        *(
+            replace(describe_cached(model), pulled_for=pulled.get(model.reference.lower(), ()))
+            for model in list_models(cache)
+        ),
+        *describe_library(folders),
     ]
+
+
+def describe_library(folders: Sequence[str]) -> Iterator[InventoryEntry]:
+    """Yield the models of LM Studio, of Ollama and in these folders; image encoders are left out."""
+    for model in list_library(folders):
+        with suppress(OSError):  # it was just deleted
+            entry = _make_entry(model.name, model.place, model.paths)
+            if entry.description.kind != "image encoder":
+                yield entry
 
 
 def list_embedded() -> list[InventoryEntry]:
@@ -136,7 +162,14 @@ def describe(header: Header) -> HeaderSummary:
         context=context if isinstance(context, int) else None,
         quant=read_quantization(header),
         kind=_find_kind(header, architecture),
+        head_target=_read_head_target(header),
     )
+
+
+def _read_head_target(header: Header) -> str:
+    names = (header.metadata.get(key) for key in (TARGET_NAME_KEY, VERIFIER_KEY))
+    name = next((name for name in names if isinstance(name, str) and name), "")
+    return "".join(char for char in name if char.isprintable())[:MAX_LABEL_CHARS]
 
 
 def _find_kind(header: Header, architecture: str) -> str:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import Catalog, load_catalog
-from eaglelocal.catalog.reference import EmbeddedModel, File, Profile, Repo, parse_reference
+from eaglelocal.catalog.reference import EmbeddedModel, File, Profile, Repo
 from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
-from eaglelocal.errors import IncompatibleError, ModelFileError
+from eaglelocal.core.run_options import AUTO
+from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError
 from eaglelocal.gguf.draft_pairing import detect_draft_kind
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_shape import ModelShape, read_shape
 from eaglelocal.gguf.mtp import has_mtp
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.cached_files import find_cached
+from eaglelocal.hub.draft_resolver import FoundDraft, find_draft
+from eaglelocal.hub.heads.head_store import list_fitting_heads
 from eaglelocal.hub.hub_cache import list_repo_models
 from eaglelocal.hub.hub_references import find_known_target, resolve_draft_reference, resolve_hub_reference
 from eaglelocal.hub.inflation.demo_shape import plan_demo
@@ -28,9 +32,10 @@ from eaglelocal.hub.inventory import (
     list_inflated,
     make_demo_reference,
 )
+from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.projector_resolver import FoundProjector, find_projector_beside
 from eaglelocal.hub.pulled_drafts import find_pulled_draft, read_pulled_reference
-from eaglelocal.hub.target_resolver import NATIVE, demo_sources
+from eaglelocal.hub.target_resolver import NATIVE, FoundTarget, demo_sources, read_target
 from eaglelocal.hub.typed_path import check_file
 from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes
 
@@ -46,7 +51,9 @@ class KnownDraft:
     is_on_disk: bool
     needs_import: bool
     problem: str = ""
-    is_pulled_with: bool = False  # `--draft auto` takes it
+    path: Path | None = None  # of its file, if that was imported here or pulled with the target
+    is_imported: bool = False  # a head of this machine's store, from `import` or `train`
+    is_auto: bool = False  # `--draft auto` takes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,7 @@ class ModelDetails:
     commit: str = ""
     unwritten_bytes: int = 0
     projector: FoundProjector = NO_PROJECTOR
+    auto_draft: FoundDraft | None = None  # what `--draft auto` takes; None: unknown, or the model writes no text
 
     @property
     def size_bytes(self) -> int:
@@ -73,10 +81,6 @@ class ModelDetails:
     def has_mtp(self) -> bool:
         """True if the model has an MTP layer of its own."""
         return self.about.kind == "model" and has_mtp(self.header)
-
-    @property
-    def has_pulled_draft(self) -> bool:
-        return any(draft.is_pulled_with for draft in self.drafts)
 
     @property
     def licence(self) -> str:
@@ -93,9 +97,12 @@ class ModelDetails:
         return None if self.shape is None else cache_bytes(self.shape, CacheParams(n_ctx=n_ctx))
 
 
-def describe_model(reference: str) -> ModelDetails:
-    """Describe a reference's model. Raises UsageError, and ModelFileError where it is not on disk or unreadable."""
-    parsed = parse_reference(reference)
+def describe_model(reference: str, folders: Sequence[str] = ()) -> ModelDetails:
+    """Describe a reference's model. `folders`: of the user's own models.
+
+    Raises UsageError, and ModelFileError where it is not on disk or unreadable.
+    """
+    parsed = locate_reference(reference, folders)
     match parsed:
         case EmbeddedModel():
             entry = _find_generated(reference)
@@ -152,10 +159,53 @@ def _describe_files(
     header = read_header(paths[0])
     shards = tuple(shard.path for shard in header.shards)
     about = describe(header)
+    target = _read_target(paths[0], own_head, repo) if about.kind == "model" else None
+    auto = None if target is None else _find_auto_draft(target)
+    known = (*(_list_imported_heads(target) if target else ()), *drafts)
     projector = find_projector_beside(paths[0], header, is_of_hub=bool(repo)) if about.kind == "model" else NO_PROJECTOR
     return ModelDetails(
-        reference, shards, header, about, own_head, drafts, _read_shape(header), repo, commit, projector=projector
+        reference,
+        shards,
+        header,
+        about,
+        own_head,
+        _mark_auto(known, auto),
+        _read_shape(header),
+        repo,
+        commit,
+        projector=projector,
+        auto_draft=auto,
     )
+
+
+def _read_target(path: Path, own_head: Path | None, repo: str) -> FoundTarget | None:
+    """Return the target as a run would find it; None if no run takes it."""
+    try:
+        return replace(read_target(path, head=own_head), repo=repo)
+    except EagleLocalError:
+        return None
+
+
+def _find_auto_draft(target: FoundTarget) -> FoundDraft | None:
+    try:
+        return find_draft(AUTO, target)
+    except EagleLocalError:
+        return None
+
+
+def _list_imported_heads(target: FoundTarget) -> Iterator[KnownDraft]:
+    """Yield the heads that `import` and `train` made for targets of this kind."""
+    for head in list_fitting_heads(target.header, target.info):
+        yield KnownDraft(
+            str(head.path), "eagle3", is_on_disk=True, needs_import=False, path=head.path, is_imported=True
+        )
+
+
+def _mark_auto(drafts: tuple[KnownDraft, ...], auto: FoundDraft | None) -> tuple[KnownDraft, ...]:
+    """Return the drafts, with the one that `--draft auto` takes marked and in front."""
+    path = None if auto is None else auto.path
+    taken = [replace(draft, is_auto=True) for draft in drafts if path is not None and draft.path == path]
+    return (*taken, *(draft for draft in drafts if path is None or draft.path != path))
 
 
 def _read_shape(header: Header) -> ModelShape | None:
@@ -175,9 +225,7 @@ def _list_pulled_drafts(repo: str) -> tuple[KnownDraft, ...]:
         kind = detect_draft_kind(read_header(path))
     except ModelFileError:
         return ()
-    return (
-        KnownDraft(read_pulled_reference(file, repo), kind, is_on_disk=True, needs_import=False, is_pulled_with=True),
-    )
+    return (KnownDraft(read_pulled_reference(file, repo), kind, is_on_disk=True, needs_import=False, path=path),)
 
 
 def _list_catalog_drafts(repo: Repo, catalog: Catalog) -> tuple[KnownDraft, ...]:

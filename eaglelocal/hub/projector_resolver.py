@@ -20,6 +20,7 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.projector import Projector, check_projector, is_audio_only
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.hub_cache import find_snapshot, list_gguf_files
+from eaglelocal.hub.ollama_store import find_blob_projector
 from eaglelocal.hub.projector_names import (
     NamedProjector,
     list_model_names,
@@ -31,7 +32,7 @@ from eaglelocal.hub.repo_builds import read_quantization
 from eaglelocal.hub.target_resolver import FoundTarget
 from eaglelocal.hub.typed_path import check_file, list_gguf_names
 
-AUTO_HINT = "`--mmproj auto` takes what lies beside the model"
+AUTO_HINT = "--mmproj auto"
 NAMES = ("general.name", "general.base_model.0.name")
 
 
@@ -73,6 +74,8 @@ def read_projector_file(path: Path, target: Header | None) -> Projector:
 
 def find_projector_beside(path: Path, target: Header, *, is_of_hub: bool) -> FoundProjector:
     """Find the projector of a target at `path`. Never raises: a projector that does not fit becomes a note."""
+    if blob := find_blob_projector(path):
+        return _read_blob_projector(blob, target)
     folder, names = (find_snapshot(path), list_gguf_files(find_snapshot(path))) if is_of_hub else (path.parent, [])
     names = names or list_gguf_names(folder)
     found, notes = [], []
@@ -92,6 +95,13 @@ def find_projector_beside(path: Path, target: Header, *, is_of_hub: bool) -> Fou
     if found:
         notes = [f"no images: whether {found[0][0].name} is this model's is not clear; --mmproj FILE takes it"]
     return FoundProjector(note=notes[0] if notes else "")
+
+
+def _read_blob_projector(path: Path, target: Header) -> FoundProjector:
+    try:
+        return FoundProjector(path, read_projector_file(path, target))
+    except (ModelFileError, IncompatibleError) as problem:
+        return FoundProjector(note=f"no images: {problem.message}")
 
 
 def _read_fitting(name: str, header: Header, target: Header) -> tuple[NamedProjector, Projector]:

@@ -72,7 +72,7 @@ def is_own_layer(draft: str, target: TargetEntry | None, catalog: Catalog) -> bo
     if entry is None or not entry.is_in_target:
         return draft == MTP
     if target is not None and not entry.serves(target.id):
-        raise UsageError(f"{draft} is a layer of {', '.join(entry.targets)}", hint=f"--draft {AUTO}, or another")
+        raise UsageError(f"{draft} is a layer of {', '.join(entry.targets)}", hint=f"--draft {AUTO}")
     return True
 
 

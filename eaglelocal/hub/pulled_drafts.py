@@ -35,6 +35,14 @@ def read_pulled_reference(file: Path, target_repo: str) -> str:
     return _read(file).get(target_repo, "")
 
 
+def find_pulled_targets(file: Path) -> Mapping[str, tuple[str, ...]]:
+    """Return, for each draft in lower case, the repositories of the targets that it was pulled with."""
+    found: dict[str, tuple[str, ...]] = {}
+    for target, draft in _read(file).items():
+        found[draft.lower()] = (*found.get(draft.lower(), ()), target)
+    return found
+
+
 def find_pulled_draft(file: Path, cache: Path, target_repo: str) -> Path | None:
     """Return the file of the draft that was pulled with a target; None if it is not on disk."""
     repo, _, tag = read_pulled_reference(file, target_repo).partition(":")

@@ -11,11 +11,14 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from eaglelocal.catalog.reference import GGUF_SUFFIX
 from eaglelocal.errors import UsageError
 from eaglelocal.gguf.file_type import read_file_type
-from eaglelocal.gguf.header import Header
+
+if TYPE_CHECKING:
+    from eaglelocal.gguf.header import Header  # imports numpy
 
 MAX_NAMES = 12  # in one sentence
 MAX_COMPARED = 1000  # comparing names is slow

@@ -7,6 +7,7 @@ Downloads nothing. Does not know drafts, except that the embedded model comes wi
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.cached_files import find_cached
 from eaglelocal.hub.hub_references import make_hub_reference
 from eaglelocal.hub.inflation.inflate import Progress, inflate, parse_demo_reference
+from eaglelocal.hub.ollama_store import is_blob
 from eaglelocal.hub.typed_path import check_file, list_gguf_names
 
 NATIVE = "demo@native"
@@ -57,9 +59,9 @@ def find_target(reference: Reference, *, on_progress: Progress) -> FoundTarget:
             return read_target(target, label="embedded guide (native size)", head=head)
         case EmbeddedModel(text):
             return _inflate_demo(text, on_progress)
-        case File(path):
+        case File(path, name):
             check_file(path)
-            return read_target(path)
+            return read_target(path, label=name)
         case Profile() | Repo():
             catalog = load_catalog()
             if isinstance(reference, Profile) and reference.id.lower() not in catalog.targets:
@@ -73,7 +75,7 @@ def read_target(path: Path, *, label: str = "", head: Path | None = None) -> Fou
     architecture = str(header.metadata.get("general.architecture"))
     if architecture in NOT_TARGETS:
         what, flag = NOT_TARGETS[architecture]
-        hint = f"{flag} {path}, and another --target"
+        hint = f"eaglelocal chat --target MODEL {flag} {shlex.quote(str(path))}"
         raise ModelFileError(f"{path.name} is {what}, not a model that can answer", hint=hint)
     info = read_model(header)
     return FoundTarget(path, label or make_label(info.name, path), header, info, read_task(header), head)
@@ -94,6 +96,8 @@ def demo_sources() -> tuple[Path, Path]:
 def make_label(name: str, path: Path) -> str:
     """Return the name in the file's header, then the file name; only characters that a terminal shows."""
     shown = "".join(char for char in name if char.isprintable()).strip()[:MAX_LABEL_CHARS]
+    if is_blob(path):
+        return shown or f"the blob {path.name[:19]}"
     return f"{shown} ({path.name})" if shown and shown != path.stem else path.name
 
 

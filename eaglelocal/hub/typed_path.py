@@ -15,7 +15,7 @@ from eaglelocal.errors import ModelFileError
 MAX_LISTED = 500  # names that are read from a folder
 
 
-def check_file(path: Path, *, hint: str = "`eaglelocal ls` lists the models on this disk") -> None:
+def check_file(path: Path, *, hint: str = "eaglelocal ls") -> None:
     """Raise ModelFileError on a folder or a missing file; `hint`: if no name is similar."""
     if os.path.isdir(path):
         raise ModelFileError(f"{path} is a folder", hint=_suggest_file(path))

@@ -1,4 +1,5 @@
-"""Stores what engines have learned: costs per machine, model shape and settings, and acceptance per target and draft.
+"""Stores what engines have learned: costs per machine, model shape and settings, acceptance per target and draft, and
+which chat templates can be used.
 
 The files are small and hold figures, no text. Knows names and files, not the meaning of the learned state. A file that
 is unreadable, foreign or of another key counts as missing: a calibration can always be repeated. Files are written to
@@ -14,7 +15,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from eaglelocal import locations
+from eaglelocal import __version__, locations
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.plan import Plan
@@ -41,7 +42,7 @@ class CostKey:
     kv_type: str
     flash_attn: str
     placement: str  # GPU layers, device and split
-    is_read: bool  # the target's weights are read, not mapped
+    is_read: bool  # the target's weights are read, or move into huge pages
     unified: bool  # one KV cache for all slots
     library: str  # llama.cpp build, its backends and drivers: see describe_build
 
@@ -52,6 +53,17 @@ class AcceptanceKey:
 
     target: str  # fingerprint of the file
     draft: str  # fingerprint, or the kind of draft if it has no file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateKey:
+    """A chat template and the program that uses it."""
+
+    template: str  # a hash of its text
+    release: str
+
+
+Key = CostKey | AcceptanceKey | TemplateKey
 
 
 def make_cost_key(
@@ -107,7 +119,11 @@ def fingerprint(path: Path) -> str:
     return content.hexdigest()[:24]
 
 
-def make_file_name(key: CostKey | AcceptanceKey) -> str:
+def make_template_key(template: str) -> TemplateKey:
+    return TemplateKey(template=hashlib.sha256(template.encode(errors="replace")).hexdigest(), release=__version__)
+
+
+def make_file_name(key: Key) -> str:
     text = json.dumps(dataclasses.asdict(key), sort_keys=True)
     return f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
 
@@ -135,7 +151,7 @@ def shape_hash(header: Header) -> str:
     return hashlib.sha256(repr((architecture, tensors)).encode()).hexdigest()[:16]
 
 
-def load(key: CostKey | AcceptanceKey) -> object | None:
+def load(key: Key) -> object | None:
     """Return the state saved under exactly this key; None if there is none, or it is unreadable."""
     content = _read_content(folder() / make_file_name(key))
     state: object = content.get("state") if content.get("key") == dataclasses.asdict(key) else None
@@ -196,7 +212,7 @@ def _read_build(path: Path, machine: str) -> str | None:
     return build if isinstance(build, str) else None
 
 
-def save(key: CostKey | AcceptanceKey, state: object) -> bool:
+def save(key: Key, state: object) -> bool:
     """Store a state, and delete the oldest files beyond MAX_FILES. Returns False if writing failed."""
     path = folder() / make_file_name(key)
     content = {"format": FORMAT, "key": dataclasses.asdict(key), "state": state}

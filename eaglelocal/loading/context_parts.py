@@ -10,7 +10,7 @@ from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.dry_run import DryRunPart
 from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.model import D2T, Placement
-from eaglelocal.backend.weight_loading import should_read_weights, types_to_read
+from eaglelocal.backend.weight_loading import has_plenty, is_moved, is_read
 from eaglelocal.core.huge_pages import glibc_version, has_huge_pages
 from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.block_info import BlockInfo
@@ -32,17 +32,22 @@ def make_placements(
     plan: Plan, machine: Machine, library: LlamaLibrary, models: Sequence[ModelHeader], free: Sequence[FreeMemory]
 ) -> list[Placement]:
     """Return the placement of the target, and of the draft if there is one."""
-    types = types_to_read(
-        huge_pages=has_huge_pages(machine.memory.huge_pages, os.environ, glibc_version()),
-        repacks=library.can_repack and machine.cpu.has_avx2,
-        is_brief=plan.is_brief,
-    )
-    has_plenty = should_read_weights(sum(model.shape.weights_bytes for model in models), free, plan.gpu_layers)
+    setting = machine.memory.huge_pages
+    in_huge_pages = has_huge_pages(setting, os.environ, glibc_version())
+    repacks = library.can_repack and machine.cpu.has_avx2
+    fits_twice = has_plenty(sum(model.shape.weights_bytes for model in models), free, plan.gpu_layers)
+    types = [model.header.main_type for model in models]
     gpus = choose_gpus(free, device=plan.device, split=plan.split)
     shares = plan.shares or find_shares(plan, free)
     placements = [
-        make_placement(plan, of_draft=index > 0, no_mmap=has_plenty and model.header.main_type in types, shares=shares)
-        for index, model in enumerate(models)
+        make_placement(
+            plan,
+            of_draft=index > 0,
+            no_mmap=fits_twice and is_read(main_type, huge_pages=in_huge_pages, repacks=repacks),
+            moves_weights=fits_twice and is_moved(main_type, huge_pages=setting, is_brief=plan.is_brief),
+            shares=shares,
+        )
+        for index, main_type in enumerate(types)
     ]
     if len(models) > 1 and models[1].shape.is_head:
         output = place_layers(models[0].shape, gpus, shares, gpu_layers=plan.gpu_layers)[-1]
@@ -67,7 +72,12 @@ def find_shares(plan: Plan, free: Sequence[FreeMemory]) -> tuple[float, ...]:
 
 
 def make_placement(
-    plan: Plan, *, of_draft: bool = False, no_mmap: bool = False, shares: tuple[float, ...] = ()
+    plan: Plan,
+    *,
+    of_draft: bool = False,
+    no_mmap: bool = False,
+    moves_weights: bool = False,
+    shares: tuple[float, ...] = (),
 ) -> Placement:
     return Placement(
         gpu_layers=plan.num_draft_gpu_layers if of_draft else plan.gpu_layers,
@@ -76,6 +86,7 @@ def make_placement(
         split=plan.split,
         shares=shares or plan.shares,
         no_mmap=no_mmap,
+        moves_weights=moves_weights,
     )
 
 

@@ -86,6 +86,7 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
             load_s=time.perf_counter() - started_at,
             library=library.build,
             task=task,
+            trained_ctx=info.context_length or 0,
             embedding_size=context.n_embd if task is ModelTask.EMBEDDING else 0,
             architecture=info.architecture,
         )

@@ -15,6 +15,8 @@ from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.image_encoder import LlamaImageReader
 from eaglelocal.backend.llama_library import load_bindings, load_library
 from eaglelocal.backend.model import LlamaModel
+from eaglelocal.backend.weight_pages import Range, moving_weights
+from eaglelocal.core.background_work import BackgroundWork
 from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.plan import Plan
 from eaglelocal.drafters.drafter import Drafter
@@ -29,9 +31,10 @@ from eaglelocal.loading.calibration_store import load as load_learned
 from eaglelocal.loading.calibration_store import make_acceptance_key, make_cost_key
 from eaglelocal.loading.calibration_store import save as save_learned
 from eaglelocal.loading.draft_loader import open_drafters
-from eaglelocal.loading.fit import fit_plan
+from eaglelocal.loading.fit import FittedPlan, fit_plan
 from eaglelocal.loading.load_notes import collect_notes
 from eaglelocal.loading.model_loader import TARGET_SHARE, PlanLoader, Report
+from eaglelocal.loading.template_check import TemplateCheck
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
 from eaglelocal.probe.thread_count import count_usable_threads
@@ -62,7 +65,8 @@ def build(plan: Plan, report: Report) -> Engine:
     machine, threads = probe(), plan.threads or count_usable_threads()
     check_batch(plan.num_slots, plan.n_batch)
     with contextlib.ExitStack() as opened:
-        renderer = start_renderer(opened)
+        renderer = RenderProcess()
+        opened.callback(renderer.close)
         library = load_library()
         parts = fit_plan(restore_original_draft(plan), machine, library, threads=threads)
         plan = parts.plan
@@ -70,7 +74,8 @@ def build(plan: Plan, report: Report) -> Engine:
         target = loader.load_model(parts.target, 0.0, TARGET_SHARE)
         info = read_model(parts.target.header)
         template = chat_template(target.vocabulary, renderer)
-        wait_for_constraints = loader.prepare_constraints(target)
+        template_check = TemplateCheck(template, renderer, is_urgent=plan.is_brief)
+        constraints = BackgroundWork("constraints")
         context = loader.open_target_context(target, info)
         draft = loader.load_draft(target)
         drafters = open_drafters(loader, draft, target, context)
@@ -79,8 +84,8 @@ def build(plan: Plan, report: Report) -> Engine:
         scheduler = make_scheduler(loader, machine, target, drafters)
         description = describe_engine(loader, target, drafters)
         input_processor = make_input_processor(description, target, context, image_reader, template)
-        notes = collect_notes(parts, info, library, template, no_images=no_images)
-        warmup = make_warmup(plan, context, drafters, wait_for_constraints)
+        notes = collect_notes(parts, info, library, template_check.note(), no_images=no_images)
+        warmup = make_warmup(plan, context, drafters, constraints.wait)
         idle_work = calibrate(loader, machine, warmup, controller)
         restore_acceptance(loader, controller)
         engine_info = dataclasses.replace(
@@ -91,6 +96,8 @@ def build(plan: Plan, report: Report) -> Engine:
             architecture=info.architecture,
             sees_images=image_reader is not None,
         )
+        loader.prepare_constraints(target, constraints)
+        opened.enter_context(moving_weights(list_moves(parts, target, draft)))
         engine = Engine(
             context=context,
             input_processor=input_processor,
@@ -103,6 +110,14 @@ def build(plan: Plan, report: Report) -> Engine:
         )
         engine.idle_work.begin(idle_work)
         return engine
+
+
+def list_moves(parts: FittedPlan, target: LlamaModel, draft: LlamaModel | None) -> list[Range]:
+    """Return where weights are mapped that move into huge pages."""
+    ranges = target.mapped if parts.target.placement.moves_weights else []
+    if draft in (None, target) or parts.draft is None or not parts.draft.placement.moves_weights:
+        return ranges
+    return [*ranges, *draft.mapped]
 
 
 def describe_engine(loader: PlanLoader, target: LlamaModel, drafters: tuple[Drafter, ...]) -> EngineInfo:
@@ -148,14 +163,6 @@ def make_input_processor(
         sampling=description.sampling,
         template=template,
     )
-
-
-def start_renderer(opened: contextlib.ExitStack) -> RenderProcess:
-    """Start the renderer's process, which gets ready while the models are loaded."""
-    renderer = RenderProcess()
-    opened.callback(renderer.close)
-    renderer.start()
-    return renderer
 
 
 def restore_original_draft(plan: Plan) -> Plan:
@@ -268,7 +275,7 @@ def calibrate(loader: PlanLoader, machine: Machine, warmup: Warmup, controller: 
         threads=loader.threads,
         unified=plan.is_unified,
         library=loader.library.build,
-        is_read=parts.target.placement.no_mmap,
+        is_read=parts.target.placement.no_mmap or parts.target.placement.moves_weights,
     )
     if parts.uses_gpu:  # takes seconds if the driver has not cached its kernels
         loader.report(LoadProgress(1.0, parts.target.header.path.name, "preparing the GPU"))

@@ -17,6 +17,7 @@ from eaglelocal.backend.device_memory import free_memory
 from eaglelocal.backend.dry_run import DryRunPart, plan_buffers
 from eaglelocal.backend.flash_attention import resolve_flash_attn
 from eaglelocal.backend.llama_library import LlamaLibrary
+from eaglelocal.core.gpu_split import suggest_split
 from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES, Plan, shares_cache
 from eaglelocal.core.request import DraftPolicy
 from eaglelocal.errors import ResourceError, UsageError
@@ -156,13 +157,13 @@ def check_graph(plan: Plan, target: ModelShape) -> None:
     """Raise ResourceError for a graph on which llama.cpp would abort."""
     num_caches = 1 if plan.is_unified else plan.num_slots
     if problem := graph_problem(target.architecture, kv_type=plan.kv_type, num_caches=num_caches):
-        raise ResourceError(problem, hint="--kv-type f16, or --parallel 1")
+        raise ResourceError(problem, hint="--kv-type f16")
 
 
 def check_experts(plan: Plan, target: ModelShape) -> None:
     """Raise UsageError if the target has no experts, or not in so many layers."""
     if problem := target.experts_problem(plan.n_cpu_moe):
-        hint = f"--n-cpu-moe {target.n_layer}: those of all" if target.expert_bytes else "leave --n-cpu-moe out"
+        hint = f"--n-cpu-moe {target.n_layer}" if target.expert_bytes else "leave --n-cpu-moe out"
         raise UsageError(f"--n-cpu-moe {plan.n_cpu_moe}: {problem}", hint=hint)
 
 
@@ -173,7 +174,7 @@ def check_shares(plan: Plan, free: Sequence[FreeMemory]) -> None:
         names = ", ".join(gpu.device for gpu in gpus) or "no GPU"
         shares = ",".join(f"{share:g}" for share in plan.shares)
         message = f"--split {shares} gives {len(plan.shares)} shares, but llama.cpp uses {names}"
-        raise UsageError(message, hint="give one share for each of them" if len(gpus) > 1 else "leave --split out")
+        raise UsageError(message, hint=suggest_split(len(gpus)))
 
 
 def decide_unified_cache(plan: Plan, models: Sequence[ModelHeader], free: Sequence[FreeMemory]) -> Plan:
@@ -269,9 +270,15 @@ def check_memory(
     free: Sequence[FreeMemory],
 ) -> None:
     """Check the least memory first, then, if that fits, what llama.cpp would really allocate on each device."""
-    spare = models[0].shape.n_layer - plan.n_cpu_moe if models[0].shape.expert_bytes else 0
+    shape = models[0].shape
     sizes = AdjustableSizes(
-        n_ctx=plan.n_ctx, num_slots=plan.num_slots, gpu_layers=plan.gpu_layers, movable_experts=spare
+        n_ctx=plan.n_ctx,
+        num_slots=plan.num_slots,
+        gpu_layers=plan.gpu_layers,
+        num_layers=shape.n_layer + 1,
+        n_cpu_moe=plan.n_cpu_moe,
+        movable_experts=shape.n_layer - plan.n_cpu_moe if shape.expert_bytes else 0,
+        expert_layer_bytes=sum(shape.expert_bytes) // shape.n_layer,
     )
     jobs = plan_contexts(plan, *(model.shape for model in models))
     images = list(list_image_buffers(plan, models[0].header, free))

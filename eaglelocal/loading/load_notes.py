@@ -7,40 +7,29 @@ from eaglelocal.backend.dry_run import DryRunPart
 from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.weight_loading import REPACKED_TYPES
 from eaglelocal.core.plan import Plan
-from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.draft_pairing import HeadInfo, branch_problem, draft_warnings
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.loading.fit import FittedPlan
-from eaglelocal.text.templates.chat_template import ChatTemplate
 
 
 def collect_notes(
-    parts: FittedPlan, target: ModelInfo, library: LlamaLibrary, template: ChatTemplate, *, no_images: str
+    parts: FittedPlan, target: ModelInfo, library: LlamaLibrary, template_note: str, *, no_images: str
 ) -> tuple[str, ...]:
     """Return all notes about an engine.
 
-    no_images  why no images are read; empty if there is nothing to say
+    template_note  why a chat template of our own is used, or none can be; empty if there is nothing to say
+    no_images      why no images are read; empty if there is nothing to say
     """
     header = parts.target.header
     return (
-        *list_template_notes(template),
-        *filter(None, [no_images, parts.plan.draft_note]),
+        *filter(None, [template_note, no_images, parts.plan.draft_note]),
         *list_draft_notes(parts.draft, header, target),
         *list_tree_notes(parts.plan, parts.shape),
         *parts.notes,
         *list_repack_notes(library, header),
     )
-
-
-def list_template_notes(template: ChatTemplate) -> tuple[str, ...]:
-    """Return notes for the user about the chat template. An unusable one fails chats, not the loading."""
-    try:
-        template.check()
-    except EagleLocalError as error:
-        return (error.message,)
-    return (template.note,) if template.note else ()
 
 
 def list_repack_notes(library: LlamaLibrary, target: Header) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ def read_models(plan: Plan) -> tuple[ModelHeader, ...]:
     if plan.draft_kind == "ngram":
         return (target,)
     if plan.draft is None:
-        raise UsageError(f"a draft of kind {plan.draft_kind} needs a file", hint="--draft FILE, or `--draft none`")
+        raise UsageError(f"a draft of kind {plan.draft_kind} needs a file", hint="--draft auto")
     own = header if plan.draft == plan.target else read_header(plan.draft)
     draft = read_draft(own, target_header=header, target=info, kind=plan.draft_kind)
     return target, ModelHeader(own, draft, read_draft_shape(own, plan.draft_kind))

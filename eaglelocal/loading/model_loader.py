@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,8 @@ from eaglelocal.backend.dry_run import DryRunPart
 from eaglelocal.backend.image_encoder import LlamaImageReader, ReaderParams
 from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.model import LlamaModel
+from eaglelocal.core.background_work import BackgroundWork
 from eaglelocal.core.events import LoadProgress
-from eaglelocal.engine.warmup import WaitUntilQuiet
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.architectures import FinalState
 from eaglelocal.gguf.image_limits import max_image_tokens
@@ -58,6 +57,7 @@ class PlanLoader:
 
         model = LlamaModel(self.library, path, part.placement, on_progress=report_fraction)
         self.opened.callback(model.close)
+        self.opened.callback(model.constraints.close)
         return model
 
     def open_target_context(self, model: LlamaModel, info: ModelInfo) -> LlamaContext:
@@ -75,23 +75,15 @@ class PlanLoader:
             context.run_once()  # allocate tap buffers before the draft is loaded: a later decode could not
         return context
 
-    def prepare_constraints(self, model: LlamaModel) -> WaitUntilQuiet:
-        """Read the vocabulary for constraints in the background; return a function that waits for it.
+    def prepare_constraints(self, model: LlamaModel, preparation: BackgroundWork) -> None:
+        """Begin to read the vocabulary for constraints.
 
-        It takes a second or more, half of it with the GIL held: too long for the first constrained answer.
+        It takes a second or more, half of it with the GIL held: too long for the first constrained answer, and in the
+        way of the start.
         """
-        self.opened.callback(model.constraints.close)
-        if not self.parts.plan.binds_answers:
-            return lambda timeout_s: True
-        preparing = threading.Thread(target=model.constraints.prepare, name="constraints", daemon=True)
-        preparing.start()
-        self.opened.callback(preparing.join)
-
-        def wait(timeout_s: float | None) -> bool:
-            preparing.join(timeout_s)
-            return not preparing.is_alive()
-
-        return wait
+        self.opened.callback(preparation.wait, None)
+        if self.parts.plan.binds_answers:
+            preparation.begin(model.constraints.prepare)
 
     def open_image_reader(self, model: LlamaModel) -> tuple[LlamaImageReader | None, str]:
         """Return the image reader, or None and the reason.

@@ -7,10 +7,12 @@ GPU's own library allocates while it computes: fit.py and memory/estimate.py add
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from eaglelocal.core.byte_sizes import format_memory
 from eaglelocal.errors import ResourceError
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes
@@ -59,7 +61,10 @@ class AdjustableSizes:
     n_ctx: int
     num_slots: int = 1
     gpu_layers: int | None = None  # None: all
+    num_layers: int = 0  # that --gpu-layers counts; 0: unknown
+    n_cpu_moe: int = 0
     movable_experts: int = 0  # number of layers with experts on a GPU that could stay in RAM
+    expert_layer_bytes: int = 0  # of the experts of one layer
 
     @property
     def description(self) -> str:
@@ -136,13 +141,16 @@ def check_fits(buffers: Sequence[Buffer], devices: Sequence[FreeMemory], sizes: 
     worst = max(loads, key=lambda load: load.missing_bytes, default=None)
     if worst is None or worst.missing_bytes <= 0:
         return
-    parts = [f"{format_size(worst.weights)} of weights", f"{format_size(worst.cache)} of cache for {sizes.description}"]
+    parts = [
+        f"{format_memory(worst.weights)} of weights",
+        f"{format_memory(worst.cache)} of cache for {sizes.description}",
+    ]
     if worst.images:
-        parts.append(f"{format_size(worst.images)} for images")
+        parts.append(f"{format_memory(worst.images)} for images")
     if worst.buffers:
-        parts.append(f"{format_size(worst.buffers)} of buffers")
+        parts.append(f"{format_memory(worst.buffers)} of buffers")
     place = f" {'in' if worst.device == RAM else 'on'} {worst.device}" if len(devices) > 1 else ""
-    free = format_size(worst.free_bytes or 0)
+    free = format_memory(worst.free_bytes or 0)
     message = f"{', '.join(parts[:-1])} and {parts[-1]} do not fit the {free} that are free{place}"
     raise ResourceError(message, hint=" or ".join(suggest_flags(worst, loads, sizes)))
 
@@ -176,12 +184,36 @@ def suggest_flags(short: DeviceLoad, loads: Sequence[DeviceLoad], sizes: Adjusta
     if short.images:
         yield "--mmproj none"
     if short.device != RAM and short.weights:
-        yield "a larger --n-cpu-moe" if sizes.movable_experts else "a smaller --gpu-layers"
-    elif sizes.gpu_layers is not None and any(other.missing_bytes < 0 for other in loads if other is not short):
-        yield "a larger --gpu-layers"
+        yield from suggest_more_in_ram(short, loads, sizes)
+    elif sizes.gpu_layers is not None:
+        yield from suggest_more_on_gpus(short, loads, sizes)
     if not n_ctx or short.weights > short.cache:
         yield "a smaller model or quantization"
 
 
-def format_size(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:.1f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.0f} MiB"
+def suggest_more_in_ram(short: DeviceLoad, loads: Sequence[DeviceLoad], sizes: AdjustableSizes) -> Iterator[str]:
+    """Yield the flag that moves experts or layers off a GPU, with the number that would do, if RAM has the room."""
+    moved_bytes = short.missing_bytes / HINT_SHARE
+    ram = next((load for load in loads if load.device == RAM), None)
+    if ram is not None and ram.free_bytes is not None and ram.missing_bytes + moved_bytes > 0:
+        return
+    num_experts = math.ceil(moved_bytes / sizes.expert_layer_bytes) if sizes.expert_layer_bytes else 0
+    if 0 < num_experts <= sizes.movable_experts:
+        yield f"--n-cpu-moe {sizes.n_cpu_moe + num_experts}"
+        return
+    layers = sizes.num_layers if sizes.gpu_layers is None else min(sizes.gpu_layers, sizes.num_layers)
+    if layers:
+        kept_share = 1 - moved_bytes / (short.weights + short.cache)
+        yield f"--gpu-layers {max(int(layers * kept_share), 0)}"
+
+
+def suggest_more_on_gpus(short: DeviceLoad, loads: Sequence[DeviceLoad], sizes: AdjustableSizes) -> Iterator[str]:
+    """Yield the --gpu-layers that would free enough RAM, if the GPUs have room for the layers."""
+    in_ram = sizes.num_layers - (sizes.gpu_layers or 0)
+    if in_ram <= 0:
+        return
+    layer_bytes = (short.weights + short.cache) / in_ram
+    num_moved = math.ceil(short.missing_bytes / HINT_SHARE / layer_bytes)
+    spare_bytes = sum(max(-load.missing_bytes, 0) for load in loads if load is not short)
+    if num_moved <= in_ram and num_moved * layer_bytes <= spare_bytes * HINT_SHARE:
+        yield f"--gpu-layers {(sizes.gpu_layers or 0) + num_moved}"

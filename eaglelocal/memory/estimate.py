@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from eaglelocal.core.byte_sizes import GIB
 from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.gguf.projector import Projector
@@ -27,7 +28,6 @@ from eaglelocal.memory.contexts import PlannedContext, plan_contexts
 from eaglelocal.memory.placement import choose_gpus, place_experts, place_layers, single_device_shares
 from eaglelocal.memory.projector_bytes import image_buffers
 
-GIB = 2**30
 PROCESS_BYTES = int(0.25 * GIB)  # the engine's interpreter, llama.cpp's code, tokenizer and bookkeeping
 # by device name without its number: context, kernels and library workspaces. CUDA: users report 0.35 to 0.8 GiB
 RUNTIME_BYTES: Mapping[str, int] = MappingProxyType(

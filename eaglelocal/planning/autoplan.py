@@ -8,21 +8,22 @@ left out, and the note says so. The embedded model is planned only if there is a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from eaglelocal.catalog.catalog import Catalog, load_catalog
-from eaglelocal.catalog.reference import EmbeddedModel, parse_reference
+from eaglelocal.catalog.catalog import load_catalog, load_machines
+from eaglelocal.catalog.known_machines import KnownMachine
+from eaglelocal.catalog.reference import EmbeddedModel
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import AUTO, RunOptions
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.hub.model_files import ModelFiles, find_files
+from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.target_resolver import NATIVE
 from eaglelocal.planning.candidate import Candidate
 from eaglelocal.planning.decision import DEFAULT_CTX, EMBEDDED, Decision
 from eaglelocal.planning.disk_choice import choose_on_disk, explain_missing_draft
 from eaglelocal.planning.eviction import Needs, subtract_other_models
-from eaglelocal.planning.gpu_selection import select_gpus
-from eaglelocal.planning.local_models import LocalModel, list_cached_models, make_demo_option, make_local_option
+from eaglelocal.planning.local_models import LocalModel, list_local_models, make_demo_option, make_local_option
 from eaglelocal.planning.machine_spec import MachineSpec, make_machine_spec
 from eaglelocal.planning.measured_costs import read_measured_costs
 from eaglelocal.planning.options import ModelOption
@@ -43,8 +44,8 @@ def autoplan(options: RunOptions, *, other_needs: Needs = ()) -> Decision:
     any other error while planning, the options stay open: loading meets it again and reports it.
     """
     if options.target is None:
-        return _choose_target(options, tuple(list_cached_models(options, load_catalog())), other_needs)
-    reference = parse_reference(options.target)
+        return _choose_target(options, tuple(list_local_models(options, load_catalog())), other_needs)
+    reference = locate_reference(options.target, options.model_folders)
     if isinstance(reference, EmbeddedModel):
         return _plan_embedded(options, reference.text, other_needs)
     return _plan_files(options, find_files(reference, options), other_needs)
@@ -67,7 +68,7 @@ def _plan_files(options: RunOptions, files: ModelFiles, other_needs: Needs) -> D
         return decision
     try:
         catalog = load_catalog()
-        machine = subtract_other_models(this_machine(catalog), other_needs)
+        machine = subtract_other_models(this_machine(catalog.machines), other_needs)
         return find_best(decision, [make_local_option(files, decision.target, options, catalog)], machine)
     except EagleLocalError:
         return decision
@@ -76,7 +77,7 @@ def _plan_files(options: RunOptions, files: ModelFiles, other_needs: Needs) -> D
 def _choose_target(options: RunOptions, on_disk: Sequence[LocalModel], other_needs: Needs) -> Decision:
     if not on_disk:
         return Decision(options, chosen=EMBEDDED)
-    machine = subtract_other_models(this_machine(load_catalog()), other_needs)
+    machine = subtract_other_models(this_machine(load_catalog().machines), other_needs)
     models = {option.reference: (option, files) for option, files in on_disk}
     decision = Decision(options, chosen=EMBEDDED, models_on_disk=tuple(on_disk))
     best = find_best(decision, [option for option, _ in models.values()], machine)
@@ -93,18 +94,18 @@ def _plan_embedded(options: RunOptions, reference: str, other_needs: Needs) -> D
     if reference == NATIVE:
         return decision
     try:
-        catalog = load_catalog()
-        machine = subtract_other_models(this_machine(catalog), other_needs)
+        machine = subtract_other_models(this_machine(load_machines()), other_needs)
         if not machine.gpus:
             return decision
-        option = limit_context(make_demo_option(reference, options, catalog), options, DEFAULT_CTX)
+        option = limit_context(make_demo_option(reference, options, load_catalog()), options, DEFAULT_CTX)
         return find_best(decision, [option], machine)
     except EagleLocalError:
         return decision
 
 
-def this_machine(catalog: Catalog) -> MachineSpec:
-    return make_machine_spec(probe(), catalog.machines)
+def this_machine(known: Mapping[str, KnownMachine]) -> MachineSpec:
+    """Return this machine as it is now. `known`: the catalog's machines."""
+    return make_machine_spec(probe(), known)
 
 
 def find_best(decision: Decision, models: Sequence[ModelOption], machine: MachineSpec) -> Decision:
@@ -132,9 +133,6 @@ def costs_little(smaller: Candidate, largest: Candidate) -> bool:
 
 def _find_best(decision: Decision, models: Sequence[ModelOption], machine: MachineSpec) -> Decision:
     options = decision.options
-    # On a CPU long contexts are for those who ask: each drafted row attends more slowly after them.
-    if not select_gpus(machine, options).gpus or options.gpu_layers == 0:
-        models = [limit_context(option, options, DEFAULT_CTX) for option in models]
     best = choose_on_disk(models, machine, options, measured=read_measured_costs(models, machine))
     if best is None:
         return dataclasses.replace(decision, fits=False)

@@ -76,7 +76,3 @@ def offload_text(candidate: Candidate) -> str:
     on_gpu = [] if candidate.gpu_layers is None else [f"{candidate.gpu_layers} of {layers + 1} layers on the GPU"]
     experts = [f"experts of {candidate.n_cpu_moe} of {layers} layers in main memory"] if candidate.n_cpu_moe else []
     return " and ".join(on_gpu + experts)
-
-
-def gib(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:.1f} GiB"

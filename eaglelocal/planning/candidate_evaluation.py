@@ -27,7 +27,7 @@ from eaglelocal.memory.estimate import MemorySummary, estimate, sum_by_purpose
 from eaglelocal.memory.placement import WHOLE, Offload, choose_gpus, place_layers
 from eaglelocal.planning.machine_spec import MachineSpec
 from eaglelocal.planning.options import DraftOption, ModelOption
-from eaglelocal.planning.speed import MAX_DRAFT, Prediction, make_curve, predict
+from eaglelocal.planning.speed import MAX_DRAFT, TYPICAL_CELLS, Prediction, make_curve, predict, predict_length
 
 SPEED_KV_TYPE = "f16"  # a quantized cache counts as fast as f16: it saves reading, but costs unpacking
 N_BATCH = 512  # as in core/plan.py
@@ -76,8 +76,9 @@ class CandidateMemory:
 class CandidateEvaluator:
     """Computes memory and speed of options on one machine.
 
-    measured                 costs of decodes measured here, by the reference of an option
+    measured            costs of decodes measured here, by the reference of an option
     shares, flash_attn  as in core/plan.py
+    num_cells           in the cache while an answer is written, on average: what speeds are predicted for
     """
 
     def __init__(
@@ -88,10 +89,12 @@ class CandidateEvaluator:
         measured: Mapping[str, MeasuredCosts],
         shares: tuple[float, ...] = (),
         flash_attn: str = "auto",
+        num_cells: int = TYPICAL_CELLS,
     ) -> None:
         self._machine = machine
         self._shares = shares
         self._flash_attn_setting = flash_attn
+        self._num_cells = num_cells
         self._num_slots = num_slots
         self._measured = measured
         self.free_memory: tuple[FreeMemory, ...] = subtract_margins(machine.free_memory)
@@ -128,8 +131,14 @@ class CandidateEvaluator:
             buffers=buffers, loads=tuple(device_load(room, buffers, self.free_memory) for room in self.free_memory)
         )
 
-    def predict(self, option: ModelOption, draft: DraftOption, offload: Offload = WHOLE) -> Prediction:
-        """Return the predicted speed, and the draft length for it."""
+    def predict(
+        self,
+        option: ModelOption,
+        draft: DraftOption,
+        offload: Offload = WHOLE,
+        num_drafted: int | None = None,
+    ) -> Prediction:
+        """Return the predicted speed, and the draft length for it: `num_drafted`, or the best."""
         curve = make_curve(
             option.model,
             place_layers(option.shape, self._gpus, self._shares, gpu_layers=offload.gpu_layers),
@@ -137,10 +146,14 @@ class CandidateEvaluator:
             draft.shape,
             n_cpu_moe=offload.n_cpu_moe,
             kv_type=SPEED_KV_TYPE,
+            num_cells=self._num_cells,
             measured=self._measured.get(option.reference) if offload.is_whole else None,  # measured without a split
         )
         most = plan_rollback(draft.kind) if option.shape.has_state else MAX_DRAFT
-        return predict(curve, draft.acceptance, looks_up=draft.kind == NGRAM, most=most)
+        if num_drafted is not None and draft.acceptance is not None:
+            return predict_length(curve, draft.acceptance, num_drafted)
+        alone = predict(curve, draft.acceptance, looks_up=draft.kind == NGRAM, most=most)
+        return replace(alone, together_tok_s=curve.together_tok_s(self._num_slots))
 
     def max_gpu_layers(self, option: ModelOption, draft: DraftOption, n_cpu_moe: int = 0) -> Offload:
         """Return an upper bound of the layers on GPUs, less than all: by weights alone, without cache and buffers."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from eaglelocal.catalog.catalog import load_catalog
+from eaglelocal.catalog.catalog import load_machines
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.header import Header
@@ -40,7 +40,7 @@ def plan_together(
     """
     if not others:
         return first, {}
-    free_memory = this_machine(load_catalog()).free_memory
+    free_memory = this_machine(load_machines()).free_memory
     least = {name: needs for name, other in others.items() if (needs := estimate_minimum_needs(other, free_memory))}
     chosen = first
     kept: dict[str, Needs] = {}  # the needs of others that fit beside the first
@@ -110,10 +110,10 @@ class EvictionPolicy:
 
     def __init__(self, plans: Mapping[str, Plan], *, most: int | None = None) -> None:
         self._most = most
-        free_memory = this_machine(load_catalog()).free_memory
+        # with one model, nothing is ever unloaded for another
+        free_memory = this_machine(load_machines()).free_memory if len(plans) > 1 else ()
         self._rooms = subtract_margins(free_memory)
-        is_alone = len(plans) == 1  # then nothing is ever unloaded for another
-        self._needs = {} if is_alone else {name: estimate_needs(plan, free_memory) for name, plan in plans.items()}
+        self._needs = {name: estimate_needs(plan, free_memory) for name, plan in plans.items() if free_memory}
 
     def victims(self, name: str, others: Sequence[str]) -> list[str]:
         """Return the models to unload before `name` is loaded. `others`: the loaded ones, first to unload in front."""

@@ -13,7 +13,7 @@ from eaglelocal.planning.eviction import Needs
 from eaglelocal.planning.local_models import LocalModel
 
 EMBEDDED = "demo"
-DEFAULT_CTX = 4096
+DEFAULT_CTX = 4096  # if nothing was planned, because there is no GPU or the model is embedded
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Choose among the models on disk if no target was named. Pure: takes what is on disk as arguments.
+"""Choose among the models on disk, and what is loaded with one. Pure: takes what is on disk as arguments.
 
 Search and score are those of `eaglelocal plan`, but sizes come from the headers of files, not from the catalog.
 """
@@ -8,14 +8,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from eaglelocal.core.byte_sizes import format_memory
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.planning.candidate import Candidate, gib, offload_text
+from eaglelocal.planning.candidate import Candidate, Chosen, Rejected, offload_text
 from eaglelocal.planning.candidate_evaluation import CacheSetup
 from eaglelocal.planning.goals import COMFORTABLE_CTX
 from eaglelocal.planning.machine_spec import MachineSpec
 from eaglelocal.planning.options import DraftOption, ModelOption
-from eaglelocal.planning.plan_search import list_kv_types, make_evaluator, search_plan
+from eaglelocal.planning.plan_search import SearchOutcome, list_kv_types, make_evaluator, search_plan
 
 AS_USUAL = RunOptions()
 
@@ -27,17 +28,42 @@ def choose_on_disk(
     *,
     measured: Mapping[str, MeasuredCosts] | None = None,
 ) -> Candidate | None:
-    """Return the best-scoring way to run a model on disk; None if there is none, or none fits.
+    """Return the best-scoring candidate among the models on disk; None if there is none, or none fits.
 
     measured  costs of decodes measured on this machine, by the reference of an option
     """
     here = [option for option in models if option.is_here]
-    chosen = search_plan(here, machine, options, measured=measured).chosen
-    return None if chosen is None else use_plain_cache(add_draft(chosen.candidate, machine, options), machine, options)
+    chosen = adjust_for_loading(search_plan(here, machine, options, measured=measured), measured=measured).chosen
+    return None if chosen is None else chosen.candidate
 
 
-def add_draft(candidate: Candidate, machine: MachineSpec, options: RunOptions) -> Candidate:
-    """Return the way with the draft on disk added, if that costs no more than context above COMFORTABLE_CTX.
+def adjust_for_loading(outcome: SearchOutcome, *, measured: Mapping[str, MeasuredCosts] | None = None) -> SearchOutcome:
+    """Return the outcome with what `chat` loads: the draft beside the model, and an f16 cache if that fits."""
+    chosen, machine, options = outcome.chosen, outcome.machine, outcome.options
+    if chosen is None or not chosen.candidate.option.is_here:
+        return outcome
+    candidate = use_plain_cache(add_draft(chosen.candidate, machine, options, measured=measured), machine, options)
+    if candidate is chosen.candidate:
+        return outcome
+    evaluator = make_evaluator(machine, options, measured)
+    memory = evaluator.estimate_memory(candidate.option, candidate.draft, candidate.setup, candidate.offload)
+    rejected = tuple(each for each in outcome.rejected if not is_rejection_of(each, candidate))
+    return dataclasses.replace(outcome, chosen=Chosen(candidate=candidate, memory=memory), rejected=rejected)
+
+
+def is_rejection_of(rejected: Rejected, candidate: Candidate) -> bool:
+    """Return whether the same model with the same draft was rejected; it is the chosen one now."""
+    return rejected.option is candidate.option and rejected.draft == candidate.draft.id
+
+
+def add_draft(
+    candidate: Candidate,
+    machine: MachineSpec,
+    options: RunOptions,
+    *,
+    measured: Mapping[str, MeasuredCosts] | None = None,
+) -> Candidate:
+    """Return the candidate with the draft on disk added, if that costs no more than context above COMFORTABLE_CTX.
 
     Whether drafting pays is measured at run time, not predicted. No layer is moved to RAM for the draft, and the cache
     is quantized to no less than q8_0 for it.
@@ -53,24 +79,24 @@ def add_draft(candidate: Candidate, machine: MachineSpec, options: RunOptions) -
         alike = dataclasses.replace(
             options, kv_type=kv_type, gpu_layers=layers, n_cpu_moe=candidate.n_cpu_moe, draft=draft.id
         )
-        chosen = search_plan([alone], machine, alike).chosen
+        chosen = search_plan([alone], machine, alike, measured=measured).chosen
         if chosen is not None and is_comfortable(chosen.candidate, candidate):
             return dataclasses.replace(chosen.candidate, option=candidate.option)
     return candidate
 
 
 def is_comfortable(candidate: Candidate, other: Candidate) -> bool:
-    """Return whether a way has the other's offload, and its context up to COMFORTABLE_CTX."""
+    """Return whether a candidate has the other's offload, and its context up to COMFORTABLE_CTX."""
     return candidate.offload == other.offload and candidate.setup.n_ctx >= limit_setup(other).n_ctx
 
 
 def limit_setup(candidate: Candidate) -> CacheSetup:
-    """Return the way's setup with at most COMFORTABLE_CTX tokens of context."""
+    """Return the candidate's setup with at most COMFORTABLE_CTX tokens of context."""
     return dataclasses.replace(candidate.setup, n_ctx=min(candidate.setup.n_ctx, COMFORTABLE_CTX))
 
 
 def use_plain_cache(candidate: Candidate, machine: MachineSpec, options: RunOptions) -> Candidate:
-    """Return the way with an f16 cache if that fits and no type was asked for: quantizing is to save memory only."""
+    """Return the candidate with an f16 cache if that fits and no type was asked for: quantizing only saves memory."""
     if options.kv_type is not None:
         return candidate
     plain = dataclasses.replace(candidate.setup, kv_type="f16")
@@ -90,10 +116,11 @@ def explain_missing_draft(candidate: Candidate, machine: MachineSpec, options: R
     setup = limit_setup(candidate)
     worst = make_evaluator(machine, options).estimate_memory(candidate.option, draft, setup, candidate.offload).worst
     beside = offload_text(candidate) or f"{setup.n_ctx} tokens"
-    lacks = f"{gib(worst.missing_bytes)} on {worst.device}"
+    lacks = f"{format_memory(worst.missing_bytes)} on {worst.device}"
     return f"a lookup in place of {draft.id}, which lacks {lacks} beside {beside}"
 
 
 def find_draft_model(option: ModelOption) -> DraftOption | None:
-    """Return the first draft that is a model; None if there is none."""
-    return next((draft for draft in option.drafts if draft.shape is not None), None)
+    """Return the draft that is a model and that `--draft auto` takes; None if there is none on disk."""
+    found = (draft for draft in option.drafts if draft.shape is not None and draft.is_here and not draft.needs_naming)
+    return next(found, None)

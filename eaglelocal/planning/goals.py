@@ -24,7 +24,7 @@ from eaglelocal.planning.quality import KV_LOSS
 
 CRAWL, SLOW = 15.0, 2.0  # tokens/s, and the least weight of speed below them
 CTX_WORTH, TIGHT_CTX_WORTH = 0.02, 0.25  # per doubling above, and per halving below COMFORTABLE_CTX
-COMFORTABLE_CTX = 8192
+COMFORTABLE_CTX, LONG_CTX = 8192, 32768  # tokens; more than LONG_CTX is worth no other loss
 WHOLE_WINDOWS_WORTH = 0.005  # with full-size caches of window layers any prefix can be reused
 UNSEEN_WORTH = -0.03  # a file whose size was computed: it may be larger, or missing in the first repository
 # Prefill is three or four times slower with layers in RAM, because their weights cross the bus for each chunk. The
@@ -118,5 +118,5 @@ def compute_terms(
 
 
 def context_worth(n_ctx: int) -> float:
-    doublings = math.log2(n_ctx / COMFORTABLE_CTX)
+    doublings = math.log2(min(n_ctx, LONG_CTX) / COMFORTABLE_CTX)
     return (CTX_WORTH if doublings > 0 else TIGHT_CTX_WORTH) * doublings

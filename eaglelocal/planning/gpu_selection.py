@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from eaglelocal.core.gpu_split import suggest_split
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import UsageError
 from eaglelocal.memory.placement import choose_gpus
@@ -24,6 +25,6 @@ def select_gpus(machine: MachineSpec, options: RunOptions) -> MachineSpec:
         names = ", ".join(room.device for room in used) or "no GPU"
         raise UsageError(
             f"--split {options.split} gives {len(shares)} shares, but this run uses {names}",
-            hint="give one share for each of them" if len(used) > 1 else "leave --split out",
+            hint=suggest_split(len(used)),
         )
     return dataclasses.replace(machine, gpus=tuple(gpus[room.device] for room in used))

@@ -14,7 +14,7 @@ from pathlib import Path
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.catalog.draft_entries import EAGLE
-from eaglelocal.catalog.reference import Repo
+from eaglelocal.catalog.reference import File, Repo
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import AUTO, NONE, RunOptions
 from eaglelocal.errors import EagleLocalError
@@ -27,6 +27,7 @@ from eaglelocal.hub.inflation.demo_shape import PlannedDemo, plan_demo
 from eaglelocal.hub.inflation.demo_sizes import DemoSize
 from eaglelocal.hub.inflation.inflate import locate_inflated, parse_demo_reference
 from eaglelocal.hub.model_files import ModelFiles, find_files
+from eaglelocal.hub.model_library import list_library
 from eaglelocal.hub.projector_resolver import read_projector_file
 from eaglelocal.hub.target_resolver import NATIVE, demo_sources
 from eaglelocal.planning.options import (
@@ -47,13 +48,27 @@ DEMO_ACCEPTANCE = PredictedAcceptance.from_reports(
 LocalModel = tuple[ModelOption, ModelFiles]  # a model on this disk, for the planner, and its files
 
 
-def list_cached_models(options: RunOptions, catalog: Catalog) -> Iterator[LocalModel]:
-    """Yield the models in the hub cache that write text. Unreadable files are skipped; `eaglelocal ls` names them."""
-    for repo, tag in dict.fromkeys((model.repo, model.build.tag) for model in list_models(locations.hub_cache_dir())):
+def list_local_models(options: RunOptions, catalog: Catalog) -> Iterator[LocalModel]:
+    """Yield the models on this disk that write text, each file once: of the hub's cache, then of other folders.
+
+    Unreadable files are skipped; `eaglelocal ls` names them.
+    """
+    seen: set[Path] = set()
+    for reference, parsed in _list_references(options):
         with suppress(EagleLocalError):
-            files = find_files(Repo(repo, tag), options)
-            if files.task is ModelTask.TEXT:
-                yield make_local_option(files, f"{repo}:{tag}", options, catalog), files
+            files = find_files(parsed, options)
+            path = files.target.header.path.resolve()
+            if files.task is ModelTask.TEXT and path not in seen:
+                seen.add(path)
+                yield make_local_option(files, reference, options, catalog), files
+
+
+def _list_references(options: RunOptions) -> Iterator[tuple[str, Repo | File]]:
+    """Yield the references of models on this disk, as people type them and parsed."""
+    for model in list_models(locations.hub_cache_dir()):
+        yield f"{model.repo}:{model.build.tag}", Repo(model.repo, model.build.tag)
+    for other in list_library(options.model_folders):
+        yield other.name, File(other.path, other.name)
 
 
 def make_local_option(files: ModelFiles, reference: str, options: RunOptions, catalog: Catalog) -> ModelOption:

@@ -10,14 +10,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from eaglelocal.catalog.known_machines import CPU, CUDA, GIB, METAL, VULKAN, KnownMachine
+from eaglelocal.catalog.known_machines import CPU, CUDA, METAL, VULKAN, KnownMachine
+from eaglelocal.core.byte_sizes import GIB
 from eaglelocal.memory.budget import RAM, FreeMemory
 from eaglelocal.probe.machine import Gpu, Machine, Unified
 
 MEGA, GIGA, TERA = 10**6, 10**9, 10**12
 SYSTEM_BYTES, SYSTEM_SHARE = 4 * GIB, 0.25  # RAM that a running system and its page cache keep
 MORE_BEHIND_BYTES, MORE_SHARE = 16 * GIB, 1 / 16  # and further RAM: this share of what is above 16 GiB
-FLOPS_PER_BYTE: Mapping[str, float] = {CUDA: 75.0, METAL: 34.0}  # fp16, if not stated: as RTX 3090, M2 Max
+FLOPS_PER_BYTE: Mapping[str, float] = {CUDA: 75.0, VULKAN: 75.0, METAL: 34.0}  # fp16, if not stated: RTX 3090, M2 Max
 UNKNOWN_GPU_BYTES_S = 250.0 * GIGA  # of a GPU in no table: as the slower ones of today
 CYCLE_FLOPS = 5.0  # per cycle of a core, on quantized weights that are not repacked
 USUAL_CLOCK = 3.2 * GIGA  # cycles a second, if the processor does not report it
@@ -27,7 +28,7 @@ MAKERS = frozenset({"nvidia", "geforce", "apple", "amd", "radeon", "intel"})
 NO_MODEL = MAKERS | {"graphics", "generation", "workstation", "edition"}  # words of a name that do not identify a model
 ASSUMED = "assumed"  # `field_confidence` of catalog entries whose RAM was assumed
 MOST_LENT = 0.75  # share of RAM that a system can lend its integrated GPU
-SUSTAINED_SHARE = 0.75  # of the nominal bandwidth of memory
+SUSTAINED_SHARE = 0.69  # of the nominal bandwidth of memory
 NAMES: Mapping[str, str] = {"cuda": "CUDA", "hip": "ROCm", "vulkan": "Vulkan", "sycl": "SYCL", "metal": "MTL"}
 
 
@@ -37,7 +38,7 @@ class DeviceSpec:
 
     name: str  # as llama.cpp calls it, or RAM
     label: str  # as people call it
-    kind: str  # cuda, metal or cpu: which kernels run there
+    kind: str  # cuda, vulkan (cards of other makers, by any backend), metal or cpu: which kernels run there
     total_bytes: int | None
     free_bytes: int | None  # None: unknown, so nothing is planned for it
     bytes_s: float  # peak memory bandwidth; of a CPU: sustained
@@ -109,8 +110,8 @@ def replace_ram(machine: MachineSpec, num_bytes: int) -> MachineSpec:
 def _known_gpus(machine: KnownMachine) -> Iterable[DeviceSpec]:
     if not machine.has_gpu:
         return
-    kind = choose_kernels(machine.kind)
-    bytes_s = machine.bandwidth_gb_s * GIGA
+    kind = machine.kind
+    bytes_s = machine.bandwidth_gb_s * machine.reached_share * GIGA
     flops = machine.fp16_tflops * TERA if machine.fp16_tflops else bytes_s * FLOPS_PER_BYTE[kind]
     shares = machine.shares_memory
     for index in range(1 if shares else machine.num_gpus):
@@ -124,11 +125,6 @@ def _known_gpus(machine: KnownMachine) -> Iterable[DeviceSpec]:
             flops=flops,
             shares_ram=shares,
         )
-
-
-def choose_kernels(kind: str) -> str:
-    """Return the kind whose fitted constants apply: CUDA for Vulkan, which has none of its own."""
-    return CUDA if kind == VULKAN else kind
 
 
 def system_bytes(total: int) -> int:
@@ -205,6 +201,8 @@ def _gpu(
     entry = find_entry(name, known, (CUDA, VULKAN))
     notes = []
     bytes_s = gpu.bandwidth_bytes_s or (entry.bandwidth_gb_s * GIGA if entry else None)
+    if bytes_s is not None and entry is not None:
+        bytes_s *= entry.reached_share
     if bytes_s is None:
         bytes_s = host.bytes_s if gpu.shares_memory else UNKNOWN_GPU_BYTES_S
         notes.append(f"the bandwidth of {name} is unknown, {bytes_s / GIGA:.0f} GB/s assumed")
@@ -213,7 +211,7 @@ def _gpu(
     return DeviceSpec(
         name=device,
         label=name,
-        kind=CUDA,
+        kind=CUDA if gpu.vendor == "nvidia" else VULKAN,
         total_bytes=machine.memory.total_bytes if _may_have_all(gpu) else gpu.total_bytes,
         free_bytes=free,
         bytes_s=float(bytes_s),
@@ -273,7 +271,7 @@ def _apple(
     if METAL not in machine.llama_cpp.backends:
         return None, [f"the GPU of {name} is not used: llama.cpp here was built without Metal"]
     entry = find_entry(name, known, (METAL,))
-    bytes_s = entry.bandwidth_gb_s * GIGA if entry else UNKNOWN_GPU_BYTES_S / 2
+    bytes_s = entry.bandwidth_gb_s * entry.reached_share * GIGA if entry else UNKNOWN_GPU_BYTES_S / 2
     notes = [] if entry else [f"the bandwidth of {name} is unknown, {bytes_s / GIGA:.0f} GB/s assumed"]
     return DeviceSpec(
         name="MTL0",

@@ -9,7 +9,7 @@ from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.loading.calibration_store import find_newest_costs
 from eaglelocal.planning.machine_spec import MachineSpec
 from eaglelocal.planning.options import ModelOption
-from eaglelocal.speculation.costs.step_costs import StepCosts
+from eaglelocal.speculation.costs.saved_costs import UNREADABLE, SavedCosts
 
 
 def read_measured_costs(options: Iterable[ModelOption], machine: MachineSpec) -> Mapping[str, MeasuredCosts]:
@@ -18,7 +18,16 @@ def read_measured_costs(options: Iterable[ModelOption], machine: MachineSpec) ->
     for option in options:
         if option.header is None or machine.probed is None:
             continue
-        costs, state = StepCosts(), find_newest_costs(machine.probed, option.header, BUILD)
-        if state is not None and costs.restore(state):
-            found[option.reference] = costs.measured()
+        state = find_newest_costs(machine.probed, option.header, BUILD)
+        costs = None if state is None else _restore(state)
+        if costs is not None:
+            found[option.reference] = costs
     return found
+
+
+def _restore(state: object) -> MeasuredCosts | None:
+    """Return the costs in a calibration; None if it is not understood."""
+    try:
+        return SavedCosts.read(state).measured()
+    except UNREADABLE:
+        return None

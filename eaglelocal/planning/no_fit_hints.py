@@ -9,12 +9,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 
-from eaglelocal.catalog.known_machines import GIB
+from eaglelocal.core.byte_sizes import GIB, format_memory
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.memory.budget import RAM, DeviceLoad
-from eaglelocal.planning.candidate import Candidate, Chosen, Rejected, gib
+from eaglelocal.planning.candidate import Candidate, Chosen, Rejected
 from eaglelocal.planning.machine_spec import MachineSpec, replace_ram
-from eaglelocal.planning.plan_search import KV_TYPES, SearchOutcome, exceeds_trained_context, search_plan
+from eaglelocal.planning.plan_search import (
+    KV_TYPES,
+    SearchOutcome,
+    exceeds_trained_context,
+    explain_graph_abort,
+    search_plan,
+)
 from eaglelocal.planning.rejections import lies_text
 
 RAM_GIB = (32, 48, 64, 96, 128, 192, 256)  # usual sizes of RAM
@@ -32,8 +38,8 @@ def explain_no_fit(outcome: SearchOutcome) -> tuple[str, str]:
     assumed = outcome.machine.assumed if load.device == RAM else ""
     message = (
         f"nothing fits {outcome.machine.name}: the nearest, {name_model(miss)}, "
-        f"needs {gib(load.total)} on {load.device} "
-        f"{with_setup(miss.candidate, outcome.options)} where {gib(load.free_bytes or 0)} may be used"
+        f"needs {format_memory(load.total)} on {load.device} "
+        f"{with_setup(miss.candidate, outcome.options)} where {format_memory(load.free_bytes or 0)} may be used"
         f"{f' ({assumed}, as assumed)' if assumed else ''}"
     )
     candidates = [*_freed(load, outcome.machine), *_more_memory(miss, outcome), *_other_asks(miss, outcome)]
@@ -65,7 +71,14 @@ def _too_long(outcome: SearchOutcome) -> tuple[str, str] | None:
 
 def _unweighed(outcome: SearchOutcome) -> tuple[str, str]:
     miss = next(iter(outcome.rejected), None)
-    return ("there is nothing to plan" if miss is None else f"{name_model(miss)}: {miss.reason}"), ""
+    if miss is None:
+        return "there is nothing to plan", ""
+    hint = ""
+    if miss.option.shape.experts_problem(outcome.options.n_cpu_moe or 0):
+        hint = "leave --n-cpu-moe out"
+    elif outcome.options.kv_type and explain_graph_abort(miss.option, outcome.options, outcome.options.kv_type):
+        hint = "--kv-type f16"
+    return f"{name_model(miss)}: {miss.reason}", hint
 
 
 def _freed(load: DeviceLoad, machine: MachineSpec) -> Iterator[str]:
@@ -73,7 +86,7 @@ def _freed(load: DeviceLoad, machine: MachineSpec) -> Iterator[str]:
     device = machine.device(load.device)
     held = (device.total_bytes or 0) - (device.free_bytes or 0)
     if machine.is_here and load.missing_bytes <= held:
-        yield f"free {gib(load.missing_bytes)} on {load.device}"
+        yield f"free {format_memory(load.missing_bytes)} on {load.device}"
 
 
 def _more_memory(miss: Rejected, outcome: SearchOutcome) -> Iterator[str]:

@@ -19,6 +19,7 @@ from eaglelocal.catalog.estimated_shapes import (
 )
 from eaglelocal.catalog.target_entries import EntryShape, Quantization, TargetEntry
 from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
+from eaglelocal.core.drafting_words import LOOKUP
 from eaglelocal.core.run_options import NONE
 from eaglelocal.gguf.architectures import (
     BLOCK,
@@ -172,7 +173,7 @@ def list_lookup_options(architecture: str, *, has_state: bool) -> tuple[DraftOpt
     keeps_state = has_state or architecture in HYBRID_ARCHITECTURES | RECURRENT_ARCHITECTURES
     if keeps_state and architecture not in ROLLBACK_ARCHITECTURES:
         return (NO_DRAFT,)
-    notes = ("lookup in the text so far: pays where a text repeats itself",)
+    notes = (f"{LOOKUP}: pays where a text repeats itself",)
     lookup = DraftOption(id=NGRAM, kind=NGRAM, notes=notes)
     return (lookup, NO_DRAFT) if has_state else (lookup,)
 
@@ -244,6 +245,8 @@ def _draft_option(draft: DraftEntry, target: EntryShape, shape: ModelShape) -> D
     notes = []
     if not acceptance.is_reported:
         notes.append(f"nobody reported its acceptance: {default:.0%} a token assumed")
+    elif draft.acceptance_text:
+        notes.append(f"its acceptance was reported for {draft.acceptance_text}; other texts gain less or more")
     if draft.needs_import:
         notes.append(f"{draft.id} must be imported; planned in {find_loaded_type(draft)}")
     return DraftOption(

@@ -11,14 +11,16 @@ from collections.abc import Iterable
 
 from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.catalog.draft_entries import MTP
-from eaglelocal.catalog.known_machines import GIB
-from eaglelocal.catalog.reference import EmbeddedModel, File, parse_reference
+from eaglelocal.catalog.reference import EmbeddedModel, File
+from eaglelocal.core.byte_sizes import GIB
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.hub_references import find_known_target
 from eaglelocal.hub.model_files import find_files
+from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.planning.autoplan import this_machine
 from eaglelocal.planning.catalog_models import list_entry_options
+from eaglelocal.planning.disk_choice import adjust_for_loading
 from eaglelocal.planning.local_models import choose_projector, make_demo_option, make_local_option, restrict_drafts
 from eaglelocal.planning.machine_spec import MachineSpec, make_known_spec, replace_ram
 from eaglelocal.planning.measured_costs import read_measured_costs
@@ -36,8 +38,9 @@ def plan_models(options: RunOptions, *, machine_name: str | None = None, ram_gib
     catalog = load_catalog()
     elsewhere = None if machine_name is None and ram_gib is None else find_known_machine(machine_name, catalog, ram_gib)
     models = find_models(options, catalog)
-    machine = elsewhere or this_machine(catalog)
-    return search_plan(models, machine, options, measured=read_measured_costs(models, machine))
+    machine = elsewhere or this_machine(catalog.machines)
+    measured = read_measured_costs(models, machine)
+    return adjust_for_loading(search_plan(models, machine, options, measured=measured), measured=measured)
 
 
 def find_known_machine(name: str | None, catalog: Catalog, ram_gib: float | None) -> MachineSpec:
@@ -63,7 +66,7 @@ def find_models(options: RunOptions, catalog: Catalog) -> tuple[ModelOption, ...
     if options.target is None:
         every = [option for target in catalog.targets.values() for option in list_entry_options(target, catalog)]
         return _with_drafts(every, options)
-    parsed = parse_reference(options.target)
+    parsed = locate_reference(options.target, options.model_folders)
     if isinstance(parsed, EmbeddedModel):
         return (make_demo_option(options.target, options, catalog),)
     entry = None if isinstance(parsed, File) else find_known_target(parsed, catalog)

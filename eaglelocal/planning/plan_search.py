@@ -13,19 +13,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from eaglelocal.catalog.draft_entries import NGRAM
+from eaglelocal.core.byte_sizes import format_memory
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.gguf.hazards import graph_problem
+from eaglelocal.memory.budget import RAM
 from eaglelocal.memory.placement import WHOLE, Offload
-from eaglelocal.planning.candidate import Candidate, Chosen, Rejected, gib
+from eaglelocal.planning.candidate import Candidate, Chosen, Rejected
 from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator, CandidateMemory, fits_gpus
 from eaglelocal.planning.goals import COMFORTABLE_CTX, GOALS, Comfort, compute_terms
 from eaglelocal.planning.gpu_selection import select_gpus
 from eaglelocal.planning.machine_spec import MachineSpec
 from eaglelocal.planning.options import DraftOption, ModelOption
 from eaglelocal.planning.rejections import explain_lower_score, explain_missing_memory
+from eaglelocal.planning.speed import expect_cells
 
 CONTEXTS = (32768, 16384, COMFORTABLE_CTX, 4096)  # the context sizes to try if none is given, in this order
+# More is taken up to these limits where it costs nothing else: llama.cpp scans all cells in each step, and on a
+# processor nobody waits until a longer prompt is read.
+LONGEST_CTX, LONGEST_CTX_WITHOUT_GPU = 131072, 65536
+LEFT_SHARE = 0.25  # of the free RAM: what a context above COMFORTABLE_CTX leaves to other programs
 KV_TYPES = ("f16", "q8_0", "q4_0")
 
 
@@ -56,8 +63,9 @@ def search_plan(
 
     measured  costs of decodes measured on this machine, by the reference of an option
 
-    Raises UsageError if the options name GPUs that the machine does not have.
+    Raises UsageError if the options name GPUs that the machine does not have, or contradict each other.
     """
+    options.check_cache()
     search = _Search(machine, options, measured or {})
     chosen = search.run(models)
     rejected = [*search.rejected, *(search.list_outscored(chosen) if chosen else ()), *list_unusable_drafts(models)]
@@ -76,21 +84,35 @@ def make_evaluator(
         measured=measured or {},
         shares=options.shares,
         flash_attn=options.flash_attn,
+        num_cells=expect_cells(options.ctx),
     )
 
 
-def list_setups(option: ModelOption, options: RunOptions) -> tuple[CacheSetup, ...]:
-    """Return the contexts, cache types and window modes to try, roomiest first, up to the trained context."""
-    most = min(option.max_context or max(CONTEXTS), max(CONTEXTS))
-    contexts = (options.ctx,) if options.ctx else tuple(ctx for ctx in CONTEXTS if ctx <= most) or (most,)
+def list_setups(option: ModelOption, options: RunOptions, *, on_gpu: bool = True) -> tuple[CacheSetup, ...]:
+    """Return the contexts, cache types and window modes to try, roomiest first, up to the trained context.
+
+    on_gpu  layers are computed on a GPU. A processor reads a quantized cache slowly: only the least context has it.
+    """
+    contexts = list_contexts(option, options, on_gpu=on_gpu)
     windows = (True, False) if option.shape.has_windows else (True,)
+    last_with_choice = max(CONTEXTS) if on_gpu else contexts[-1]
     return tuple(
         CacheSetup(n_ctx=ctx, kv_type=kv_type, swa_full=whole)
         for ctx in contexts
-        for kv_type in list_kv_types(options)
+        for kv_type in list_kv_types(options)[: 1 if ctx > last_with_choice and options.ctx is None else None]
         if not explain_graph_abort(option, options, kv_type)
         for whole in windows
     )
+
+
+def list_contexts(option: ModelOption, options: RunOptions, *, on_gpu: bool) -> tuple[int, ...]:
+    """Return the contexts to try, the longest first: that of the options, else from the model's own downward."""
+    if options.ctx:
+        return (options.ctx,)
+    own = option.max_context or max(CONTEXTS)
+    longest = min(own, LONGEST_CTX if on_gpu else LONGEST_CTX_WITHOUT_GPU)
+    halves = (LONGEST_CTX >> count for count in range(LONGEST_CTX.bit_length()))
+    return (longest, *(ctx for ctx in halves if min(CONTEXTS) <= ctx < longest))
 
 
 def explain_graph_abort(option: ModelOption, options: RunOptions, kv_type: str) -> str:
@@ -117,6 +139,14 @@ def list_small_setups(setups: Sequence[CacheSetup]) -> Iterator[tuple[CacheSetup
     windows = min(setup.swa_full for setup in setups)
     for n_ctx in dict.fromkeys((COMFORTABLE_CTX if COMFORTABLE_CTX in contexts else min(contexts), min(contexts))):
         yield tuple(setup for setup in setups if (setup.n_ctx, setup.swa_full) == (n_ctx, windows))
+
+
+def exceeds_room(setup: CacheSetup, memory: CandidateMemory, options: RunOptions) -> bool:
+    """Return whether a context takes RAM that should be left to other programs; one that was asked for may."""
+    if options.ctx is not None or setup.n_ctx <= COMFORTABLE_CTX:
+        return False
+    free = {load.device: load.free_bytes for load in memory.used}.get(RAM)
+    return free is not None and any(load.total > (1 - LEFT_SHARE) * free for load in memory.used if load.device == RAM)
 
 
 def exceeds_trained_context(option: ModelOption, options: RunOptions) -> bool:
@@ -182,6 +212,13 @@ class _Search:
     def _may_split(self) -> bool:
         return self._evaluator.has_gpus and self._options.gpu_layers is None
 
+    @property
+    def _on_gpu(self) -> bool:
+        return self._evaluator.has_gpus and self._options.gpu_layers != 0
+
+    def _setups(self, option: ModelOption) -> tuple[CacheSetup, ...]:
+        return list_setups(option, self._options, on_gpu=self._on_gpu)
+
     def _may_split_experts(self, option: ModelOption) -> bool:
         """Return whether experts may lie in RAM while the rest of their layers is on GPUs."""
         is_open = self._options.n_cpu_moe is None and self._options.gpu_layers != 0
@@ -212,7 +249,7 @@ class _Search:
         free = self._evaluator.total_free_bytes
         if free is not None and option.shape.weights_bytes > free:
             return False
-        roomiest, *_ = list_setups(option, self._options)
+        roomiest, *_ = self._setups(option)
         for draft in option.drafts:
             self._push(self._way(option, draft, roomiest, self._offload(option)))
         return True
@@ -247,14 +284,15 @@ class _Search:
     def _try_whole(self, bound: Candidate) -> None:
         """Try the layers asked for, else all on the GPUs; push the best setup that fits, or a bound with RAM."""
         option, draft, offload = bound.option, bound.draft, bound.offload
-        setups = list_setups(option, self._options)
+        setups = self._setups(option)
         smallest = self._evaluator.estimate_memory(option, draft, setups[-1], offload)
         if smallest.fits:
             for candidate in sorted(
                 (self._way(option, draft, setup, offload) for setup in setups), key=lambda candidate: -candidate.score
             ):
                 memory = self._evaluator.estimate_memory(option, candidate.draft, candidate.setup, offload)
-                if memory.fits:
+                in_ram = not (self._on_gpu and offload.is_whole)
+                if memory.fits and not (in_ram and exceeds_room(candidate.setup, memory, self._options)):
                     return self._push_if_used(candidate, memory)
             raise AssertionError("the smallest setup fitted a moment ago")
         if at_best := self._best_bound(replace(bound, setup=setups[0])):
@@ -276,7 +314,7 @@ class _Search:
         """Try with a part in RAM; a small cache leaves room for more layers on the GPUs."""
         option, draft = bound.option, bound.draft
         tried = []
-        for group in list_small_setups(list_setups(option, self._options)):
+        for group in list_small_setups(self._setups(option)):
             split = [each for setup in group for each in self._splits(option, draft, setup)]
             found = [(candidate, memory) for candidate, memory in split if memory.fits]
             if found:
@@ -322,12 +360,12 @@ class _Search:
 
     def _too_large(self, option: ModelOption) -> Rejected:
         free = self._evaluator.total_free_bytes or 0
-        reason = f"{gib(option.shape.weights_bytes)} of weights, {gib(free)} to use in all"
+        reason = f"{format_memory(option.shape.weights_bytes)} of weights, {format_memory(free)} to use in all"
         return Rejected(option=option, draft="", reason=reason)
 
     def _nearest_of(self, option: ModelOption) -> Rejected:
         """Return a too large option, weighed where it lacks least, for the message that nothing fits."""
-        draft, setup = option.drafts[-1], list_setups(option, self._options)[-1]
+        draft, setup = option.drafts[-1], self._setups(option)[-1]
         splits = self._splits(option, draft, setup)
         candidate, memory = min(splits, key=lambda each: each[1].worst.missing_bytes, default=(None, None))
         if candidate is None or memory is None:

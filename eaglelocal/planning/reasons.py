@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eaglelocal.catalog.known_machines import METAL
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.planning.candidate import Chosen
 from eaglelocal.planning.goals import GOALS
 from eaglelocal.planning.model_age import Age
@@ -17,7 +18,7 @@ def explain_choice(outcome: SearchOutcome, chosen: Chosen) -> tuple[str, ...]:
     return (
         *_about_goal(outcome, chosen),
         *_about_layers(outcome, chosen),
-        *_about_draft(chosen),
+        *_about_draft(chosen, outcome.options),
         *_about_memory(outcome, chosen),
         *_about_other_drafts(chosen),
         *candidate.option.notes,
@@ -61,15 +62,17 @@ def _about_layers(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
         yield "macOS limits the GPU's memory; `sudo sysctl iogpu.wired_limit_mb=N` raises that until a restart"
 
 
-def _about_draft(chosen: Chosen) -> Iterator[str]:
+def _about_draft(chosen: Chosen, options: RunOptions) -> Iterator[str]:
     candidate = chosen.candidate
     count, acceptance = candidate.prediction.num_draft_tokens, candidate.draft.acceptance
-    if candidate.drafts_nothing:
+    if candidate.drafts_nothing and options.names_draft:
         yield "the draft is predicted not to pay, and is used because you named it"
+    elif candidate.drafts_nothing:
+        yield "the draft is predicted not to pay; it is on this disk, so it is loaded, and drafts where it pays"
     elif acceptance is not None:
         source = "by its reported acceptance" if acceptance.is_reported else "by an assumed acceptance"
         mean = acceptance.tokens(count)
-        yield f"{count} draft token{'s pay' if count > 1 else ' pays'} most: {mean:.1f} tokens a step, {source}"
+        yield f"{count} draft token{'s pay' if count > 1 else ' pays'} most: acceptance length {mean:.1f}, {source}"
     elif count:
         tokens = f"up to {count} looked-up tokens are" if count > 1 else "1 looked-up token is"
         yield f"{tokens} safe: a step that rejects {'all of them' if count > 1 else 'it'} takes at most twice as long"

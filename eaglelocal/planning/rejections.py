@@ -5,7 +5,8 @@ The score of a way that was never weighed is a bound, as if everything fitted; i
 
 from __future__ import annotations
 
-from eaglelocal.planning.candidate import Candidate, gib, offload_text
+from eaglelocal.core.byte_sizes import format_memory
+from eaglelocal.planning.candidate import Candidate, offload_text
 from eaglelocal.planning.candidate_evaluation import CandidateMemory
 from eaglelocal.planning.goals import Goal, Term
 
@@ -17,9 +18,10 @@ CLEARLY = 1.05  # factor above the plan's speed or size from which on it is ment
 def explain_missing_memory(candidate: Candidate, memory: CandidateMemory) -> str:
     """Return the device that lacks most, what it would hold, and what is free there, in words."""
     load = memory.worst
+    setup = f"{candidate.setup.n_ctx} tokens in {candidate.setup.kv_type}"
     return (
-        f"{gib(load.total)} on {load.device} even with {candidate.setup.n_ctx} tokens in {candidate.setup.kv_type}"
-        f"{lies_text(candidate, 'and')}, {gib(load.free_bytes or 0)} to use"
+        f"{format_memory(load.total)} on {load.device} even with {setup}"
+        f"{lies_text(candidate, 'and')}, {format_memory(load.free_bytes or 0)} to use"
     )
 
 

@@ -6,7 +6,6 @@ Raises here, before any process is started, on whatever would fail or abort late
 
 from __future__ import annotations
 
-from eaglelocal.catalog.reference import parse_reference
 from eaglelocal.core.plan import MAX_SLOTS, Plan
 from eaglelocal.core.request import parse_spec
 from eaglelocal.core.run_options import AUTO, NONE, RunOptions
@@ -14,9 +13,11 @@ from eaglelocal.errors import UsageError
 from eaglelocal.hub.draft_resolver import make_ngram_draft, requantize_draft
 from eaglelocal.hub.inflation.inflate import Progress
 from eaglelocal.hub.model_files import find_files
+from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.projector_resolver import FoundProjector
 from eaglelocal.hub.target_resolver import FoundTarget
 from eaglelocal.planning.decision import DEFAULT_CTX, Decision
+from eaglelocal.text.reasoning.model_families import read_template_features
 
 
 def resolve(options: RunOptions, *, on_progress: Progress) -> Plan:
@@ -33,12 +34,16 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
     spec = parse_spec(options.spec)
     if not 1 <= options.parallel <= MAX_SLOTS:
         raise UsageError(f"--parallel must lie between 1 and {MAX_SLOTS}, not {options.parallel}")
-    files = decision.files or find_files(parse_reference(decision.target), options, on_progress=on_progress)
+    options.check_cache()
+    files = decision.files or find_files(
+        locate_reference(decision.target, options.model_folders), options, on_progress=on_progress
+    )
     n_ctx = choose_ctx(decision.ctx, files.target)
     projector = FoundProjector() if decision.without_projector else files.projector
     draft = make_ngram_draft(files.target, decision.without_draft) if decision.without_draft else files.draft
     split, shares = options.split_mode, options.shares
     draft = requantize_draft(draft, options.draft_type, on_progress=on_progress)
+    features = read_template_features(files.target.info.chat_template)
     return Plan(
         target=files.target.path,
         target_label=files.target.label,
@@ -67,6 +72,8 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
         is_brief=options.is_brief,
         cache_ram=options.cache_ram,
         task=files.task,
+        takes_tools=features.takes_tools,
+        thinks=features.thinks,
     )
 
 
@@ -76,9 +83,12 @@ def choose_ctx(ctx: int | None, target: FoundTarget) -> int:
     Raises UsageError if `ctx` is more than the model was trained for.
     """
     trained = target.info.context_length or DEFAULT_CTX
-    if ctx is None:
-        return min(trained, DEFAULT_CTX)
-    if not 1 <= ctx <= trained:
-        message = f"--ctx must lie between 1 and {trained}, which {target.label} was trained for, not {ctx}"
+    check_ctx(ctx, trained, target.label)
+    return min(trained, DEFAULT_CTX) if ctx is None else ctx
+
+
+def check_ctx(ctx: int | None, trained: int, label: str) -> None:
+    """Raise UsageError if `ctx` is set, and more than the model of this name was trained for."""
+    if ctx is not None and not 1 <= ctx <= trained:
+        message = f"--ctx must lie between 1 and {trained}, which {label} was trained for, not {ctx}"
         raise UsageError(message, hint=f"`--ctx {trained}`")
-    return ctx

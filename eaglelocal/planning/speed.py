@@ -1,13 +1,11 @@
 """Predict the speed of a model before it runs, from the bytes that each device reads and the cost of more rows. Pure.
 
     seconds of a decode of n rows = sum over devices of   bytes read / bandwidth  (weights, experts of n tokens, cache)
-                                                        + layers x launching their kernels
+                                                        + launching the kernels of its layers
                                                         + (n - 1) x arithmetic of a row
 
-The constants are fitted to published speeds of llama.cpp: RTX A6000 with Llama-3 8B and 70B Q4_K_M (102 and 14.6
-tokens/s), M3 Max and M2 Ultra with the same (50.7 and 7.5, 76 and 12), DDR4-3200 with 8B Q4 (6 to 10). Other GPUs of
-that table come out within a quarter, data centre GPUs too fast by up to a third. Kernel launches limit small models,
-bandwidth large ones. If a curve for the model was measured on this machine, that is used instead.
+The constants are fitted to published speeds of llama.cpp; docs/planning.md says how far off they are. Kernel launches
+limit small models, bandwidth large ones. If a curve for the model was measured on this machine, that is used instead.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
-from eaglelocal.catalog.known_machines import CPU, CUDA, METAL
+from eaglelocal.catalog.known_machines import CPU, CUDA, METAL, VULKAN
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.memory.cache_bytes import row_bytes
@@ -26,14 +24,43 @@ from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
 from eaglelocal.planning.predicted_acceptance import PredictedAcceptance
 from eaglelocal.speculation.costs.cost_curve import interpolate_costs
 
-EFFICIENCY: Mapping[str, float] = MappingProxyType({CUDA: 0.88, METAL: 0.75, CPU: 1.0})  # of a device's bytes_s
+
+class Kernels(NamedTuple):
+    """The costs of the kernels of a backend.
+
+    efficiency   share of the memory's peak bandwidth at which weights are read
+    layer_s      launching the kernels of a layer, in seconds
+    experts_s    the same for the routing of a layer with experts, beside that
+    recurrent_s  the same for the state of a recurrent layer, beside that
+    row_share    share of the flops reached with few rows; 0: computed otherwise
+    """
+
+    efficiency: float
+    layer_s: float
+    experts_s: float
+    recurrent_s: float
+    row_share: float = 0.0
+
+
+INTEGRATED = "integrated"  # a GPU of any maker but Apple that works in main memory
+# Fitted to published speeds by tests/measures/public_speeds.py; `row_share` to the gains of MTP layers.
+KERNELS: Mapping[str, Kernels] = MappingProxyType(
+    {
+        CUDA: Kernels(0.84, 45e-6, 40e-6, 0.0, 0.17),
+        VULKAN: Kernels(0.95, 90e-6, 30e-6, 110e-6, 0.13),
+        METAL: Kernels(0.86, 80e-6, 135e-6, 105e-6),
+        INTEGRATED: Kernels(0.82, 20e-6, 50e-6, 110e-6, 0.3),
+        CPU: Kernels(1.0, 120e-6, 100e-6, 700e-6),
+    }
+)
+METAL_ROW = 0.79  # of a decode: each further row of a quantized model; measured on an M3 Ultra
+SHARED_EXPERTS = 0.8  # a further token needs this share of the experts that one routed at random would
 CPU_EXPERTS = 0.6  # of the bandwidth, when a CPU reads scattered experts
-LAYER_S: Mapping[str, float] = MappingProxyType({CUDA: 90e-6, METAL: 200e-6, CPU: 20e-6})  # launching a layer's kernels
 CROSSING_S = 60e-6  # of a layer with its experts on another device: rows go there and back, each waited for. Assumed
-ROW_SHARE: Mapping[str, float] = MappingProxyType({CUDA: 0.15, METAL: 0.35})  # share of the flops reached with few rows
 HOST_S, DRAFTED_HOST_S, DRAFT_HOST_S = 0.2e-3, 0.6e-3, 0.2e-3  # host time: plain step, step with a draft, draft step
 ENCODE_STEPS = 0.5  # encoding the target's features, in draft steps
-TYPICAL_CELLS = 1024  # in the cache while an answer is written, on average
+TYPICAL_CELLS = 1024  # in the cache while an answer is written, on average, if no context is asked for
+FILLED_SHARE = 0.25  # of a context that is asked for, the same
 MAX_DRAFT = 7  # the depth that heads are trained for; acceptance beyond it is unknown
 MOST_WASTE = 2.0  # cost limit of a wholly rejected draft, in plain decodes, if its acceptance is unknown
 
@@ -77,6 +104,7 @@ class Prediction:
     spec_tok_s: float
     num_draft_tokens: int
     is_measured: bool = False  # decode costs are measured; acceptance may still be reported or assumed
+    together_tok_s: float | None = None  # of all slots at once, without drafts; None: one slot, or not known
 
     @property
     def gain(self) -> float:
@@ -91,7 +119,9 @@ class DeviceWork:
     shared_bytes: float = 0.0  # weights that every row uses, and the cache
     expert_bytes: float = 0.0  # of the experts that one token is routed to
     num_layers: int = 0
-    num_crossings: int = 0  # layers on other devices with their experts here
+    num_recurrent: int = 0  # of these
+    num_routed: int = 0  # layers with their experts here
+    num_crossings: int = 0  # of these, on other devices themselves
     parameters: float = 0.0  # multiplied for one token
 
 
@@ -117,6 +147,15 @@ class Curve:
         """Return the seconds of a step without a draft, host time included."""
         return self.decode_s(1) + (self.measured.plain_overhead_s if self.measured else HOST_S)
 
+    def together_tok_s(self, num_slots: int) -> float | None:
+        """Return the tokens a second of this many answers at once, without drafts; None if so many were not measured.
+
+        Caches are short beside the weights, so they count once.
+        """
+        if num_slots < 2 or (self._table and num_slots >= len(self._table)):
+            return None
+        return num_slots / (self.decode_s(num_slots) + self.plain_s() - self.decode_s(1))
+
     def drafted_s(self, num_drafted: int) -> float:
         """Return the seconds of a step that drafts this many tokens and verifies them."""
         rest = self.measured.drafted_overhead_s if self.measured else DRAFTED_HOST_S
@@ -125,30 +164,55 @@ class Curve:
         return self.decode_s(num_drafted + 1) + steps * self.draft_s + rest
 
     def _device_s(self, reading: DeviceWork, num_rows: int) -> float:
-        device = reading.device
+        device, kernels = reading.device, find_kernels(reading.device)
         experts = reading.expert_bytes * distinct_experts(self.shape, num_rows)
-        bytes_s = device.bytes_s * EFFICIENCY[device.kind]
+        starting = (
+            reading.num_layers * kernels.layer_s
+            + reading.num_recurrent * kernels.recurrent_s
+            + reading.num_routed * kernels.experts_s
+        )
         if device.kind == CPU:
             crossing = reading.num_crossings * CROSSING_S
-            return crossing + self._cpu_s(reading, reading.shared_bytes + experts / CPU_EXPERTS, num_rows)
-        row_s = 2.0 * reading.parameters / (device.flops * ROW_SHARE[device.kind])
-        starting = reading.num_layers * LAYER_S[device.kind]
-        return (reading.shared_bytes + experts) / bytes_s + starting + (num_rows - 1) * row_s
+            return starting + crossing + self._cpu_s(reading, reading.shared_bytes + experts / CPU_EXPERTS, num_rows)
+        reading_s = (reading.shared_bytes + experts) / (device.bytes_s * kernels.efficiency)
+        return reading_s + starting + (num_rows - 1) * self._row_s(reading, kernels)
+
+    def _row_s(self, reading: DeviceWork, kernels: Kernels) -> float:
+        """Return the seconds of a further row on a GPU, without what it reads."""
+        device = reading.device
+        if not kernels.row_share:
+            one_s = (reading.shared_bytes + reading.expert_bytes) / (device.bytes_s * kernels.efficiency)
+            return one_s * (METAL_ROW if self.arithmetic != HALVES else HALVES.row)
+        return 2.0 * reading.parameters / (device.flops * kernels.row_share)
 
     def _cpu_s(self, reading: DeviceWork, num_bytes: float, num_rows: int) -> float:
         """Return the seconds by bandwidth or arithmetic, whichever is slower; with few cores, arithmetic."""
         device = reading.device
         share, row = self.arithmetic if device.has_layouts else (min(self.arithmetic.share, 1.0), self.arithmetic.row)
-        one_s = max(num_bytes / (device.bytes_s * EFFICIENCY[CPU]), 2.0 * reading.parameters / (device.flops * share))
-        return one_s * (1.0 + (num_rows - 1) * row) + reading.num_layers * LAYER_S[CPU]
+        bytes_s = device.bytes_s * KERNELS[CPU].efficiency
+        one_s = max(num_bytes / bytes_s, 2.0 * reading.parameters / (device.flops * share))
+        return one_s * (1.0 + (num_rows - 1) * row)
+
+
+def find_kernels(device: DeviceSpec) -> Kernels:
+    is_integrated = device.shares_ram and device.kind in (CUDA, VULKAN)
+    return KERNELS[INTEGRATED if is_integrated else device.kind]
 
 
 def distinct_experts(shape: ModelShape, num_rows: int) -> float:
-    """Return the expected distinct experts of this many tokens, in multiples of one token's, if routed at random."""
+    """Return the expected distinct experts of this many tokens in a row, in multiples of one token's.
+
+    Routed at random, but that neighbours share some (SHARED_EXPERTS).
+    """
     if not shape.n_expert or not shape.n_expert_used:
         return 1.0
     share = shape.n_expert_used / shape.n_expert
-    return float((1.0 - (1.0 - share) ** num_rows) / share)
+    return float((1.0 - (1.0 - share) ** (1 + (num_rows - 1) * SHARED_EXPERTS)) / share)
+
+
+def expect_cells(asked_ctx: int | None) -> int:
+    """Return the cells in the cache while an answer is written, on average. `asked_ctx`: None: not asked for."""
+    return TYPICAL_CELLS if asked_ctx is None else max(int(asked_ctx * FILLED_SHARE), 1)
 
 
 def list_readings(
@@ -174,6 +238,8 @@ def list_readings(
                 shared_bytes=shared + sum(cache_bytes(shape, layer, kv_type, num_cells) for layer in layers),
                 expert_bytes=sent,
                 num_layers=len(layers),
+                num_recurrent=sum(1 for layer in layers if shape.layer_states[layer]),
+                num_routed=sum(1 for layer in routed if shape.experts_of_layer(layer)),
                 num_crossings=len([layer for layer in routed if where[layer] != name]),
                 parameters=model.active_parameters * (shared + sent) / max(shape.active_bytes, 1),
             )
@@ -197,8 +263,9 @@ def cache_bytes(shape: ModelShape, layer: int, kv_type: str, num_cells: int) -> 
 
 def draft_step_s(draft: ModelShape, device: DeviceSpec) -> float:
     """Return the seconds of a draft step of one slot: one token, or all tokens of a block head."""
-    bytes_s = device.bytes_s * EFFICIENCY[device.kind]
-    return draft.active_bytes / bytes_s + (draft.n_layer + 1) * LAYER_S[device.kind] + DRAFT_HOST_S
+    kernels = find_kernels(device)
+    bytes_s = device.bytes_s * kernels.efficiency
+    return draft.active_bytes / bytes_s + (draft.n_layer + 1) * kernels.layer_s + DRAFT_HOST_S
 
 
 def make_curve(
@@ -209,18 +276,30 @@ def make_curve(
     *,
     n_cpu_moe: int = 0,
     kv_type: str,
+    num_cells: int = TYPICAL_CELLS,
     measured: MeasuredCosts | None,
 ) -> Curve:
     """Return the cost curve of a model and its draft: measured on this machine if it was, else computed."""
     device = machine.device(where[-1])  # the draft lies on the device of the output
     draft_s, block_size = (draft_step_s(draft, device), draft.block_size) if draft else (0.0, 1)
-    readings = list_readings(model, where, machine, n_cpu_moe=n_cpu_moe, kv_type=kv_type, num_cells=TYPICAL_CELLS)
+    readings = list_readings(model, where, machine, n_cpu_moe=n_cpu_moe, kv_type=kv_type, num_cells=num_cells)
     if measured is None or not measured.decodes:
         return Curve(readings, model.shape, model.arithmetic, draft_s, block_size)
     steps = [cost.seconds for _, cost in measured.draft_steps if cost.num_rows == 1]
     table = interpolate_costs({cost.num_rows: cost.seconds for cost in measured.decodes}, MAX_DRAFT + 1)
     draft_s = max(steps) if steps and draft else draft_s
     return Curve(readings, model.shape, model.arithmetic, draft_s, block_size, measured, table)
+
+
+def predict_length(curve: Curve, acceptance: PredictedAcceptance, num_drafted: int) -> Prediction:
+    """Return the speeds with drafts of this length."""
+    speed = acceptance.tokens(num_drafted) / curve.drafted_s(num_drafted)
+    return Prediction(
+        plain_tok_s=1.0 / curve.plain_s(),
+        spec_tok_s=speed,
+        num_draft_tokens=num_drafted,
+        is_measured=curve.measured is not None,
+    )
 
 
 def predict(

@@ -266,6 +266,5 @@ class Scheduler:
 def check_batch(num_slots: int, n_batch: int) -> None:
     """Check that the batch has a row for every slot in each step. Raises ResourceError."""
     if num_slots > n_batch:
-        raise ResourceError(
-            f"{num_slots} slots need as many rows in a batch of {n_batch}", hint="use a smaller --parallel"
-        )
+        message = f"{num_slots} slots need as many rows in a batch of {n_batch}"
+        raise ResourceError(message, hint=f"--parallel {n_batch}")

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from eaglelocal import locations
 from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.core.utf8_text import FaultInLine, read_text_file
 from eaglelocal.errors import UsageError
@@ -119,7 +120,7 @@ def check_bind(host: str, keys: ApiKeys) -> None:
     if not keys:
         raise UsageError(
             f"--host {host} can be reached by others, and there is no key",
-            hint="`--api-key-file FILE` (creates a missing file, with a key), or EAGLELOCAL_API_KEY",
+            hint=f"--api-key-file {shlex.quote(str(locations.config_dir() / 'keys'))}",  # created with a key
         )
     if keys.short_names:
         raise UsageError(

@@ -53,7 +53,7 @@ class AdmissionQueue:
         num_held = self._inside[owner]
         left = self.capacity - (self.num_inside - num_held)
         if num_held + count > self._max_share(left):
-            raise self._refusal(count)
+            raise self._refusal(count, num_held, left)
         self._inside[owner] += count
         try:
             yield
@@ -66,15 +66,22 @@ class AdmissionQueue:
         """Record how long an answer took, for Retry-After."""
         self._durations_s.append(duration_s)
 
-    def _refusal(self, count: int) -> Problem:
+    def _refusal(self, count: int, num_held: int, left: int) -> Problem:
+        """Return the Problem for `count` answers more. An owner holds `num_held` of the `left` places."""
         if count > self.share:  # never possible, however long one waits
-            what = f"{count} answers were requested, but only {self.share} may run or wait at once"
+            whose = f" of one key, of {self.capacity} in all," * self._is_shared
+            what = f"{count} answers were requested, but only {self.share}{whose} may run or wait at once"
             return Problem(400, what, parameter="n")
         ahead = self.num_inside / self.num_slots * (fmean(self._durations_s) if self._durations_s else 1.0)
         wait_s = min(max(math.ceil(ahead / 2), 1), MAX_RETRY_AFTER_S)
+        what = f"the queue is full: {self.num_inside} requests are running or waiting"
+        if self._is_shared and self.num_inside + count <= self.capacity:  # there is room, for others
+            share = self._max_share(left)
+            what = f"the share of this key is full: it has {num_held} requests running or waiting, and may have {share}"
+            what += f" of the {left} places that other keys leave; {self.num_inside} of all {self.capacity} are taken"
         return Problem(
             429,
-            f"the queue is full: {self.num_inside} requests are running or waiting; try again in {wait_s} s",
+            f"{what}; try again in {wait_s} s",
             RATE_LIMIT,
             code="queue_full",
             headers={"Retry-After": str(wait_s)},

@@ -23,6 +23,7 @@ from eaglelocal.server.answer_encoder import AnswerEncoder, dump_json
 from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.http_errors import Problem, to_problem
 from eaglelocal.server.openai.request_reader import EngineCall
+from eaglelocal.server.request_record import current_record
 from eaglelocal.server.response_writer import ResponseWriter
 from eaglelocal.server.server_state import ServerLimits, ServerState
 from eaglelocal.server.translation import FieldTranslation
@@ -58,7 +59,9 @@ class AnswerResponse(Response):
         disconnect = asyncio.create_task(wait_for_disconnect(receive))
         limit_s = self._limits.request_s + self._limits.linger_s  # a client that never reads must not keep a place
         try:
-            await asyncio.wait((sending, disconnect), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait((sending, disconnect), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                current_record().problem = Problem(504, f"the client did not read its answer in {limit_s:g} s")
         finally:
             disconnect.cancel()
             sending.cancel()
@@ -75,6 +78,7 @@ class AnswerResponse(Response):
             await self._send_problem(to_problem(error), writer)
 
     async def _send_problem(self, problem: Problem, writer: ResponseWriter) -> None:
+        current_record().problem = problem
         if writer.has_started:
             await writer.end_stream(self._body.encode_failure(problem))
         else:
@@ -137,10 +141,15 @@ class AnswerBody:
                 self._on_end()
 
     def encode_refusal(self, problem: Problem) -> Mapping[str, object]:
-        return self._encoder.encode_refusal(self._fields.translate_back(problem))
+        return self._encoder.encode_refusal(self._translate_back(problem))
 
     def encode_failure(self, problem: Problem) -> str:
-        return self._encoder.encode_failure(self._fields.translate_back(problem))
+        return self._encoder.encode_failure(self._translate_back(problem))
+
+    def _translate_back(self, problem: Problem) -> Problem:
+        """Return the problem with the API's own names of fields, as the log shows it too."""
+        current_record().problem = translated = self._fields.translate_back(problem)
+        return translated
 
     async def _stream(self, call: ActiveCall, writer: ResponseWriter) -> None:
         changed = await call.next(self._server.limits.first_event_s)

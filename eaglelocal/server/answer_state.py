@@ -112,6 +112,7 @@ class AnswerState:
     finished: Finished | None = None
     error: EagleLocalError | None = None
     is_refused: bool = False  # it was never submitted
+    client: str = ""  # the program or address that sent it; "" if it is not known
     num_tokens: int = 0
     num_reasoning_tokens: int = 0  # tokens
     num_accepted: int = 0  # tokens that came from drafts

@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from eaglelocal import __version__
@@ -35,9 +35,11 @@ from eaglelocal.server.middleware.request_body import BodyMiddleware
 from eaglelocal.server.monitor import routes as monitor
 from eaglelocal.server.ollama import model_routes as ollama_models
 from eaglelocal.server.ollama import routes as ollama
+from eaglelocal.server.ollama.schema import OLLAMA_ERRORS
 from eaglelocal.server.openai import embedding_routes as openai_embeddings
 from eaglelocal.server.openai import routes as openai
 from eaglelocal.server.openai.reply_schema import ERRORS
+from eaglelocal.server.request_record import current_record
 from eaglelocal.server.rerank import routes as rerank
 from eaglelocal.server.responses import routes as responses
 from eaglelocal.server.responses.stored_responses import StoredResponses
@@ -45,6 +47,7 @@ from eaglelocal.server.server_state import ServerState
 
 DESCRIPTION = "Local models with speculative decoding, in the formats of OpenAI, Anthropic, Ollama and llama-server."
 DIALECTS = (openai, responses, anthropic, openai_embeddings, rerank, ollama, ollama_models, llama_server, monitor)
+OLLAMA = (ollama, ollama_models)
 PATHS = frozenset(route.path for dialect in DIALECTS for route in dialect.router.routes if isinstance(route, Route))
 IDLE_CHECK_S = 5.0
 
@@ -54,14 +57,13 @@ _log = logging.getLogger("eaglelocal.server")
 def create_app(server: ServerState, access: Access) -> ASGIApp:
     """Return the application. The caller also loads the first model (`server.models.start`)."""
     app = FastAPI(
-        title="eaglelocal", version=__version__, description=DESCRIPTION, responses=ERRORS, lifespan=_lifespan,
+        title="eaglelocal", version=__version__, description=DESCRIPTION, lifespan=_lifespan,
         docs_url=None, redoc_url=None,
+        routes=[route for dialect in DIALECTS for route in dialect.router.routes],  # include_router would copy each
     )  # fmt: skip
     app.state.server_state = server
     app.state.stored_responses = defaultdict[str, StoredResponses](StoredResponses)  # by owner
     server.metrics.set_engine_source(lambda: read_gauges(server))
-    for dialect in DIALECTS:
-        app.include_router(dialect.router)
     _add_exception_handlers(app)
     app.openapi = lambda: build_openapi(app)  # type: ignore[method-assign]
     with_body = BodyMiddleware(app, is_shared=len(access.keys.by_name) > 1)
@@ -74,7 +76,8 @@ def create_app(server: ServerState, access: Access) -> ASGIApp:
 def build_openapi(app: FastAPI) -> dict[str, Any]:
     """Return the OpenAPI document, built once. It has no 422: invalid bodies get a 400, as from OpenAI."""
     if app.openapi_schema is None:
-        schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        routes = _documented_routes()
+        schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=routes)
         for path in schema["paths"].values():
             for operation in path.values():
                 operation["responses"].pop("422", None)
@@ -82,6 +85,14 @@ def build_openapi(app: FastAPI) -> dict[str, Any]:
             schema["components"]["schemas"].pop(name, None)
         app.openapi_schema = schema
     return app.openapi_schema
+
+
+def _documented_routes() -> list[BaseRoute]:
+    """Return the routes with their error replies. Only the document has these: FastAPI makes a schema for each one."""
+    documented = APIRouter()
+    for dialect in DIALECTS:
+        documented.include_router(dialect.router, responses=OLLAMA_ERRORS if dialect in OLLAMA else ERRORS)
+    return documented.routes
 
 
 def _add_exception_handlers(app: FastAPI) -> None:
@@ -110,6 +121,7 @@ def _not_found(request: Request, error: Exception) -> JSONResponse:
 
 
 def _error_response(request: Request, problem: Problem) -> JSONResponse:
+    current_record().problem = problem
     return JSONResponse(error_body(problem, request.url.path), problem.status, dict(problem.headers))
 
 

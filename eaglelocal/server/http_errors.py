@@ -22,6 +22,7 @@ from eaglelocal.errors import (
 
 INVALID, AUTHENTICATION, NOT_FOUND = "invalid_request_error", "authentication_error", "not_found_error"
 UNSUPPORTED = "not_supported_error"
+CANCELLED, CANCELLED_STATUS = "request_cancelled", 499
 PERMISSION, RATE_LIMIT, SERVER, OVERLOADED = "permission_error", "rate_limit_error", "api_error", "overloaded_error"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from typing import Any, cast
 
 import h11
@@ -20,6 +21,8 @@ from eaglelocal.server.lingering_close import LingeringTransport
 
 HEAD_TIMEOUT_S = 15.0
 MAX_PIPELINED_BYTES = 64 * 1024  # of pipelined requests that arrive before the current one is answered
+
+_log = logging.getLogger("eaglelocal.server")
 
 
 class Protocol(H11Protocol):
@@ -85,6 +88,8 @@ class Protocol(H11Protocol):
 
     def _send_error(self, problem: Problem) -> None:
         """Send an error without the application, for a request that cannot reach it; then close."""
+        fields = {"status": problem.status, "reason": problem.message, "code": problem.code}
+        _log.warning("a connection was refused: %d", problem.status, extra=fields)
         body = json.dumps(problem.openai_body()).encode()
         head = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
         response = h11.Response(status_code=problem.status, headers=[*head, *problem.headers.items()])

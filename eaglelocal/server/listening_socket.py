@@ -1,4 +1,7 @@
-"""Bind the address of a server. Imports no server: a port in use is reported before anything is loaded."""
+"""Bind the address of a server, and find it as others see it.
+
+Imports no server: a port in use is reported before anything is loaded.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ import socket
 from eaglelocal.errors import ResourceError, UsageError
 
 BACKLOG = 256  # connections that the system queues until they are accepted
+OUR_PORTS = (8421, 8422)  # the defaults of --port and --web-port, which the other may need
+FAR_AWAY = ("192.0.2.1", 9)  # an address for documentation, which no machine has
 
 
 def bind_socket(host: str, port: int, *, flag: str = "--port") -> socket.socket:
@@ -28,8 +33,23 @@ def bind_socket(host: str, port: int, *, flag: str = "--port") -> socket.socket:
     except OSError as error:
         listening.close()
         if error.errno == errno.EADDRINUSE:
-            hint = f"`{flag} {port + 1}`; `eaglelocal ps` lists running servers"
-            raise ResourceError(f"port {port} of {host} is taken", hint=hint) from error
+            raise ResourceError(f"port {port} of {host} is taken", hint=f"{flag} {choose_other_port(port)}") from error
         raise UsageError(f"{host} port {port} cannot be listened on: {error.strerror}") from error
     listening.setblocking(False)
     return listening
+
+
+def choose_other_port(port: int) -> int:
+    """Return the next port that is not a default of ours; of the last one the one before."""
+    return next((other for other in range(port + 1, 65536) if other not in OUR_PORTS), port - 1)
+
+
+def find_lan_address() -> str:
+    """Return the address of this machine on the network that leads outside; "" without one. Sends nothing."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unsent:
+            unsent.connect(FAR_AWAY)
+            address: str = unsent.getsockname()[0]
+    except OSError:
+        return ""
+    return "" if address.startswith("127.") or address == "0.0.0.0" else address

@@ -24,6 +24,7 @@ from eaglelocal.server.http_errors import describe_error, unavailable
 from eaglelocal.server.loaded_models import RETRY_FAILED_S, LoadedModel, LoadedModels, LoadModel
 from eaglelocal.server.model_names import ModelNames
 from eaglelocal.server.pending_load import PendingLoad
+from eaglelocal.text.reasoning.model_families import TemplateFeatures, read_template_features
 
 _log = logging.getLogger("eaglelocal.server")
 
@@ -137,6 +138,13 @@ class ModelManager:
             return info.sees_images
         plan = self._find_plan(self.names.reference(name))
         return plan is not None and plan.projector is not None
+
+    def template_features(self, name: str) -> TemplateFeatures:
+        """Return what the chat template of a model can, as loaded or as planned; nothing if it is not known yet."""
+        if (info := self.latest_info(name)) is not None:
+            return read_template_features(info.template)
+        plan = self._find_plan(self.names.reference(name))
+        return TemplateFeatures() if plan is None else TemplateFeatures(plan.takes_tools, plan.thinks)
 
     async def set_spec(self, spec: Spec) -> None:
         """Set how all models draft for requests that do not say it themselves, also models that are loaded later."""

@@ -8,6 +8,7 @@ A second signal ends it at once.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -31,6 +32,8 @@ from eaglelocal.server.server_state import ServerState
 KEEP_ALIVE_S = 30
 ENGINE_CHECK_S = 1.0
 CUT_OFF_S = 3  # time to send the ends of answers that were cut off
+
+_log = logging.getLogger("eaglelocal.server")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +134,7 @@ def _signals(server_state: ServerState, server: _Server, drain_s: float) -> Iter
             server.force_exit = True
         else:
             notify_service_manager("STOPPING=1")
+            _log.info(describe_stop(len(server_state.active), drain_s))
             loop.call_later(drain_s, server_state.cut_off_answers)
         server_state.start_draining()
         server.should_exit = True
@@ -143,6 +147,13 @@ def _signals(server_state: ServerState, server: _Server, drain_s: float) -> Iter
     finally:
         for number in signals:
             loop.remove_signal_handler(number)
+
+
+def describe_stop(num_answers: int, drain_s: float) -> str:
+    if not num_answers:
+        return "stopping"
+    answers = "1 answer has" if num_answers == 1 else f"{num_answers} answers have"
+    return f"stopping: {answers} up to {drain_s:g} s to finish; ctrl-c again ends at once"
 
 
 def ending_signals() -> list[signal.Signals]:

@@ -24,6 +24,7 @@ from eaglelocal.server.image_fallback import replace_unseen_images
 from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.metrics import Metrics
 from eaglelocal.server.model_manager import ModelManager
+from eaglelocal.server.request_record import current_record
 
 NUM_RECENT = 50
 
@@ -105,6 +106,8 @@ class ServerState:
     def _open_call(self, model: str, requests: Sequence[AnyRequest]) -> Iterator[ActiveCall]:
         """List a call as active while the block runs, then record its answers."""
         call = ActiveCall(model, requests, self.limits.request_s)
+        for choice in call.choices:
+            choice.client = current_record().client
         self.active |= {choice.request.id: (call, choice) for choice in call.choices}
         try:
             yield call
@@ -116,6 +119,7 @@ class ServerState:
 
     def _record(self, model: str, choice: AnswerState) -> None:
         self.recent.append((model, choice))
+        current_record().add_answer(model, choice)
         self.metrics.record_answer(choice)
         now = time.perf_counter()
         choice.close(now)

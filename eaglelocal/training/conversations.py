@@ -10,6 +10,7 @@ import errno
 import hashlib
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
@@ -88,7 +89,7 @@ def _read_lines(path: Path) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise ResourceError(f"cannot read {path}: {error.strerror}", hint="use another folder for --work") from error
+        raise ResourceError(f"cannot read {path}: {error.strerror}", hint=f"--work {suggest_folder()}") from error
 
 
 def gather_answers(
@@ -199,5 +200,12 @@ def _append(file: FileIO, path: Path, conversation: TrainingConversation) -> Non
         raise make_write_error(path, error) from error
 
 
+def suggest_folder() -> str:
+    """Return a folder for --work that its user can surely write, for a hint."""
+    return shlex.quote(str(Path.home() / "eaglelocal-training"))
+
+
 def make_write_error(path: Path, error: OSError) -> ResourceError:
-    return ResourceError(f"cannot write {path}: {error.strerror}", hint="free some space, or another folder for --work")
+    return ResourceError(
+        f"cannot write {path}: {error.strerror}", hint=f"free some space, or `--work {suggest_folder()}`"
+    )

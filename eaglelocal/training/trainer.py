@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from eaglelocal.core.context_hint import suggest_ctx, suggest_smaller_ctx
 from eaglelocal.core.plan import Plan
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.probe.thread_count import count_usable_threads
 from eaglelocal.training.batches import Accepted, BatchBuilder, BatchSchedule, HeadBatch, Imitation, Unrolling
-from eaglelocal.training.conversations import TrainingConversation
+from eaglelocal.training.conversations import MIN_ANSWER_TOKENS, TrainingConversation
 from eaglelocal.training.draft_head import (
     DraftHead,
     DraftVocabulary,
@@ -78,7 +79,7 @@ def train_head(training: HeadTraining) -> TrainedHead:
     the target, and KeyboardInterrupt, which leaves a checkpoint.
     """
     try:
-        with _memory_errors(training.device):
+        with _memory_errors(training.device, training.plan.n_ctx):
             return _train(training)
     finally:
         gc.collect()
@@ -101,13 +102,13 @@ def gpu_memory_share(free: int, total: int, reserved: int) -> float:
 
 
 @contextmanager
-def _memory_errors(device: str) -> Iterator[None]:
+def _memory_errors(device: str, n_ctx: int) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         if not isinstance(error, MemoryError) and not any(text in str(error) for text in NO_MEMORY):
             raise
-        hint = "a smaller --ctx" if device == "cpu" else "a smaller --ctx or --gpu-layers, or `--torch-device cpu`"
+        hint = " or ".join([suggest_smaller_ctx(n_ctx), *([] if device == "cpu" else ["--torch-device cpu"])])
         raise ResourceError(f"training needs more memory than {device} has left", hint=hint) from error
 
 
@@ -186,13 +187,15 @@ def fit_to_context(training: HeadTraining) -> HeadTraining:
         for part in (training.train_set, training.held_out)
     )
     if not train_set:
-        raise UsageError(f"no answer starts within {training.plan.n_ctx} tokens", hint="use a larger --ctx")
+        needed = min((one.num_prompt for one in training.train_set), default=0) + MIN_ANSWER_TOKENS
+        hint = suggest_ctx(needed, answer_tokens=0)
+        raise UsageError(f"no answer starts within {training.plan.n_ctx} tokens", hint=hint)
     return replace(training, train_set=train_set, held_out=held_out)
 
 
 def format_acceptance(accepted: Accepted) -> str:
     shares = " ".join(f"{count / max(accepted.drafts, 1):.2f}" for count in accepted.per_position)
-    return f"{accepted.length:.2f} tokens per check ({shares})"
+    return f"acceptance length {accepted.length:.2f} ({shares})"
 
 
 def _count_tokens(training: HeadTraining) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -16,7 +16,7 @@ from typing import TextIO
 from eaglelocal import locations
 from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.errors import ResourceError, UsageError
-from eaglelocal.training.conversations import make_write_error
+from eaglelocal.training.conversations import make_write_error, suggest_folder
 
 ANSWERS = "answers.jsonl"
 CHECKPOINT, PARTIAL = ".checkpoint", ".partial"
@@ -50,7 +50,7 @@ def enter_folder(folder: Path, target: str) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with the process, however that ends
         except BlockingIOError:
-            hint = "wait for it, or name another folder with --work"
+            hint = f"wait for it, or `--work {suggest_folder()}`"
             raise ResourceError(f"another `eaglelocal train` is using {folder}", hint=hint) from None
         _claim(folder, lock, target)
         for left in folder.glob(f"*{PARTIAL}"):  # left by a run that was killed
@@ -62,7 +62,7 @@ def _claim(folder: Path, lock: TextIO, target: str) -> None:
     lock.seek(0)
     before = lock.read().strip()
     if before not in ("", target):
-        hint = f"another folder for --work, or rm -r {shlex.quote(str(folder))}"
+        hint = f"rm -r {shlex.quote(str(folder))}, or `--work {suggest_folder()}`"
         raise UsageError(f"{folder} holds the answers of another target: {before}", hint=hint)
     if not before:
         with suppress(OSError):  # a full disk: later writes will report it

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from eaglelocal.core.byte_sizes import format_disk, format_memory
 from eaglelocal.errors import ResourceError
-from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, device_load, format_size
+from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, device_load
 from eaglelocal.training.batches import Unrolling
 from eaglelocal.training.draft_head import (
     DraftHead,
@@ -108,11 +109,11 @@ def check_memory(need: MemoryNeed, target: Sequence[Buffer], memories: Sequence[
     if missing <= 0:
         return
     preposition = "in" if memory.device == RAM else "on"
-    state, step = format_size(need.state_bytes), format_size(need.step_bytes)
+    state, step = format_memory(need.state_bytes), format_memory(need.step_bytes)
     message = (
-        f"training needs {format_size(need.total_bytes)} ({state} for the head, its gradients and moments, "
-        f"{step} for a conversation of {need.max_tokens} tokens) and {format_size(target_bytes)} for the target, "
-        f"but only {format_size(memory.free_bytes)} can be used {preposition} {memory.device}"
+        f"training needs {format_memory(need.total_bytes)} ({state} for the head, its gradients and moments, "
+        f"{step} for a conversation of {need.max_tokens} tokens) and {format_memory(target_bytes)} for the target, "
+        f"but only {format_memory(memory.free_bytes)} can be used {preposition} {memory.device}"
     )
     raise ResourceError(message, hint=" or ".join(suggest_flags(need, missing, device)))
 
@@ -131,7 +132,7 @@ def suggest_flags(need: MemoryNeed, missing: int, device: str) -> Iterator[str]:
     if n_ctx > 0:
         yield f"--ctx {n_ctx}"
     if device == "cuda":
-        yield "a smaller --gpu-layers"
+        yield "--gpu-layers 0"
         yield "`--torch-device cpu`"
     elif n_ctx <= 0:
         yield "a smaller model or quantization"
@@ -142,6 +143,6 @@ def check_disk(need: MemoryNeed, folder: Path, free_bytes: int) -> None:
     needed_bytes = 2 * need.checkpoint_bytes
     if needed_bytes > free_bytes:
         message = (
-            f"checkpoints need {format_size(needed_bytes)}, but only {format_size(free_bytes)} are free in {folder}"
+            f"checkpoints need {format_disk(needed_bytes)}, but only {format_disk(free_bytes)} are free in {folder}"
         )
-        raise ResourceError(message, hint="free some space, or another folder for --work")
+        raise ResourceError(message, hint=f"free {format_disk(needed_bytes - free_bytes)} in {folder}")

@@ -1,4 +1,4 @@
-"""The base class of both apps: themes, the user's keys, and a command palette that lists the screen's bindings."""
+"""The base class of both apps: themes, the user's keys, help, and a command palette in the screen's own words."""
 
 from __future__ import annotations
 
@@ -6,18 +6,25 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
+from typing import ClassVar
 
 from rich.console import RenderableType
 from textual import events
 from textual.app import App, ReturnType, SystemCommand
+from textual.binding import Binding, BindingType
 from textual.command import CommandPalette
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
 from textual.screen import Screen
 from textual.theme import BUILTIN_THEMES, Theme
+from textual.timer import Timer
 
+from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
+from eaglelocal.tui.help_screen import HelpRow, HelpScreen
+from eaglelocal.tui.mapped_keys import name_key
 from eaglelocal.tui.terminal.screen_size import enlarge_to_minimum, format_too_small, is_large_enough
 from eaglelocal.tui.terminal.terminal_driver import TerminalDriver
 
@@ -39,6 +46,7 @@ THEMES = (
         variables={"text-muted": "#FFFFFF", "footer-background": "#000000", "footer-key-foreground": "#FFFF00"},
     ),
 )  # fmt: skip
+EXPIRY_MARGIN_S = 0.05  # after the end of a notification, so that it has ended when it is looked at
 NO_COLOR = "NO_COLOR"
 TERMINAL, ANSI = "terminal", "ansi-dark"  # our name and Textual's for one theme
 
@@ -57,6 +65,12 @@ def set_no_color() -> Iterator[None]:
         del os.environ[NO_COLOR]
         if before is not None:
             os.environ[NO_COLOR] = before
+
+
+class Palette(CommandPalette):
+    """Textual's command palette, which the key that leaves the app closes too."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+q", "app.quit_from_dialog", "Leave", show=False)]
 
 
 class EagleApp(App[ReturnType]):
@@ -78,21 +92,66 @@ class EagleApp(App[ReturnType]):
             super().__init__()
         self.display_options = display_options
         self.is_too_small = False  # the terminal
+        self._notice_timer: Timer | None = None  # until the notice ends
         self.set_class(display_options.glyphs is ASCII, "-ascii")
         for theme in THEMES:
             self.register_theme(theme)
         self.register_theme(replace(BUILTIN_THEMES[ANSI], name=TERMINAL, ansi=True))
         self.theme = display_options.theme
-        self.set_keymap(dict(display_options.keys))
+        for name in self.available_themes.keys() - {TERMINAL, *(theme.name for theme in THEMES)}:
+            self.unregister_theme(name)  # the config file knows only ours
+        self.set_keymap({name: ",".join(key.strip() for key in keys.split(",")) for name, keys in display_options.keys})
 
     def action_command_palette(self) -> None:
         """Open Textual's command palette, with a placeholder in ASCII."""
         if not isinstance(self.screen, CommandPalette):
-            self.push_screen(CommandPalette(placeholder="Search for commands", id="--command-palette"))
+            self.push_screen(Palette(placeholder="Search for commands", id="--command-palette"))
+
+    def action_help(self) -> None:
+        self.push_screen(HelpScreen(self.help_rows(), is_ascii=self.display_options.glyphs is ASCII))
+
+    def help_rows(self) -> list[HelpRow]:
+        """Return a row for each active binding that has an id and a description."""
+        keys: dict[str, list[str]] = {}
+        purposes: dict[str, str] = {}
+        for active in self.screen.active_bindings.values():
+            binding = active.binding
+            if binding.id and binding.description:
+                keys.setdefault(binding.id, []).append(name_key(binding.key))
+                purposes[binding.id] = ": ".join(filter(None, [binding.description, binding.tooltip]))
+        return [HelpRow(", ".join(names), purposes[name], "keys") for name, names in keys.items()]
+
+    async def action_quit_from_dialog(self) -> None:
+        """Close all dialogs, and leave as the screen below them does."""
+        while len(self.screen_stack) > 1:
+            self.pop_screen()
+        await self.action_quit()
+
+    def action_choose_theme(self, name: str) -> None:
+        """Change to a theme and keep it for later starts."""
+        self.theme = name
+        try:
+            kept = self.display_options.keep_theme(name)
+        except EagleLocalError as error:
+            self.notify(f"theme {name}, only for now: {error.message}", severity="warning", markup=False)
+        else:
+            self.notify(f"theme {name}, {kept}", markup=False)
 
     async def on_event(self, event: events.Event) -> None:
         """Lay out for at least `screen_size.MIN_SIZE`; a smaller terminal shows a line that says so instead."""
         await super().on_event(self._fit_to_minimum(event) if isinstance(event, events.Resize) else event)
+
+    def _refresh_notifications(self) -> None:
+        """Show the newest notification where it covers no figure, in place of Textual's toasts."""
+        newest = max(self._notifications, key=lambda each: each.raised_at, default=None)
+        self.show_notice("" if newest is None else " ".join(newest.message.split()))
+        if self._notice_timer is not None:
+            self._notice_timer.stop()
+        if newest is not None:
+            self._notice_timer = self.set_timer(newest.time_left + EXPIRY_MARGIN_S, self._refresh_notifications)
+
+    def show_notice(self, text: str) -> None:
+        """Show a notice in a place of the app's own; "" removes it."""
 
     def _fit_to_minimum(self, event: events.Resize) -> events.Resize:
         was_small, self.is_too_small = self.is_too_small, not is_large_enough(event.size)
@@ -142,13 +201,17 @@ class EagleApp(App[ReturnType]):
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Yield Textual's commands and one for every active binding that has an id and a description."""
-        yield from super().get_system_commands(screen)
+        """Yield a command for every active binding that has an id and a description, and one for each theme."""
+        listed = set[str]()
         for active in screen.active_bindings.values():
             binding = active.binding
-            if binding.id and active.enabled and binding.description:
+            if binding.id and active.enabled and binding.description and binding.id not in listed:
+                listed.add(binding.id)
                 action, node = binding.action, active.node
-                help_text = binding.tooltip or f"the key {self.get_key_display(binding)}"
+                help_text = binding.tooltip or f"the key {name_key(binding.key)}"
                 yield SystemCommand(
                     binding.description, help_text, lambda action=action, node=node: self.run_action(action, node)
                 )
+        for name in self.available_themes:
+            help_text = "the colors of your terminal" if name == TERMINAL else f"the {name} colors, kept for later"
+            yield SystemCommand(f"Theme: {name}", help_text, partial(self.action_choose_theme, name))

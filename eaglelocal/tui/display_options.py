@@ -6,9 +6,11 @@ import difflib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+from eaglelocal import locations
 from eaglelocal.errors import UsageError
-from eaglelocal.settings import Settings
+from eaglelocal.settings import DEFAULT, Settings, write_setting
 from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
 
 
@@ -16,26 +18,47 @@ from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
 class DisplayOptions:
     """The appearance and keys that the user chose.
 
+    has_figures
+            a line of figures stands below each answer
     theme   dark, light, contrast or terminal (the terminal's own colors)
     keys    (action, comma-separated keys), in place of the default ones
+    theme_file, theme_variable
+            the config file in which a theme chosen on a screen is kept, and the variable that overrides it
     """
 
     theme: str = "dark"
     glyphs: Glyphs = UNICODE
     has_color: bool = True
+    has_figures: bool = True
     keys: tuple[tuple[str, str], ...] = ()
+    theme_file: Path | None = None  # None: a theme is not kept
+    theme_variable: str = ""
+
+    def keep_theme(self, name: str) -> str:
+        """Keep a theme for later starts and say how. Raises EagleLocalError if the config file cannot be changed."""
+        if self.theme_file is None:
+            return "until this screen is left"
+        write_setting(self.theme_file, "theme", name)
+        return f"kept, but {self.theme_variable} decides at the next start" if self.theme_variable else "kept"
 
 
 PYTHON_LC_CTYPES = frozenset({"C.UTF-8", "C.utf8", "UTF-8"})  # values of LC_CTYPE that Python sets by itself (PEP 538)
 
 
-def make_display_options(settings: Settings, environ: Mapping[str, str] = os.environ) -> DisplayOptions:
+def make_display_options(
+    settings: Settings, environ: Mapping[str, str] = os.environ, *, keeps_theme: bool = True
+) -> DisplayOptions:
+    """keeps_theme: False for a screen of somebody who may not change the config file of this user."""
+    config_file, origin = locations.config_file(), settings.origins()["theme"]
     is_unicode = settings.glyphs == "unicode" or (settings.glyphs == "auto" and is_utf8(environ))
     return DisplayOptions(
         theme=settings.theme,
         glyphs=UNICODE if is_unicode else ASCII,
         has_color=settings.colour != "never",
+        has_figures=settings.figures,
         keys=settings.keys,
+        theme_file=config_file if keeps_theme else None,
+        theme_variable="" if origin in (DEFAULT, str(config_file)) else origin,
     )
 
 

@@ -1,4 +1,4 @@
-"""The actions that users may bind to keys of their own, on any screen, and the chat's keys as /help lists them.
+"""The actions that users may bind to keys of their own, on any screen, and what the chat's are for.
 
 Each screen defines its bindings. Loads no Textual, so an unknown name is reported before a screen opens.
 """
@@ -10,40 +10,44 @@ from types import MappingProxyType
 
 from eaglelocal.tui.display_options import DisplayOptions, check_keys
 
-CHAT_KEYS: Mapping[str, str] = MappingProxyType(
+CHAT_PURPOSES: Mapping[str, str] = MappingProxyType(  # by the id of a binding, as the help lists them
     {
-        "enter": "send; alt+enter, shift+enter, ctrl+j or \\ and enter: begin a new line",
-        "escape": "stop the answer, or take back waiting questions",
-        "up, down": "show earlier questions, on the first and last line",
-        "page up, page down": "scroll the conversation; ctrl+end: go to its end",
-        "tab": "complete a command",
-        "ctrl+r": "find an earlier question",
-        "f6, f3": "ask the last question again; edit it first",
-        "ctrl+n, ctrl+o": "begin a new conversation; open a saved one",
-        "f4, f5": "change system message and sampling; model and draft",
-        "f2": "show or hide the panel",
-        "f9": "mark drafted text",
-        "ctrl+t": "unfold or fold thoughts",
-        "f8, ctrl+c": "copy the last answer; the selected text",
-        "ctrl+g": "edit the question in $EDITOR",
-        "ctrl+z, ctrl+_": "go to the shell (fg returns); undo typing",
-        "ctrl+p": "find commands by name",
-        "ctrl+q, ctrl+d": "leave",
+        "send": "send; after a \\ begin a new line",
+        "newline": "begin a new line",
+        "stop": "stop the answer, take back questions",
+        "older": "show an earlier question",
+        "newer": "show a later question",
+        "page_up": "scroll the conversation up",
+        "page_down": "scroll the conversation down",
+        "top": "go to the start of the conversation",
+        "end": "go to the end, and follow it",
+        "complete": "complete a command",
+        "search": "find an earlier question",
+        "retry": "ask the last question again",
+        "edit": "change the last question and ask again",
+        "new": "begin a new conversation",
+        "talks": "open a saved conversation",
+        "settings": "change system message and sampling",
+        "model": "change model and draft",
+        "panel": "show or hide the panel",
+        "tint": "mark drafted text",
+        "thoughts": "unfold or fold thoughts",
+        "copy_answer": "copy the last answer",
+        "interrupt": "copy the selection, stop, or leave",
+        "editor": "edit the question in $EDITOR",
+        "suspend": "go to the shell (fg returns)",
+        "undo": "undo typing",
+        "help": "show this list",
+        "delete_or_leave": "delete a character, or leave",
+        "leave": "leave",
     }
 )
-
-CHAT_ACTIONS = frozenset(
-    {
-        "send", "newline", "suspend", "undo", "complete", "older", "newer", "delete_or_leave", "interrupt", "page_up",
-        "page_down", "top", "end", "help", "stop", "panel", "retry", "search", "edit", "new", "talks", "settings",
-        "model", "copy_answer", "tint", "thoughts", "editor", "leave", "close", "rename", "delete", "export",
-        "save",
-    }
-)  # fmt: skip
+CHAT_DIALOG_ACTIONS = frozenset({"close", "leave", "rename", "delete", "export", "save"})
+CHAT_ACTIONS = frozenset({*CHAT_DIALOG_ACTIONS, *CHAT_PURPOSES})
 MONITOR_ACTIONS = frozenset(
     {
         "quit", "pause", "sort", "reverse", "filter", "cancel", "drafting", "log", "clear", "up", "down",
-        "first", "last",
+        "first", "last", "help",
     }
 )  # fmt: skip
 

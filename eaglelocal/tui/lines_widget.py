@@ -10,13 +10,14 @@ from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
+from textual.content import Content
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from eaglelocal.tui.styled_lines import EMPTY, Line, Role, cell_width, plain_text
+from eaglelocal.tui.styled_lines import EMPTY, Line, Role, cell_width, plain_text, sanitize
 
-ROLES: tuple[Role, ...] = ("text", "strong", "quiet", "good", "bad", "warn", "accent", "selected")
+ROLES: tuple[Role, ...] = ("text", "strong", "quiet", "good", "bad", "warn", "accent", "track", "selected")
 
 
 class LinesWidget(Widget):
@@ -31,12 +32,14 @@ class LinesWidget(Widget):
         & > .lines--bad { color: $text-error; text-style: bold; }
         & > .lines--warn { color: $text-warning; }
         & > .lines--accent { color: $text-accent; }
+        & > .lines--track { color: $foreground 25%; }
         & > .lines--selected { text-style: reverse; }
         &:ansi > .lines--quiet { color: ansi_default; text-style: dim; }
         &:ansi > .lines--good { color: ansi_green; }
         &:ansi > .lines--bad { color: ansi_red; text-style: bold; }
         &:ansi > .lines--warn { color: ansi_yellow; }
         &:ansi > .lines--accent { color: ansi_cyan; }
+        &:ansi > .lines--track { color: ansi_default; text-style: dim; }
     }
     """
 
@@ -44,12 +47,25 @@ class LinesWidget(Widget):
         super().__init__(id=id, classes=classes)
         self._lines: list[Line] = []
         self._styles: dict[Role, Style] = {}
+        self._titles = ("", "")
         self.num_drawn = 0  # lines so far, a measure of the cost
 
     @property
     def text(self) -> str:
         """The text that is shown, without styles."""
         return "\n".join(map(plain_text, self._lines))
+
+    def show_titles(self, title: str, subtitle: str = "") -> None:
+        """Show texts in the upper and lower border, as they are: markup means nothing in them."""
+        if (title, subtitle) != self._titles:
+            self._titles = (title, subtitle)
+            self.border_title = Content(sanitize(title)) if title else None
+            self.border_subtitle = Content(sanitize(subtitle)) if subtitle else None
+
+    @property
+    def titles(self) -> tuple[str, str]:
+        """The texts in the upper and lower border."""
+        return self._titles
 
     def show_lines(self, lines: Sequence[Line]) -> None:
         """Show these lines; only those that differ are redrawn."""

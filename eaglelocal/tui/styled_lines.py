@@ -13,7 +13,7 @@ from rich.cells import cell_len, set_cell_size
 
 from eaglelocal.core.surrogates import REPLACED
 
-Role = Literal["text", "strong", "quiet", "good", "bad", "warn", "accent", "selected"]
+Role = Literal["text", "strong", "quiet", "good", "bad", "warn", "accent", "track", "selected"]
 
 # names from outside must not control the terminal
 CONTROL_REPLACEMENTS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0))} | REPLACED

@@ -1,4 +1,4 @@
-"""Limit the connections of the browser monitor, as server/connections.py limits those of the server.
+"""Limit the connections of the browser pages, as server/connections.py limits those of the server.
 
 aiohttp waits without limit for the first request of a connection, and accepts any number of connections. Here a
 request's head must arrive in time, and when all places are taken a new connection replaces one that has not sent a

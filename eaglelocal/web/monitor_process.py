@@ -20,10 +20,13 @@ KEY_VARIABLE = "EAGLELOCAL_WATCHED_KEY"
 def main() -> None:
     end_with_parent()
     api_key = os.environ.pop(KEY_VARIABLE, "")
+    watch_server(sys.argv[1], api_key, load_page_settings(), keeps_theme=False)
+
+
+def load_page_settings() -> Settings:
+    """Return the settings of the user who serves the page, for a browser: every browser can draw Unicode."""
     settings = Settings.load({}, os.environ, locations.config_file())
-    if settings.glyphs == "auto":
-        settings = replace(settings, glyphs="unicode")  # regardless of the terminal that the server was started in
-    watch_server(sys.argv[1], api_key, settings)
+    return replace(settings, glyphs="unicode") if settings.glyphs == "auto" else settings
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The monitor in a browser: textual-serve's page and WebSocket behind our middlewares, one monitor process per visitor.
+"""Monitor and chat in a browser: textual-serve's page and WebSocket behind our middlewares, a process per visitor.
 
-A visitor may do what their API key allows: the monitor process sends it to the watched server. Needs no terminal.
+A visitor may do what their API key allows: the process sends it to the watched server. Needs no terminal.
 """
 
 from __future__ import annotations
@@ -35,22 +35,28 @@ MAX_COLUMNS, MAX_ROWS = 500, 200
 SHUTDOWN_S = 3.0
 CONNECTION_DIVISOR = 4  # the page may have a quarter of the connections that a server may have
 FONT_PX = 16
+MIN_COLUMNS = 56  # in a narrow window the font shrinks until the screen has that many
+SCREENS = {  # path -> its name, and the module that runs it
+    "/": ("monitor", "eaglelocal.web.monitor_process"),
+    "/chat": ("chat", "eaglelocal.web.chat_process"),
+}
+SOCKET = "/ws"  # before a screen's path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MonitoredServer:
-    """The server to monitor. `api_key`: the key to send to it; None: the visitor's own."""
+class UpstreamServer:
+    """The server that the screens show and chat with. `api_key`: the key to send to it; None: the visitor's own."""
 
     url: str
     api_key: str | None = None
 
 
-class MonitorProcess(AppService):
-    """The monitor process of one visitor."""
+class ScreenProcess(AppService):
+    """The process of one visitor's screen."""
 
-    def __init__(self, site: MonitorSite, websocket: web.WebSocketResponse, api_key: str) -> None:
+    def __init__(self, site: ScreenSite, websocket: web.WebSocketResponse, command: str, api_key: str) -> None:
         super().__init__(
-            site.command,
+            command,
             write_bytes=websocket.send_bytes,
             write_str=websocket.send_str,
             close=self._close_websocket,
@@ -86,17 +92,17 @@ class MonitorProcess(AppService):
                 await process.wait()
 
 
-class MonitorSite(Server):
+class ScreenSite(Server):
     """A site at one address that shows one server to up to MAX_VISITORS visitors.
 
     async with site.open(listening): ...      # answers until the block ends
     """
 
-    def __init__(self, server: MonitoredServer, access: Access) -> None:
+    def __init__(self, upstream: UpstreamServer, access: Access) -> None:
         super().__init__(
-            make_command(server.url), title=f"eaglelocal top {server.url}", templates_path=Path(__file__).parent
+            make_command("/", upstream.url), title=f"eaglelocal {upstream.url}", templates_path=Path(__file__).parent
         )
-        self._server, self._access = server, access
+        self._upstream, self._access = upstream, access
         self._key_cookies = KeyCookies(access.keys)
         self._sockets: WeakSet[web.WebSocketResponse] = WeakSet()
         self._num_visitors = 0
@@ -119,7 +125,11 @@ class MonitorSite(Server):
     # ---- hooks of textual-serve's Server
     async def _make_app(self) -> web.Application:
         app = await super()._make_app()
-        app.middlewares.extend(make_middlewares(self._access, self._key_cookies, self._cookie))
+        app.router.add_get("/page.js", self.handle_script)
+        for path in SCREENS.keys() - {"/"}:
+            app.router.add_get(path, self.handle_index)
+            app.router.add_get(SOCKET + path, self.handle_websocket)
+        app.middlewares.extend(make_middlewares(self._access, self._key_cookies, self._cookie, SCREENS))
         return app
 
     async def on_startup(self, app: web.Application) -> None:
@@ -131,12 +141,20 @@ class MonitorSite(Server):
 
     async def handle_index(self, request: web.Request) -> web.Response:
         """Return the page, with the WebSocket's URL on the host that the browser used."""
+        path = request.path
+        socket_path = SOCKET + path.rstrip("/")
         context = {
-            "title": self.title,
-            "websocket_url": f"{'wss' if is_https(request) else 'ws'}://{request.host}/ws",
+            "title": f"eaglelocal {SCREENS[path][0]} {self._upstream.url}",
+            "path": path,
+            "links": [{"path": link, "text": name, "is_current": link == path} for link, (name, _) in SCREENS.items()],
+            "websocket_url": f"{'wss' if is_https(request) else 'ws'}://{request.host}{socket_path}",
             "font_size": to_int(request.query.get("fontsize", ""), FONT_PX),
+            "min_columns": MIN_COLUMNS,
         }
         return aiohttp_jinja2.render_template("page.html", request, context)
+
+    async def handle_script(self, request: web.Request) -> web.FileResponse:
+        return web.FileResponse(Path(__file__).with_name("page.js"))
 
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
         if self._num_visitors >= MAX_VISITORS:
@@ -148,11 +166,12 @@ class MonitorSite(Server):
             self._num_visitors -= 1
 
     async def _show(self, request: web.Request) -> web.WebSocketResponse:
-        """Run a monitor until its visitor leaves or it ends."""
+        """Run a screen until its visitor leaves or it ends."""
         websocket = web.WebSocketResponse(heartbeat=15)
         await websocket.prepare(request)
         self._sockets.add(websocket)
-        process = MonitorProcess(self, websocket, self._choose_key(request))
+        command = make_command(request.path.removeprefix(SOCKET) or "/", self._upstream.url)
+        process = ScreenProcess(self, websocket, command, self._choose_key(request))
         try:
             columns, rows = to_int(request.query.get("width", ""), 80), to_int(request.query.get("height", ""), 24)
             await process.start(_clamp(columns, MAX_COLUMNS), _clamp(rows, MAX_ROWS))
@@ -188,14 +207,14 @@ class MonitorSite(Server):
 
     def _choose_key(self, request: web.Request) -> str:
         """Return the key to send to the watched server; empty if there is none."""
-        if self._server.api_key is not None:
-            return self._server.api_key
+        if self._upstream.api_key is not None:
+            return self._upstream.api_key
         return self._key_cookies.find_key(request.cookies.get(self._cookie, "")) or ""
 
 
-def make_command(url: str) -> str:
-    """Return the shell command that runs the monitor. With `exec`, killing the shell kills the monitor."""
-    command = [sys.executable, "-P", "-m", "eaglelocal.web.monitor_process", url]
+def make_command(path: str, url: str) -> str:
+    """Return the shell command that runs the screen of a path. With `exec`, killing the shell kills the screen."""
+    command = [sys.executable, "-P", "-m", SCREENS[path][1], url]
     return subprocess.list2cmdline(command) if os.name == "nt" else f"exec {shlex.join(command)}"
 
 

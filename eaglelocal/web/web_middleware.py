@@ -1,13 +1,14 @@
-"""aiohttp middlewares in front of the browser monitor: Host, Origin and API key, decided by server/access.py.
+"""aiohttp middlewares in front of the browser pages: Host, Origin and API key, decided by server/access.py.
 
 textual-serve admits everybody, and each page runs a program that can cancel requests. So the Host is checked (DNS
 rebinding), then the Origin (other sites' pages must not open our WebSocket), then the API key if there are any: the
-visitor gives it once, as /?key=KEY, and a cookie (HttpOnly, SameSite=Strict) stands for it afterwards.
+visitor gives it once, as ?key=KEY of any page, and a cookie (HttpOnly, SameSite=Strict) stands for it afterwards.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Collection
 from urllib.parse import urlencode
 
 from aiohttp import web
@@ -24,7 +25,7 @@ SECURITY_HEADERS = {
     "X-Frame-Options": "DENY",
 }
 KEY_FORM = (
-    '<!DOCTYPE html><title>eaglelocal</title><form action="/"><label>API key of the server: '
+    '<!DOCTYPE html><title>eaglelocal</title><form action="{path}"><label>API key of the server: '
     '<input name="key" type="password" autofocus></label> <button>open</button></form>'
 )
 
@@ -49,9 +50,13 @@ class KeyCookies:
         return find_by_secret(token, self._tokens)
 
 
-def make_middlewares(access: Access, cookies: KeyCookies, cookie: str) -> list[Middleware]:
-    """Return the middlewares, outermost first. `cookie`: its name, which must differ between servers on one host."""
-    return [headers_middleware, make_host_middleware(access), make_key_middleware(cookies, cookie)]
+def make_middlewares(access: Access, cookies: KeyCookies, cookie: str, pages: Collection[str]) -> list[Middleware]:
+    """Return the middlewares, outermost first.
+
+    cookie  its name, which must differ between servers on one host
+    pages   paths at which a visitor may give a key
+    """
+    return [headers_middleware, make_host_middleware(access), make_key_middleware(cookies, cookie, pages)]
 
 
 @web.middleware
@@ -83,32 +88,35 @@ def make_host_middleware(access: Access) -> Middleware:
     return check
 
 
-def make_key_middleware(cookies: KeyCookies, cookie: str) -> Middleware:
+def make_key_middleware(cookies: KeyCookies, cookie: str, pages: Collection[str]) -> Middleware:
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         if not cookies:
             return await handler(request)
-        if request.path == "/" and "key" in request.query:
-            raise make_login_redirect(request, cookies.find_token(request.query["key"]), cookie)
+        page = request.path if request.path in pages else "/"  # never a path of the visitor's own in a redirect
+        if request.path == page and "key" in request.query:
+            raise make_login_redirect(request, page, cookies.find_token(request.query["key"]), cookie)
         if cookies.find_key(request.cookies.get(cookie, "")) is None:
-            raise make_unauthorized(request)
+            raise make_unauthorized(page)
         return await handler(request)
 
     return check
 
 
-def make_login_redirect(request: web.Request, token: str | None, cookie: str) -> web.HTTPException:
+def make_login_redirect(request: web.Request, page: str, token: str | None, cookie: str) -> web.HTTPException:
     """Return a redirect to the same page without the key in its URL that sets the cookie; a 401 if `token` is None."""
     if token is None:
-        return make_unauthorized(request)
+        return make_unauthorized(page)
     query = urlencode([(name, value) for name, value in request.query.items() if name != "key"])
-    redirect = web.HTTPSeeOther(f"/?{query}" if query else "/", headers={"Cache-Control": "no-store"})
+    redirect = web.HTTPSeeOther(f"{page}?{query}" if query else page, headers={"Cache-Control": "no-store"})
     redirect.set_cookie(cookie, token, httponly=True, samesite="Strict", secure=is_https(request), path="/")
     return redirect
 
 
-def make_unauthorized(request: web.Request) -> web.HTTPException:
-    return web.HTTPUnauthorized(text=KEY_FORM, content_type="text/html", headers={"Cache-Control": "no-store"})
+def make_unauthorized(page: str) -> web.HTTPException:
+    """Return a 401 whose body asks for the key and sends it to `page`."""
+    form = KEY_FORM.format(path=page)
+    return web.HTTPUnauthorized(text=form, content_type="text/html", headers={"Cache-Control": "no-store"})
 
 
 def is_https(request: web.Request) -> bool:

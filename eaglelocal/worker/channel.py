@@ -12,7 +12,6 @@ import struct
 import threading
 from typing import BinaryIO
 
-from eaglelocal.core.events import TextPiece, Tokens
 from eaglelocal.errors import EngineError
 
 # Far above any message, and below the number that four bytes of stray text make (0x20202020 and up).
@@ -79,13 +78,18 @@ def _write_all(output: BinaryIO, frame: bytes) -> None:
 
 
 # Nearly every message is a list of Tokens. Plain tuples are cheaper: pickle looks up each class by its name.
+# Imported when the first one is sent: a process is started before the messages are imported.
 def _pack(message: object) -> object:
     if not isinstance(message, list):
         return message
+    from eaglelocal.core.events import Tokens
+
     return [(e.request_id, [tuple(p) for p in e.pieces]) if type(e) is Tokens else e for e in message]
 
 
 def _unpack(message: object) -> object:
     if not isinstance(message, list):
         return message
+    from eaglelocal.core.events import TextPiece, Tokens
+
     return [Tokens(e[0], tuple(map(TextPiece._make, e[1]))) if type(e) is tuple else e for e in message]

@@ -19,15 +19,17 @@ from collections.abc import Iterator
 from io import BufferedReader, FileIO
 from pathlib import Path
 from types import MappingProxyType
-from typing import TextIO, cast
+from typing import TYPE_CHECKING, TextIO, cast
 
-from eaglelocal.core.events import Command, Shutdown
 from eaglelocal.core.huge_pages import TUNABLES, tunables
-from eaglelocal.core.plan import Plan
 from eaglelocal.errors import EngineError
 from eaglelocal.worker.channel import Channel
 from eaglelocal.worker.exit_reason import ExitReason
 from eaglelocal.worker.unexpected_error import LOG_VARIABLE
+
+if TYPE_CHECKING:  # a process is started before these are imported
+    from eaglelocal.core.events import Command
+    from eaglelocal.core.plan import Plan
 
 _NUM_STDERR_LINES = 200
 _MAX_LINE_BYTES = 4096
@@ -111,6 +113,8 @@ class EngineChild:
 
     def stop(self, *, is_graceful: bool = True) -> None:
         """End the process and wait for that: by Shutdown (if `is_graceful`), then by SIGTERM, then by SIGKILL."""
+        from eaglelocal.core.events import Shutdown
+
         # Send Shutdown from another thread: the pipe of a process that hangs may be full.
         sending = threading.Thread(target=self.send, args=(Shutdown(),), name="engine-shutdown", daemon=True)
         if is_graceful:

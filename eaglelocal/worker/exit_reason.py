@@ -19,6 +19,14 @@ _TRACE_LINE = re.compile(
     r'^\s|^Traceback |^Fatal Python error|^Current thread 0x|^Thread 0x|^Extension modules: |^ggml_abort|^  File "'
     r"|^libggml|^lib\w+\.so|^\[0x"
 )
+_FATAL = "Fatal Python error: "  # of faulthandler, then one of:
+_FATAL_SIGNALS = {
+    "Segmentation fault": signal.SIGSEGV,
+    "Aborted": signal.SIGABRT,
+    "Bus error": signal.SIGBUS,
+    "Illegal instruction": signal.SIGILL,
+    "Floating point exception": signal.SIGFPE,
+}
 STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})  # sent by a person or a service manager
 _NUM_QUOTED = 2
 _MAX_QUOTED_CHARS = 300
@@ -51,6 +59,18 @@ class ExitReason:
         return not self.kill_reason and -self.exit_status in STOP_SIGNALS
 
     @property
+    def first_status(self) -> int:
+        """Return the exit status of the first fault.
+
+        faulthandler lists the frames of threads that still run, and may crash over it: an abort would look like a
+        crash.
+        """
+        if self.exit_status >= 0:
+            return self.exit_status
+        fatal = (line.removeprefix(_FATAL) for line in self.last_lines if line.startswith(_FATAL))
+        return -_FATAL_SIGNALS.get(next(fatal, ""), -self.exit_status)
+
+    @property
     def failure_lines(self) -> tuple[str, ...]:
         """Return the stderr lines that explain the end, oldest first; at most two."""
         lines = [line.strip() for line in self.last_lines if line.strip() and not _TRACE_LINE.match(line)]
@@ -64,7 +84,7 @@ class ExitReason:
         if self.kill_reason:
             return EngineError(f"the engine process was killed{when}: {self.kill_reason}", hint=_HINT)
         quoted = "; ".join(self.failure_lines)[-_MAX_QUOTED_CHARS:]
-        what = _describe_exit(self.exit_status, when) + (f": {quoted}" if quoted else "")
+        what = _describe_exit(self.first_status, when) + (f": {quoted}" if quoted else "")
         return EngineError(what, hint=_HINT_KILLED if self.exit_status == -9 else _HINT)
 
 

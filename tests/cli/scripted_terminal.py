@@ -7,6 +7,7 @@ import sys
 from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
 
 from eaglelocal.cli import line_editor
+from eaglelocal.cli.answer_printer import Asker
 from eaglelocal.cli.chat_line import converse
 from eaglelocal.cli.main import handle_end_signals
 from eaglelocal.cli.output import standard_output
@@ -37,4 +38,4 @@ if __name__ == "__main__":
         line_editor.readline = None
     session = Session(ModelLoader(plan, load), load(plan(ModelChoice())), SamplingParams())
     handle_end_signals()
-    sys.exit(converse(session, standard_output(), tint=True))
+    sys.exit(converse(Asker(session, standard_output())))

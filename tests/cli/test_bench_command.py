@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import getpass
 import io
 import json
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -35,7 +37,7 @@ from eaglelocal.cli.bench import (
 )
 from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, MIN_ANSWER
 from eaglelocal.cli.output import Output
-from eaglelocal.cli.reports.bench import BenchOptions, BenchSubject, show_result
+from eaglelocal.cli.reports.bench import BenchFiles, BenchOptions, BenchSubject, show_result
 from eaglelocal.core.request import AUTO, OFF, ChatRequest
 from eaglelocal.core.sampling import GREEDY
 from eaglelocal.errors import EngineError, UsageError
@@ -82,8 +84,11 @@ def ended(program: subprocess.Popen[bytes]) -> tuple[int, str, str]:
 
 def test_a_table_a_chart_and_the_object_last(bench: Start, tmp_path: Path) -> None:
     chart = tmp_path / "chart.svg"
-    code, stdout, stderr = ended(bench("--spec", "auto,2", "--concurrency", "1,2", "--svg", str(chart), "--json"))
+    page = tmp_path / "bench.md"
+    wanted = ("--spec", "auto,2", "--concurrency", "1,2", "--svg", str(chart), "--report", str(page), "--json")
+    code, stdout, stderr = ended(bench(*wanted))
     assert (code, "Traceback" in stderr) == (0, False)
+    check_page(page, tmp_path)
     *table, last = stdout.splitlines()
     assert max(map(len, table)) <= COLUMNS
     report = json.loads(last)
@@ -94,6 +99,19 @@ def test_a_table_a_chart_and_the_object_last(bench: Start, tmp_path: Path) -> No
     assert [run["reused_prompts"] for run in report["runs"]] == [0] * 6
     assert {(one["category"], one["concurrency"]) for one in report["comparisons"]} >= {("all", 1), ("mixed", 2)}
     assert ElementTree.fromstring(chart.read_text()).tag.endswith("svg")
+
+
+def check_page(page: Path, folder: Path) -> None:
+    """The page has every mode at both loads, and nothing personal: no folder, no name, no host."""
+    text, facts = page.read_text(), json.loads(page.with_suffix(".json").read_text())
+    modes = [(mode["mode"], mode["concurrency"]) for mode in facts["modes"]]
+    assert modes == [("auto", 1), ("2", 1), ("auto", 2), ("2", 2)]
+    assert facts["best_length"] == "2" and all(mode["plain_tok_s"] > 0 for mode in facts["modes"])
+    assert all(len(mode["by_depth"]) <= 2 for mode in facts["modes"] if mode["mode"] == "2")
+    assert "| main memory |" in text and f"| {facts['machine']['cpu']} |" in text
+    assert facts["model"]["num_slots"] == 2 and facts["model"]["weights_bytes"] > 0
+    for personal in (str(folder), str(Path.home()), getpass.getuser(), socket.gethostname()):
+        assert personal not in text and personal not in json.dumps(facts)
 
 
 def test_drawn_texts_are_the_same_under_one_seed(bench: Start) -> None:
@@ -168,6 +186,8 @@ def test_one_of_a_servers_models_may_be_named(bench: Start) -> None:
         (("--prompts", "nowhere.txt"), 2, "cannot read the prompts"),
         (("--kv-type", "f8"), 2, "--kv-type must be"),
         (("--svg", "/nowhere/at/all.svg"), 2, "does not exist"),
+        (("--report", "/nowhere/at/all.md"), 2, "does not exist"),
+        (("--report", "page.json"), 2, "not the name of a Markdown file"),
         (("--max-tokens", "3"), 2, str(MIN_ANSWER)),
         (("--max-tokens", "64", "--skip", "49"), 2, "leaves too little"),
         (("--against", "http://127.0.0.1:1"), 1, "cannot reach"),
@@ -225,7 +245,7 @@ def stopped_after(
     comparer = TextComparer(sides[0], bound=0.05)
     result = measure(sides, planned, options, comparer=comparer, output=written.output)
     subject = BenchSubject(ScriptedClient(()).info, options, None, "auto", 0.05)
-    show_result(result, subject, written.output, svg=None, as_json=True)
+    show_result(result, subject, written.output, BenchFiles(), as_json=True)
     return written, result.error
 
 

@@ -17,6 +17,9 @@ from doubles.programs import Programs, output_of
 from doubles.random_models import TargetShape, write_agreeing_head, write_target
 from doubles.timeouts import wait_until
 
+from eaglelocal.conversation import conversation_file
+from eaglelocal.conversation.conversation import Conversation, Turn
+
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 120.0
 
@@ -57,7 +60,7 @@ def test_text_on_stdout_and_figures_on_stderr(chat: Start) -> None:
     assert code == 0
     assert stdout.endswith(b"\n")
     assert "EAGLE-3 head" in stderr
-    assert "drafted accepted" in stderr
+    assert "first token" in stderr
     assert "cut at 12 tokens" in stderr
     assert b"tok/s" not in stdout
 
@@ -139,3 +142,22 @@ def test_a_picture_needs_a_model_that_sees_and_is_one(chat: Start, tmp_path: Pat
     code, stdout, stderr = ended(chat("what is it?", "--image", str(cat)))
     assert (code, stdout) == (2, b"")
     assert "cat.png is not a PNG, JPEG" in stderr and "loading" not in stderr
+
+
+def test_a_question_goes_on_with_the_last_conversation(chat: Start, tmp_path: Path) -> None:
+    code, _, stderr = ended(chat("and?", "--continue"))
+    assert (code, "error: no conversation is saved yet" in stderr) == (2, True)
+    folder = tmp_path / "eaglelocal" / "conversations"
+    begun = Conversation(system="be brief", turns=[Turn("one", "first"), Turn("two", "second")])
+    conversation_file.save(begun, folder / "numbers.json", target="m")
+    arguments = ("--max-tokens", "4", "--json")
+    alone = json.loads(ended(chat("and?", *arguments))[1])
+    code, stdout, _ = ended(chat("and?", "--continue", *arguments))
+    answer = json.loads(stdout)
+    assert code == 0
+    assert answer["usage"]["prompt_tokens"] > alone["usage"]["prompt_tokens"]
+    kept = conversation_file.load_last(folder)
+    assert (kept.name, kept.system, len(kept.turns)) == ("numbers", "be brief", 3)
+    assert (kept.turns[2].question, kept.turns[2].answer) == ("and?", answer["text"])
+    assert ended(chat("and?", "--continue", "--no-save", *arguments))[0] == 0
+    assert len(conversation_file.load_last(folder).turns) == 3

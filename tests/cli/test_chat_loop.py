@@ -103,7 +103,7 @@ def test_an_answer_and_its_line(talk: Start) -> None:
     chat = talk("hi")
     assert chat.run() == 0
     assert chat.stdout.getvalue() == "hello there\n"
-    assert "41.2 tok/s · acceptance length 2.00 · 1/2 drafted accepted" in chat.stderr.getvalue()
+    assert "41.2 tok/s · " in chat.stderr.getvalue()
     assert chat.turns == [Turn("hi", "hello there")]
 
 
@@ -177,8 +177,8 @@ def test_spec_off_and_on_again_without_loading(talk: Start) -> None:
     chat = talk("/spec off", "a", "/spec on", "b", "/spec 2", "c", "/spec 0", "d")
     chat.run()
     assert [request.spec for request in chat.client.requests] == [OFF, AUTO, fixed_spec(2), OFF]
-    assert "speculation off: switched off" in chat.stderr.getvalue()
-    assert "speculation on: 2 tokens ahead" in chat.stderr.getvalue()
+    assert "drafting off (your setting)" in chat.stderr.getvalue()
+    assert "drafting: 2 tokens ahead" in chat.stderr.getvalue()
     assert chat.loaded == []
 
 
@@ -194,7 +194,7 @@ def test_spec_loads_again_where_the_model_was_loaded_without_a_draft(talk: Start
 def test_spec_with_rubbish_is_an_error(talk: Start, argument: str) -> None:
     chat = talk(f"/spec {argument}")
     chat.run()
-    assert "error: unknown draft length" in chat.stderr.getvalue()
+    assert "error: /spec must be auto, off, pid or a number from 0 to 16, not" in chat.stderr.getvalue()
 
 
 def test_system_shows_sets_and_removes(talk: Start) -> None:

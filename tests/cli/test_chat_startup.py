@@ -10,6 +10,7 @@ from doubles.scripted_client import ScriptedClient, says
 
 from eaglelocal.cli import chat
 from eaglelocal.cli.output import standard_output
+from eaglelocal.conversation.conversation import Conversation
 from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.session import ActiveModel, ModelChoice
 from eaglelocal.core.plan import Plan
@@ -55,5 +56,6 @@ def test_a_named_target_is_planned_once(asked: list[RunOptions]) -> None:
 @pytest.mark.parametrize("is_brief", [False, True])
 def test_the_plan_knows_that_it_is_for_one_answer(asked: list[RunOptions], target: str | None, is_brief: bool) -> None:
     settings = Settings(url="none", target=target)
-    session = chat.open_session(settings, standard_output(), ModelChoice(), is_brief=is_brief)
+    start = chat.ChatStart(Conversation(), is_brief=is_brief)
+    session = chat.open_session(settings, standard_output(), ModelChoice(), start=start)
     assert session.model.plan is not None and session.model.plan.is_brief is is_brief

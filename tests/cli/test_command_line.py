@@ -16,8 +16,8 @@ from doubles.programs import ending
 from doubles.timeouts import PATIENCE_S, wait_until
 from typer.main import get_command
 
+from eaglelocal.cli.command_table import ALL, make_app
 from eaglelocal.cli.flag_variables import list_flag_variables
-from eaglelocal.cli.main import app
 from eaglelocal.settings import FLAG_VARIABLES, PREFIX
 
 ROOT = Path(__file__).parents[2]
@@ -54,11 +54,32 @@ def test_help_is_data_and_fits_eighty_columns(environ: dict[str, str], arguments
 
 
 def test_only_commands_that_exist_are_listed(environ: dict[str, str]) -> None:
-    listed = run(environ).stdout.partition("Commands:")[2]
+    listed = run(environ).stdout
+    listed = listed[listed.index("Chat and serve:") : listed.index("Options:")]
     names = [line.split()[0] for line in listed.splitlines() if line.startswith("  ") and line[2] != " "]
-    assert names
+    assert set(names) == set(ALL)
     for name in names:
         assert run(environ, name, "--help").returncode == 0
+
+
+@pytest.mark.parametrize("name", ["chat", "serve", "plan", "bench", "top"])
+def test_every_flag_stands_once_in_the_help(environ: dict[str, str], name: str) -> None:
+    shown = run(environ, name, "--help").stdout
+    flags = [
+        word.strip(",") for line in shown.splitlines() for word in line.split()[:2] if line[:4] in ("  --", "  -h")
+    ]
+    flags = [flag for flag in flags if flag.startswith("--")]
+    command = get_command(make_app([name])).commands[name]  # type: ignore[attr-defined]
+    expected = [max(option.opts, key=len) for option in command.params if option.param_type_name == "option"]
+    assert sorted(flags) == sorted([*expected, "--help"])
+    assert "<str>" not in shown and "list[" not in shown
+
+
+def test_many_flags_stand_in_groups(environ: dict[str, str]) -> None:
+    titles = [line for line in run(environ, "chat", "--help").stdout.splitlines() if line[:1].isalpha()]
+    assert titles[1:] == ["Arguments:", "Model:", "Memory and processor:", "Answers:", "Options:"]
+    few = [line for line in run(environ, "ls", "--help").stdout.splitlines() if line[:1].isalpha()]
+    assert few[1:] == ["Options:"]
 
 
 @pytest.mark.parametrize(
@@ -66,6 +87,9 @@ def test_only_commands_that_exist_are_listed(environ: dict[str, str]) -> None:
     [
         (("caht",), "no command 'caht'", "eaglelocal chat"),
         (("zzz",), "no command 'zzz'", "eaglelocal --help"),
+        (("run", "qwen3-8b"), "no command 'run'", "eaglelocal chat --target qwen3-8b"),
+        (("list", "--json"), "no command 'list'", "eaglelocal ls --json"),
+        (("shw", "demo"), "no command 'shw'", "eaglelocal show demo"),
         (("chat", "--tempreature", "0"), "no such option: --tempreature", "eaglelocal chat --help"),
         (("chat", "--seed"), "--seed", "--help"),
         (("chat", "hi", "there"), "unexpected extra argument", "eaglelocal chat --help"),
@@ -74,6 +98,16 @@ def test_only_commands_that_exist_are_listed(environ: dict[str, str]) -> None:
         (("chat", "", "--json"), "there is no question", "eaglelocal chat"),
         (("chat", "hi", "--target", "no-such-model"), "no-such-model", "demo"),
         (("chat", "hi", "--spec", "99"), "99", ""),
+        (("run", "smollm2:135m"), "no command 'run'", "eaglelocal chat --target smollm2:135m"),
+        (("list",), "no command 'list'", "eaglelocal ls"),
+        (("create", "mine", "-f", "Modelfile"), "no command 'create'", "eaglelocal chat --target ./FILE.gguf"),
+        (("chat", "--model", "qwen3:8b"), "no such option: --model", "eaglelocal chat --target qwen3:8b"),
+        (
+            ("serve", "-m", "x.gguf", "-c4096", "-ngl", "99", "-np", "2"),
+            "no such option: -m",
+            "eaglelocal serve --target x.gguf --ctx 4096 --gpu-layers 99 --parallel 2",
+        ),
+        (("serve", "-ngl", "99"), "no such option: -ngl", "eaglelocal serve --gpu-layers 99"),
     ],
 )
 def test_usage_errors(environ: dict[str, str], arguments: tuple[str, ...], complaint: str, hint: str) -> None:
@@ -103,7 +137,7 @@ def test_an_unknown_variable_is_an_error(environ: dict[str, str]) -> None:
 
 
 def test_every_flag_has_a_variable() -> None:
-    found = {variable for variable, _ in list_flag_variables(get_command(app))}
+    found = {variable for variable, _ in list_flag_variables(get_command(make_app()))}
     assert found == {PREFIX + name for name in FLAG_VARIABLES}
 
 
@@ -120,7 +154,7 @@ def test_input_that_is_no_text(environ: dict[str, str]) -> None:
     assert "error: stdin is not UTF-8 text: byte 3 is 0xe9" in done.stderr
     assert "hint" not in done.stderr
     done = run(environ, "chat", stdin=image_bytes())
-    assert done.returncode == 2 and "hint: for a picture: --image FILE, or --image /dev/stdin" in done.stderr
+    assert done.returncode == 2 and "hint: eaglelocal chat --image /dev/stdin" in done.stderr
 
 
 def test_input_that_never_ends_is_refused(environ: dict[str, str]) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from eaglelocal import locations
 from eaglelocal.cli import main
 from eaglelocal.doctor.llama_trial import try_library
 from eaglelocal.loading import calibration_store
@@ -131,7 +132,7 @@ def test_a_tiny_disk(tmp_path: Path) -> None:
     done = subprocess.run(["unshare", "-rm", "sh", "-c", script], capture_output=True, text=True, timeout=60)
     (finding,) = [each for each in json.loads(done.stdout)["findings"] if each["check"] == "disk"]
     assert done.returncode == 1
-    assert finding["text"] == f"only 0.0 GiB free for downloads in {disk}/hub"
+    assert finding["text"] == f"only 1.0 MB free for downloads in {disk}/hub"
 
 
 def test_no_token_where_one_is_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, examined: Examined) -> None:
@@ -258,3 +259,95 @@ def test_ports() -> None:
     assert not is_port_taken("127.0.0.1", port)
     assert not is_port_taken("no.such.host.invalid", port)
     assert find_port_listener(port) is None
+
+
+def write_config(text: str) -> Path:
+    file = locations.config_file()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file
+
+
+def test_keys_that_chat_would_refuse_are_a_problem(examined: Examined) -> None:
+    file = write_config('[keys]\npaws = "p"\n')
+    found = examined()["settings"]
+    assert found["level"] == "problem"
+    assert f"{file}: keys: unknown action 'paws'" in found["text"]
+    assert str(file) in found["command"]
+    write_config('[keys]\npause = "p"\n')
+    assert examined()["settings"]["level"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ('target = "./nowhere.gguf"', "nowhere.gguf"),
+        ('target = "qwen3-8b"', "qwen3-8b"),
+        ('target = "demo@7x"', "demo@7x"),
+        ('target = "user/repo"\ndraft = "./nowhere.gguf"', "user/repo"),
+    ],
+)
+def test_a_model_that_chat_would_refuse_is_a_problem(examined: Examined, config: str, why: str) -> None:
+    write_config(config)
+    found = examined()["model"]
+    assert (found["level"], why in found["text"]) == ("problem", True)
+
+
+def test_a_model_that_chat_runs_is_named(examined: Examined) -> None:
+    write_config('target = "demo"')
+    assert examined()["model"] == {
+        "check": "model",
+        "level": "ok",
+        "text": "`eaglelocal chat` runs demo",
+        "command": None,
+    }
+
+
+NATIVE = 'target = "demo@native"\n'
+
+
+@pytest.mark.parametrize(
+    ("config", "is_refused"),
+    [
+        (NATIVE, False),
+        (f"{NATIVE}ctx = 1024", False),
+        (f'{NATIVE}draft = "ngram"', False),
+        (f"{NATIVE}ctx = 9999", True),
+        (f'{NATIVE}draft = "./nowhere.gguf"', True),
+        (f'{NATIVE}draft = "e3-nobody"', True),
+        (f'{NATIVE}device = "CUDA7"', True),
+        (f'{NATIVE}split = "3,1"', True),
+        (f"{NATIVE}n_cpu_moe = 3", True),
+        (f'{NATIVE}mmproj = "./nowhere.gguf"', True),
+        (f'{NATIVE}kv_type = "q4_0"\nflash_attn = "off"', True),
+        ('target = "demo@100m:q4_0"\nctx = 9999', True),
+        ('target = "demo@100m:q4_0"\ndraft = "e3-nobody"', True),
+        ('url = "http://127.0.0.1:9"', True),
+        ('url = "nonsense://x"', True),
+    ],
+)
+def test_doctor_refuses_what_chat_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examined: Examined, config: str, is_refused: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_config(config)
+    found = examined()["model"]
+    chat = [sys.executable, "-m", "eaglelocal", "chat", "hi", "--max-tokens", "1"]
+    done = subprocess.run(chat, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+    assert (found["level"], done.returncode == 0) == (("problem", False) if is_refused else ("ok", True)), done.stderr
+    if is_refused:
+        assert found["command"] or "(" in found["text"], found  # what to do
+        assert "bug" not in found["text"]
+
+
+def test_doctor_says_that_a_model_does_not_fit_and_what_would_help(examined: Examined) -> None:
+    write_config('target = "demo@70b:bf16"\nctx = 512\n')
+    found = examined()["model"]
+    assert found["level"] == "problem"
+    assert "`eaglelocal chat` would fail: " in found["text"]
+    assert not list(locations.generated_models_dir().glob("*"))  # it only looked
+
+
+def test_the_command_of_a_refused_model_can_be_run(examined: Examined) -> None:
+    write_config(f"{NATIVE}ctx = 9999")
+    assert examined()["model"]["command"] == "eaglelocal chat --ctx 2048"

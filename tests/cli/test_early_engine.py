@@ -10,7 +10,9 @@ import psutil
 import pytest
 from doubles.timeouts import wait_until
 
+from eaglelocal import locations
 from eaglelocal.cli import chat, serve
+from eaglelocal.cli.early_engine import loads_model
 from eaglelocal.cli.output import standard_output
 from eaglelocal.cli.serve_log import LOGGERS
 from eaglelocal.conversation.session import ModelChoice
@@ -46,6 +48,38 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(chat, "SpareProcess", Watched)
     monkeypatch.setattr(serve, "SpareProcess", Watched)
     return pids
+
+
+@pytest.mark.parametrize(
+    ("command", "is_early"),
+    [
+        ("serve", True),
+        ("serve --target x --parallel 8", True),
+        ("serve --help", False),
+        ("chat hi", True),
+        ("chat", False),
+        ("chat --plain", False),
+        ("chat hi -h", False),
+        ("chat hi --url http://there", False),
+        ("chat hi --url=none", False),
+        ("plan", False),
+        ("", False),
+    ],
+)
+def test_commands_that_load_a_model_start_its_process(
+    command: str, is_early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert loads_model(command.split()) is is_early
+
+
+def test_a_chat_that_a_server_may_answer_starts_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    folder = locations.servers_dir()
+    folder.mkdir(parents=True)
+    (folder / "here-1-8000.json").touch()
+    assert not loads_model(["chat", "hi"])
+    assert loads_model(["chat", "hi", "--target", "x"])
 
 
 def test_a_chat_without_its_model_leaves_no_process(started: list[int]) -> None:

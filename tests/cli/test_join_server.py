@@ -189,6 +189,25 @@ def test_an_engine_of_its_own_when_nothing_runs_or_a_target_is_named(
     assert joined is not None and joined.plan is None and joined.takes_spec
 
 
+def test_a_target_of_the_config_file_is_joined_where_it_runs(
+    chat: Chat, tmp_path: Path, lines: Lines, output: Output
+) -> None:
+    with serving(Script(models=OUR_MODELS)) as url, announcing(url):
+        joined = join_running_server(settings(tmp_path, {"EAGLELOCAL_TARGET": "demo"}), output)
+        assert joined is not None and lines.text == f"joined {url}: demo\n"
+        assert join_running_server(settings(tmp_path, {"EAGLELOCAL_TARGET": "demo@1b"}), output) is None
+        (tmp_path / "config.toml").write_text('target = "demo"\n')
+        from_file = Settings.load({}, {}, tmp_path / "config.toml")
+        assert join_running_server(from_file, output) is not None
+
+
+def test_a_server_of_a_file_is_known_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x.gguf").touch()
+    monkeypatch.chdir(tmp_path)
+    server = replace(describe_this_server("127.0.0.1", 1, target="./x.gguf"), target="X (x.gguf)")
+    assert server.runs(str(tmp_path / "x.gguf")) and server.runs("x.gguf") and not server.runs("y.gguf")
+
+
 def test_a_server_that_is_not_ready_is_named_and_not_joined(lines: Lines, output: Output) -> None:
     one, other = (describe_this_server("127.0.0.1", port, target="demo") for port in (1, 2))
     assert next(select_ready([(one, "loading"), (other, "ready")], output)) is other
@@ -276,9 +295,9 @@ def test_spec_is_for_the_requests_to_a_server_of_ours(tmp_path: Path, lines: Lin
     for words_typed in ("/spec", "/spec 3", "/spec off"):
         run_command(context, parse_command(words_typed))
     assert lines.text.splitlines() == [
-        "speculation: set by the server",
-        "speculation requested from the server: 3 tokens ahead",
-        "speculation off: switched off",
+        "drafting: set by the server",
+        "drafting, as requested from the server: 3 tokens ahead",
+        "drafting off (your setting)",
     ]
     assert context.session.request("hi", 0).spec == OFF
     assert context.session.model.plan is None and own.requests == []

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.cli.amounts import age_text, duration_text, path_text, size_text
+from eaglelocal.cli.amounts import age_text, duration_text, path_text
+from eaglelocal.core.byte_sizes import format_disk
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,7 @@ from eaglelocal.cli.amounts import age_text, duration_text, path_text, size_text
     ],
 )
 def test_sizes(num_bytes: int, text: str) -> None:
-    assert size_text(num_bytes) == text
+    assert format_disk(num_bytes) == text
 
 
 @pytest.mark.parametrize(

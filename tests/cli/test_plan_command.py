@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,7 @@ def test_commands_are_those_of_the_plan(capsys: pytest.CaptureFixture[str]) -> N
     ("arguments", "flags"),
     [
         (["qwen3-8b:Q8_0", "--parallel", "4"], "serve --target qwen3-8b:Q8_0 --ctx 32768 --kv-type q8_0 --parallel 4"),
-        (["phi-4:Q5_K_M", "--kv-type", "q8_0"], "--kv-type q8_0 --draft ngram"),
+        (["phi-4:Q5_K_M", "--kv-type", "q8_0"], "--kv-type q8_0"),
         (["qwen3-8b:Q4_K_M", "--draft", "none"], "--draft none"),
         (["qwen3-8b:Q4_K_M", "--draft", "ngram"], "--draft ngram"),
         (["qwen3-8b:Q4_K_M", "--kv-type", "f16"], "--kv-type f16"),
@@ -123,7 +124,7 @@ def test_the_command_runs_what_was_planned(
 
 def test_a_command_says_nothing_that_goes_without_saying(capsys: pytest.CaptureFixture[str]) -> None:
     chosen = plan_report(capsys, "qwen3-8b:Q4_K_M", "--machine", "rtx-3090")["chosen"]
-    assert chosen["commands"]["run"] == "eaglelocal chat --target qwen3-8b:Q4_K_M --ctx 32768"
+    assert chosen["commands"]["run"] == "eaglelocal chat --target qwen3-8b:Q4_K_M --ctx 40960"
     hybrid = plan_report(capsys, "qwen3.6-27b:Q4_K_M", "--machine", "rtx-3090")["chosen"]
     assert hybrid["draft"] == "mtp-qwen3.6-27b" and "--draft" not in hybrid["commands"]["run"]
     plain = plan_report(capsys, "qwen3-next-80b:IQ4_XS", "--machine", "rtx-3090")["chosen"]
@@ -234,6 +235,32 @@ def test_main_memory_next_to_a_card_can_be_said(capsys: pytest.CaptureFixture[st
     assert f"37 of 37 layers on the GPU, experts of {content['chosen']['n_cpu_moe']} of 36 in main memory" in shown
 
 
+def test_a_table_says_what_lies_where(capsys: pytest.CaptureFixture[str]) -> None:
+    """GiB of the card alone, the cache's type and slots, and that a part stays in main memory."""
+    lines = screen(capsys, "qwen3-next-80b", "qwen3-8b:Q4_K_M", "--machine", "rtx-3090", "--parallel", "2").splitlines()
+    split, whole = lines[1], lines[2]
+    assert "*" in split and "*" not in whole
+    gib = next(float(word) for word in split.split() if re.fullmatch(r"\d+\.\d", word))
+    assert gib < 24
+    assert " 2 x " in whole
+    assert any(line.startswith("tok/s*: a part of the model stays in main memory") for line in lines)
+    alone = screen(capsys, "qwen3-8b:Q4_K_M", "qwen3-4b:Q4_K_M", "--machine", "rtx-3090")
+    assert "tok/s*" not in alone and max(map(len, alone.splitlines())) <= 80
+
+
+def test_several_answers_at_once_have_a_speed_in_all(capsys: pytest.CaptureFixture[str]) -> None:
+    alone = plan_report(capsys, "qwen3-8b:Q4_K_M", "--machine", "rtx-4090")["chosen"]["predicted"]
+    assert alone["together_tok_s"] is None
+    speeds = [
+        plan_report(capsys, "qwen3-8b:Q4_K_M", "--machine", "rtx-4090", "--parallel", str(slots))["chosen"]["predicted"]
+        for slots in (2, 4, 8)
+    ]
+    together = [speed["together_tok_s"] for speed in speeds]
+    assert alone["plain_tok_s"] < together[0] < together[1] < together[2] < 8 * alone["plain_tok_s"]
+    shown = " ".join(screen(capsys, "qwen3-8b:Q4_K_M", "--machine", "rtx-4090", "--parallel", "4").split())
+    assert f"for an answer alone; 4 at once {together[1]:.0f} in all, without drafts" in shown
+
+
 def test_what_a_plan_costs_is_said_before_its_drafts(capsys: pytest.CaptureFixture[str]) -> None:
     """Three reasons are shown: layers in main memory are among them."""
     shown = " ".join(screen(capsys, "gpt-oss-20b:MXFP4", "--machine", "rtx-3060").split())
@@ -244,12 +271,12 @@ def test_what_a_plan_costs_is_said_before_its_drafts(capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize("machine", ["cpu-32gb", "cuda-8gb"])
 def test_what_is_chosen_is_not_rejected_too(capsys: pytest.CaptureFixture[str], machine: str) -> None:
-    """Where a lookup would draft nothing it is what drafts nothing."""
     content = plan_report(capsys, "qwen3.6-35b-a3b", "--machine", machine)
     chosen = content["chosen"]
-    assert chosen["draft"] == "none"
     ours = [
-        each for each in content["rejected"] if each["quant"] == chosen["quant"] and each["draft"] in (None, "none")
+        each
+        for each in content["rejected"]
+        if each["quant"] == chosen["quant"] and (each["draft"] or "none") == chosen["draft"]
     ]
     assert not ours
 
@@ -262,7 +289,9 @@ def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "kind", "words"),
     [
         (["--machine", "rtx3090"], UsageError, "rtx-3090"),
-        (["--goal", "balance"], UsageError, "did you mean balanced"),
+        (["--goal", "balance"], UsageError, "--goal balanced"),
+        (["--machine", "rtx-3090,list"], UsageError, "list goes alone --machine list"),
+        (["--machine", " , "], UsageError, "--machine list"),
         (["--ctx", "0"], UsageError, "whole number of at least 1"),
         (["--ctx", "many"], UsageError, "ctx"),
         (["--parallel", "99"], UsageError, "16"),
@@ -321,3 +350,90 @@ def test_what_reads_images_is_a_part_of_its_own(tmp_path: Path, capsys: pytest.C
     (tmp_path / "mmproj-F16.gguf").rename(tmp_path / "eyes.gguf")
     named = plan_report(capsys, str(path), "--mmproj", str(tmp_path / "eyes.gguf"))
     assert named["chosen"]["memory"]["images_bytes"] > 0
+
+
+# ---- several machines or models
+def test_several_machines_are_a_short_table(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = screen(capsys, "--machine", "rtx-3090,m2-max-32gb, cpu-16gb").splitlines()
+    assert lines[0].split() == ["machine", "model", "quant", "GiB", "context", "tok/s", "quality"]
+    assert len(lines) == 1 + 3 + 3
+    assert all(len(line) <= WIDTH for line in lines)
+    for line in lines[1:4]:
+        *_, gib, context, tok_s, quality = line.split()
+        assert float(gib) > 0 and int(context) >= 4096 and float(tok_s) > 0 and float(quality) > 0
+
+
+def test_several_models_are_a_short_table(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = screen(capsys, "qwen3-8b", "qwen3-32b", "--machine", "cuda-8gb").splitlines()
+    assert [line.split()[-5:] != [] and "qwen3" in line for line in lines[1:3]] == [True, True]
+    content = plan_report(capsys, "qwen3-8b", "qwen3-4b", "--machine", "rtx-3090,cuda-8gb")
+    assert [each["chosen"]["target"] for each in content["plans"]] == ["qwen3-8b", "qwen3-4b"] * 2
+    assert len({each["machine"] for each in content["plans"]}) == 2
+
+
+def test_what_does_not_fit_stays_in_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = screen(
+        capsys, "qwen3-8b", "--machine", "m1-8gb,rtx-3090", "--ctx", "32768", "--kv-type", "f16"
+    ).splitlines()
+    assert ["no room" in line for line in lines[1:3]] == [True, False]
+    with pytest.raises(ResourceError, match="none of these fits"):
+        main.run(["plan", "qwen3-32b", "qwen3-8b", "--machine", "m1-8gb", "--ctx", "32768", "--kv-type", "f16"])
+
+
+def test_the_machines_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = screen(capsys, "--machine", "list").splitlines()
+    names = [line.split()[0] for line in lines[1:]]
+    assert set(names) == set(load_catalog().machines)
+    assert any(line.startswith("rtx-3090 ") and "24 GiB" in line for line in lines)
+    assert [each["id"] for each in plan_report(capsys, "--machine", "list")["machines"]] == names
+
+
+def test_an_unknown_model_is_a_row_and_an_error_after_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["qwen3-8b", "qwen3-8x", "./nowhere.gguf", "--machine", "rtx-3090"]
+    with pytest.raises(EagleLocalError) as wrong:
+        main.run(["plan", *arguments])
+    rows = capsys.readouterr().out.splitlines()[1:4]
+    assert ["error" in row for row in rows] == [False, True, True]
+    assert "unknown target 'qwen3-8x'" in wrong.value.message and "nowhere.gguf does not exist" in wrong.value.message
+    assert wrong.value.exit_code != 0 and "qwen3-8b" in wrong.value.hint
+    with pytest.raises(UsageError):
+        main.run(["plan", *arguments, "--json"])
+    planned, unknown, missing = json.loads(capsys.readouterr().out)["plans"]
+    assert planned["chosen"]["target"] == "qwen3-8b"
+    assert (unknown["chosen"], unknown["target"]) == (None, "qwen3-8x")
+    assert unknown["error"]["message"] == "unknown target 'qwen3-8x'"
+    assert "nowhere.gguf" in missing["error"]["message"]
+
+
+def test_an_unknown_machine_does_not_hide_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="unknown machine 'rtx-3091'"):
+        main.run(["plan", "qwen3-8b", "--machine", "rtx-3091,rtx-3090"])
+    rows = capsys.readouterr().out.splitlines()[1:3]
+    assert ["error" in row for row in rows] == [True, False]
+
+
+def test_a_table_of_nothing_but_errors_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="unknown target 'x-1'; unknown target 'x-2'"):
+        main.run(["plan", "x-1", "x-2", "--machine", "rtx-3090"])
+    assert capsys.readouterr().out == ""
+
+
+def test_everything_that_was_rejected_stands_below_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    few, every = (screen(capsys, "qwen3-8b", "qwen3-4b", "--machine", "rtx-3090", *more) for more in ((), ("--all",)))
+    assert every.startswith(few) and len(every.splitlines()) > len(few.splitlines()) + 10
+    assert "not taken, RTX 3090 24GB, qwen3-8b" in every and "not taken, RTX 3090 24GB, qwen3-4b" in every
+    assert all(len(line) <= WIDTH for line in every.splitlines())
+
+
+def test_where_nothing_fits_the_reasons_are_shown_and_then_what_helps(capsys: pytest.CaptureFixture[str]) -> None:
+    tight = ["qwen3-32b", "qwen3-8b", "--machine", "m1-8gb", "--ctx", "32768", "--kv-type", "f16"]
+    with pytest.raises(ResourceError) as wrong:
+        main.run(["plan", *tight])
+    assert wrong.value.hint == "--all"  # the whole command, with the models and machines, once it is shown
+    with pytest.raises(ResourceError) as wrong:
+        main.run(["plan", *tight, "--all"])
+    assert "of weights" in capsys.readouterr().out
+    assert wrong.value.hint.startswith("--ctx ")
+    with pytest.raises(ResourceError):
+        main.run(["plan", "llama-3.3-70b", "--machine", "m1-8gb", "--all"])
+    assert "not taken, Apple M1" in capsys.readouterr().out

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import io
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from eaglelocal.cli.chat import chat
 from eaglelocal.cli.chat_once import join_question
 from eaglelocal.cli.line_editor import MORE, PROMPT, LineDiscarded, read_question
+from eaglelocal.cli.models_on_disk import mention_model
+from eaglelocal.cli.output import Output
 from eaglelocal.conversation.spelling import closest_word
 from eaglelocal.errors import UsageError
-from eaglelocal.settings import READERS
+from eaglelocal.settings import READERS, Settings
 
 
 def typing(*lines: str | type[BaseException]) -> tuple[Callable[[str], str], list[str]]:
@@ -85,7 +89,37 @@ def test_nearest(word: str, found: str | None) -> None:
 
 
 def test_every_flag_with_a_value_is_a_setting_and_so_has_a_variable() -> None:
-    without_value = {"context", "prompt", "image", "plain", "as_json", "tint", "save"}
+    without_value = {"context", "prompt", "image", "plain", "as_json", "tint", "save", "resumes"}
     flags = set(inspect.signature(chat).parameters) - without_value
     assert flags <= set(READERS)
     assert {"target", "draft", "spec", "ctx", "threads", "top_k", "seed", "system"} <= flags
+
+
+NAMES = ["smollm2:135m", "smollm2:latest", "demo"]
+
+
+@pytest.mark.parametrize(
+    ("question", "flags", "is_mentioned"),
+    [
+        ("smollm2:135m", {}, True),
+        ("SmolLM2", {}, True),
+        ("smollm2:135m", {"target": "demo"}, False),
+        ("smollm2:135m", {"url": "none"}, False),
+        ("What is smollm2:135m", {}, False),
+        ("why", {}, False),
+        (None, {}, False),
+    ],
+)
+def test_a_question_that_is_the_name_of_a_model_gets_a_hint(
+    question: str | None,
+    flags: dict[str, str],
+    is_mentioned: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr("eaglelocal.cli.models_on_disk.list_model_names", lambda settings: NAMES)
+    stderr = io.StringIO()
+    mention_model(
+        question, Settings.load(flags, {}, tmp_path / "none"), Output(stdout=io.StringIO(), stderr=stderr, environ={})
+    )
+    assert (f"eaglelocal chat --target {question}" in stderr.getvalue()) is is_mentioned

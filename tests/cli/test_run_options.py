@@ -9,9 +9,11 @@ from doubles.vision_models import write_vision_pair
 
 from eaglelocal.bench.bench_prompts import BenchPrompt
 from eaglelocal.cli import bench, tune
+from eaglelocal.cli.chat import continue_target
 from eaglelocal.cli.load_model import make_run_options
 from eaglelocal.cli.output import standard_output
 from eaglelocal.cli.reports.bench import BenchOptions
+from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.conversation.session import ModelChoice
 from eaglelocal.core.request import AUTO, Image, Message
 from eaglelocal.core.sampling import GREEDY
@@ -64,3 +66,14 @@ def test_what_nobody_asks_about_is_not_loaded_to_measure(
     plan = bench.plan_bench(bench.drop_unused_projector(settings, asked), BenchOptions((AUTO,), (1,), GREEDY), output)
     assert plan.projector == (projector if reads else None)
     assert tune.plan_tune(settings, output).projector is None
+
+
+def test_a_continued_conversation_brings_its_model_unless_one_is_named(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('target = "qwen3-8b"\ndraft = "./head.gguf"\n')
+    held = Conversation(turns=[Turn("a", "b")], target="the guide", reference="demo")
+    brought = continue_target(Settings.load({}, {}, config), held)
+    assert (brought.target, brought.draft) == ("demo", "auto")
+    assert continue_target(Settings.load({"draft": "ngram"}, {}, config), held).draft == "ngram"
+    named = Settings.load({"target": "qwen3-8b"}, {}, config)
+    assert continue_target(named, held) is named

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import ipaddress
 import json
 import os
 import re
@@ -14,11 +16,23 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import httpx
 import psutil
 import pytest
 from doubles.timeouts import PATIENCE_S, wait_until
+
+from eaglelocal.cli import serve_log
+from eaglelocal.cli.output import Output
+from eaglelocal.cli.serve import bind_server_socket
+from eaglelocal.client.running_servers import describe_this_server, keep_announced
+from eaglelocal.errors import ResourceError
+from eaglelocal.server.listening_socket import find_lan_address
+from eaglelocal.server.loaded_models import LoadedModel
+from eaglelocal.server.server_state import ServerState
+from eaglelocal.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 DEMO_S = 60.0  # the model is measured when it is loaded
@@ -58,7 +72,13 @@ class Serve:
 
     @property
     def url(self) -> str:
-        return self.said(r"listening on (http://\S+?)(,|$)")
+        """The address, as soon as it is announced."""
+        return self.said(r"starting \S+ on (http://[^\s,\"]+)")
+
+    @property
+    def records(self) -> list[dict[str, object]]:
+        """All lines, each of which must be JSON."""
+        return [json.loads(line) for line in self.lines]
 
     def end(self, number: int) -> int:
         self.process.send_signal(number)
@@ -164,7 +184,9 @@ def test_it_listens_loads_answers_logs_and_drains(environ: dict[str, str], tmp_p
         url = serve.url
         assert "keys: default" in "".join(serve.lines)
         assert httpx.get(f"{url}/health").status_code in (200, 503)  # while it loads
+        assert "listening" not in "".join(serve.lines)  # there is nothing to ask yet
         assert serve.said(r"ready: (\S+?),", DEMO_S) == f"{url}/v1"
+        assert serve.said(r"listening on (\S+)$") == url
         assert httpx.get(f"{url}/v1/models").status_code == 401
         key = keys.read_text().split(": ")[1].strip()
         client = httpx.Client(base_url=url, headers={"x-api-key": key}, timeout=PATIENCE_S)
@@ -192,17 +214,70 @@ def test_json_lines_and_a_second_signal(environ: dict[str, str]) -> None:
         url = serve.url
         serve.said(r"(ready): ", DEMO_S)
         engine = psutil.Process(serve.process.pid).children()[0]
-        body = chat(stream=True, max_tokens=450, ignore_eos=True, spec="off")
+        body = chat(stream=True, max_tokens=1500, ignore_eos=True, spec="off")
         with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=PATIENCE_S) as stream:
-            next(stream.iter_lines())
+            lines = stream.iter_lines()  # which would end the request if it were dropped
+            for _ in range(9):  # the first comes before the answer runs
+                next(lines)
             serve.process.send_signal(signal.SIGINT)
+            serve.said(r"(1 answer) has up to 60 s to finish", PATIENCE_S)  # two signals at once may count as one
             serve.process.send_signal(signal.SIGINT)
             assert serve.process.wait(PATIENCE_S) == 0
     wait_until(lambda: not engine.is_running(), "the engine is gone too")
-    records = [json.loads(line) for line in serve.lines if line.startswith("{")]
-    assert [record["path"] for record in records if "path" in record] == ["/v1/chat/completions"]
-    assert {"time", "level", "message", "status", "owner", "seconds"} <= set(records[-1]), records
+    records = serve.records
+    answers = [record for record in records if "path" in record]
+    assert [record["path"] for record in answers] == ["/v1/chat/completions"]
+    assert {"time", "level", "message", "status", "owner", "seconds", "model", "completion_tokens"} <= set(answers[0])
+    assert all({"time", "level", "message"} <= set(record) for record in records)
+    assert any("1 answer has up to 60 s to finish" in str(record["message"]) for record in records)
     assert "Traceback" not in "".join(serve.lines)
+
+
+def test_an_error_is_a_record_too(environ: dict[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = refused(environ, "--port", str(port), "--log", "json", "--target", "demo")
+    assert (done.returncode, done.stdout) == (1, "")
+    last = json.loads(done.stderr.splitlines()[-1])
+    assert (last["level"], last["message"]) == ("error", f"port {port} of 127.0.0.1 is taken")
+    assert all(json.loads(line) for line in done.stderr.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "config", "message"),
+    [
+        (("--log", "json", "--prot", "1"), "", "no such option: --prot"),
+        (("--log=json", "--port", "x"), "", "--port must be a whole number from 0 to 65535, not 'x'"),
+        (("--log", "json"), "paralel = 2\n", "unknown setting paralel"),
+        ((), 'log = "json"\nport = "many"\n', "port must be a whole number from 0 to 65535"),
+        (("--log", "json", "--host", "0.0.0.0"), "", "there is no key"),
+    ],
+)
+def test_what_is_wrong_before_the_log_begins_is_a_record(
+    environ: dict[str, str], tmp_path: Path, arguments: tuple[str, ...], config: str, message: str
+) -> None:
+    file = tmp_path / "configured" / "eaglelocal" / "config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text(config)
+    done = refused({**environ, "XDG_CONFIG_HOME": str(tmp_path / "configured")}, *arguments)
+    records = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (done.returncode, done.stdout) == (2, "")
+    assert [record["level"] for record in records] == ["error"]
+    assert message in records[0]["message"] and records[0]["hint"]
+
+
+def test_the_last_of_several_formats_counts(environ: dict[str, str]) -> None:
+    done = refused({**environ, "EAGLELOCAL_LOG": "json"}, "--prot", "1")
+    assert json.loads(done.stderr)["message"].startswith("no such option")
+    done = refused({**environ, "EAGLELOCAL_LOG": "json"}, "--log", "text", "--prot", "1")
+    assert done.stderr.startswith("error: no such option")
+
+
+def test_a_hint_that_is_a_flag_is_the_whole_command(environ: dict[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = refused(environ, "--target", "demo", "--port", str(port), "--no-tui")
+    assert done.stderr.endswith(f"hint: eaglelocal serve --target demo --no-tui --port {port + 1}\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -227,3 +302,42 @@ def test_an_engine_that_is_killed_comes_back(environ: dict[str, str]) -> None:
         wait_until(lambda: httpx.get(f"{url}/health").status_code == 200, "it is well")
         assert httpx.get(f"{url}/v1/snapshot").json()["restarts"] == 1
         assert serve.end(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize(
+    ("host", "lan", "shown"),
+    [
+        ("0.0.0.0", "192.168.1.5", "listening on http://127.0.0.1:8421, in your network on http://192.168.1.5:8421"),
+        ("::", "192.168.1.5", "listening on http://[::1]:8421, in your network on http://192.168.1.5:8421"),
+        ("0.0.0.0", "", "listening on http://127.0.0.1:8421"),
+        ("127.0.0.1", "192.168.1.5", "listening on http://127.0.0.1:8421"),
+    ],
+)
+def test_the_address_in_the_network_is_said(monkeypatch: pytest.MonkeyPatch, host: str, lan: str, shown: str) -> None:
+    monkeypatch.setattr(serve_log, "find_lan_address", lambda: lan)
+    stderr = io.StringIO()
+    output = Output(stdout=io.StringIO(), stderr=stderr, environ={})
+    log = serve_log.ServerLog(output, cast(ServerState, None), None, address=(host, 8421))
+    log.show_ready(cast(LoadedModel, SimpleNamespace(name="demo", info=SimpleNamespace(num_slots=1))))
+    assert stderr.getvalue().splitlines()[0] == shown
+
+
+def test_the_address_in_the_network_is_an_address() -> None:
+    found = find_lan_address()
+    assert found == "" or not ipaddress.ip_address(found).is_loopback
+
+
+def test_a_port_that_another_server_of_ours_has_names_that_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        settings = Settings.load({"port": str(port)}, {}, tmp_path / "none")
+        with pytest.raises(ResourceError, match="is taken") as caught:
+            bind_server_socket(settings)
+        assert caught.value.hint == f"--port {port + 1}"
+        ours = keep_announced(describe_this_server("127.0.0.1", port, target="qwen3-8b"))
+        with ours, pytest.raises(ResourceError, match=f"server of qwen3-8b .pid {os.getpid()}") as caught:
+            bind_server_socket(settings)
+        assert caught.value.hint == f"eaglelocal stop {port}"

@@ -12,11 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from doubles.pages_server import Page, Pages, serving
 from doubles.timeouts import wait_until
 
 from eaglelocal.cli import main
 from eaglelocal.cli.ps import server_lines
-from eaglelocal.cli.stop import choose_servers, wait_for_end
+from eaglelocal.cli.stop import choose_servers, describe_work, wait_for_end
 from eaglelocal.client.running_servers import RunningServer, describe_this_server, find_running_servers, keep_announced
 from eaglelocal.errors import EngineError, UsageError
 from eaglelocal.tui.duration_text import format_duration
@@ -145,3 +146,30 @@ def test_lines_of_servers_fit_the_terminal() -> None:
 )
 def test_spans(seconds: float, said: str) -> None:
     assert format_duration(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("running", "waiting", "said"),
+    [
+        (0, 0, ""),
+        (1, 0, "finishes 1 running answer first"),
+        (2, 0, "finishes 2 running answers first"),
+        (2, 3, "finishes 2 running and 3 waiting answers first"),
+    ],
+)
+def test_stop_says_what_a_server_finishes(running: int, waiting: int, said: str) -> None:
+    pages = Pages({"/v1/snapshot": Page(json.dumps({"running": running, "waiting": waiting}))})
+    with serving(pages):
+        assert describe_work(server(pages.port)) == said
+    assert describe_work(server(pages.port)) == ""  # it does not answer
+
+
+def test_stop_says_it_before_it_waits(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    pages = Pages({"/v1/snapshot": Page(json.dumps({"running": 1}))})
+    with serving(pages):
+        process = start(pages.port)
+        assert main.run(["stop"]) == 0
+    first, last = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"http://127.0.0.1:{pages.port} finishes 1 running answer first")
+    assert f"`eaglelocal stop {pages.port}` again ends it at once" in first
+    assert last == f"stopped http://127.0.0.1:{pages.port} (demo, pid {process.pid})"

@@ -115,7 +115,7 @@ def test_who_answers_is_named_before_the_first_question(tmp_path: Path) -> None:
     greeting = opened.expect("> ")
     opened.close()
     assert "target   scripted model" in greeting
-    assert "draft    scripted head, as much as pays" in greeting
+    assert "draft    scripted head, automatic" in greeting
     assert "context  2048 tokens" in greeting
     assert max(len(line) for line in greeting.splitlines()) < 80
 
@@ -238,7 +238,7 @@ def test_no_color_means_no_escape_in_the_answer(tmp_path: Path) -> None:
     opened.expect("> ")
     opened.ask("one")
     opened.expect("the first answer")
-    opened.expect("1/2 drafted accepted")
+    opened.expect("first token")
     opened.close()
     assert "\x1b[32m" not in opened.raw
     assert "\x1b[2m" not in opened.raw

@@ -51,15 +51,17 @@ def test_of_few_more_are_held_out(num: int, num_held: int) -> None:
 
 @pytest.mark.parametrize(
     ("num", "num_asked", "hint"),
-    [(20, 500, "--tokens 4000"), (0, 500, "--tokens 80000"), (20, 27, "more questions, or a larger --ctx")],
+    [(20, 500, "--tokens 4000"), (0, 500, "--tokens 80000"), (20, 27, "more questions, or --ctx 4096")],
 )
 def test_too_few_answers_are_reported_with_what_helps(num: int, num_asked: int, hint: str) -> None:
     with pytest.raises(
         UsageError, match=rf"{num} answers are too few .*\(5 questions did not fit, 2 answers"
     ) as raised:
-        check_enough(Collected(conversations(num), 5, 2), num_questions=num_asked, max_answer_tokens=1000)
+        check_enough(Collected(conversations(num), 5, 2), num_questions=num_asked, max_answer_tokens=1000, ctx=2048)
     assert raised.value.hint == hint
-    check_enough(Collected(conversations(MIN_CONVERSATIONS), 5, 2), num_questions=num_asked, max_answer_tokens=1000)
+    check_enough(
+        Collected(conversations(MIN_CONVERSATIONS), 5, 2), num_questions=num_asked, max_answer_tokens=1000, ctx=2048
+    )
 
 
 @pytest.mark.parametrize(

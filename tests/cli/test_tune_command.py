@@ -113,7 +113,7 @@ def test_the_embedded_model_is_measured(environ: dict[str, str]) -> None:
     assert len(report["implied"]) == 5
     assert report["threads"] == 1
     kept = Path(environ["XDG_STATE_HOME"]) / "eaglelocal" / "calibrations"
-    assert len(list(kept.glob("*.json"))) == 2  # of costs, and of acceptance
+    assert len(list(kept.glob("*.json"))) == 3  # of costs, of acceptance, and of the chat template
 
 
 def test_without_a_draft_one_row_is_all_there_is(environ: dict[str, str]) -> None:

@@ -6,12 +6,13 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
 from textual.pilot import Pilot
 
+from eaglelocal.conversation.conversation import Conversation
 from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.pictures import Pictures
 from eaglelocal.conversation.session import ActiveModel, ModelChoice, ModelLoader, Session
@@ -20,7 +21,9 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import parse_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import ModelFileError
+from eaglelocal.tui.chat.chat_access import FULL_ACCESS, ChatAccess
 from eaglelocal.tui.chat.chat_app import ChatApp, ChatPaths
+from eaglelocal.tui.chat.model_source import NO_MODELS, ModelSource
 from eaglelocal.tui.display_options import DisplayOptions
 
 PATIENCE_S = 20.0
@@ -44,10 +47,20 @@ class ChatHarness:
     clients: list[ScriptedClient] = field(default_factory=list)
     choices: list[ModelChoice] = field(default_factory=list)
     is_broken: bool = False  # the first model cannot be loaded
+    models: ModelSource = NO_MODELS
+    access: ChatAccess = FULL_ACCESS
+    conversation: Conversation = field(default_factory=Conversation)  # that the chat begins with
 
     def __post_init__(self) -> None:
         paths = ChatPaths(conversations=self.folder / "conversations", history=self.folder / "questions.jsonl")
-        self.app = ChatApp(self._open, paths, self.display_options, saves=self.saves, marks_drafted=self.marks_drafted)
+        self.app = ChatApp(
+            self._open,
+            paths,
+            self.display_options,
+            marks_drafted=self.marks_drafted,
+            models=self.models,
+            access=replace(self.access, saves=self.saves),
+        )
 
     @property
     def client(self) -> ScriptedClient:
@@ -62,9 +75,9 @@ class ChatHarness:
         if self.is_broken and choice.target is None:
             raise ModelFileError("no file missing.gguf", hint="eaglelocal chat --target demo")
         loader = ModelLoader(self._plan, self._load)
-        return Session(
-            loader, loader.load(loader.plan(choice)), SamplingParams(), choice=choice, attached=self.attached
-        )
+        model = loader.load(loader.plan(choice))
+        params, begun = SamplingParams(), self.conversation
+        return Session(loader, model, params, conversation=begun, choice=choice, attached=self.attached)
 
     def _plan(self, choice: ModelChoice) -> Plan:
         if choice.target == "missing":

@@ -91,7 +91,7 @@ def main(soft: int, hard: int, max_crashes: int) -> None:
 
     setup = directed(restart=RestartPolicy(first_delay_s=0.05, max_crashes=max_crashes))
     serving = serving_of(setup, loader_of(setup, []))
-    log_to(standard_output(colour="never"), None, as_json=False)
+    log_to(standard_output(colour="never"), None)
     listening = bind_socket("127.0.0.1", 0)
     print(listening.getsockname()[1], flush=True)
     runtime = Runtime(on_ready=lambda loaded: print("ready", flush=True), drain_s=1.0)

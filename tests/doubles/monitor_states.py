@@ -102,7 +102,7 @@ def busy(steps: int = 200) -> ServerReading:
 
 
 def off(steps: int = 200) -> ServerReading:
-    drafting = DraftingState(state="asleep", reason="0.94x over the last 256 tokens, acceptance 0.21", setting="auto")
+    drafting = DraftingState(state="asleep", reason="it would be slower (0.94x)", setting="auto")
     return replace(busy(steps), drafting=drafting)
 
 

@@ -62,4 +62,4 @@ def test_more_layers_than_there_are(moe: Plan) -> None:
     layers = SKETCHES[moe.target_label].n_layer
     with pytest.raises(UsageError, match=f"--n-cpu-moe {layers + 1}: this model has {layers} layers") as caught:
         build(replace(moe, n_cpu_moe=layers + 1), lambda _: None)
-    assert caught.value.hint == f"--n-cpu-moe {layers}: those of all"
+    assert caught.value.hint == f"--n-cpu-moe {layers}"

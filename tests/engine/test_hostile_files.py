@@ -72,6 +72,7 @@ def test_its_process_runs_before_the_first_chat_and_ends_with_the_engine(honest:
 
 
 def test_a_chat_is_answered_after_its_process_was_killed(honest: Engine) -> None:
+    assert drive(honest, [chat("first")])["first"].failed is None
     pid = renderer_pid(honest)
     os.kill(pid, signal.SIGKILL)
     ends_at = time.monotonic() + HANG_S

@@ -121,6 +121,11 @@ def test_sending_to_a_closed_channel_is_a_broken_pipe() -> None:
             ExitReason(-6, ("load: error: bad magic", "chatter", "/lib/libggml.so(+0x1)", "  more")),
             "the engine process aborted (signal 6): load: error: bad magic",
         ),
+        (  # faulthandler itself crashed over the frames of a running thread
+            ExitReason(-11, ("Fatal Python error: Aborted", "", "  File Fatal Python error: Segmentation fault")),
+            "the engine process aborted (signal 6)",
+        ),
+        (ExitReason(-9, ("Fatal Python error: none of these",)), "the engine process was killed (signal 9)"),
         (
             ExitReason(1, ("Traceback (most recent call last):", '  File "a.py", line 1', "ValueError: broken")),
             "the engine process ended (exit status 1): ValueError: broken",

@@ -13,6 +13,7 @@ import pytest
 from doubles.engine_harness import AnswerResult, drive
 from doubles.random_models import write_agreeing_head, write_target
 from doubles.real_engine import TINY, real_engine
+from doubles.timeouts import wait_until
 
 from eaglelocal.backend.constraint_compiler import LlamaConstraints
 from eaglelocal.client.engine_client import EngineClient
@@ -290,11 +291,13 @@ def test_calls_and_refusals_cross_the_pipe() -> None:
 
 
 @pytest.mark.parametrize("binds_answers", [True, False])
-def test_a_server_s_engine_has_read_the_vocabulary_when_it_is_ready(tmp_path: Path, binds_answers: bool) -> None:
+def test_a_server_s_engine_reads_the_vocabulary_by_itself(tmp_path: Path, binds_answers: bool) -> None:
     engine = real_engine(write_target(tmp_path / "target.gguf", TINY), binds_answers=binds_answers)
     try:
         constraints = engine._input_processor._answer_constraint._constraints
         assert isinstance(constraints, LlamaConstraints)
+        if binds_answers:
+            wait_until(lambda: constraints._tokenizer is not None, "the vocabulary")
         assert (constraints._tokenizer is not None) is binds_answers
     finally:
         engine.close()
@@ -330,7 +333,5 @@ def test_an_answer_goes_on_where_its_beginning_ends(demo: Engine) -> None:
     assert len(words) > 4
     begun = " ".join(words[: len(words) // 2])
     messages = (*QUESTION, Message("assistant", begun))
-    rest = say(
-        demo, ChatRequest(id="a", messages=messages, params=PARAMS["greedy"], is_split=True, continues_last=True)
-    )
+    rest = say(demo, ChatRequest(id="a", messages=messages, params=PARAMS["greedy"], is_split=True, resumes=True))
     assert begun + rest.text == whole.text

@@ -19,6 +19,7 @@ from eaglelocal.cli.chat import open_session
 from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.session import ModelChoice, Session
 from eaglelocal.settings import Settings
+from eaglelocal.tui.chat.chat_access import ChatAccess
 from eaglelocal.tui.chat.chat_app import ChatApp, ChatPaths
 from eaglelocal.tui.display_options import DisplayOptions
 
@@ -33,11 +34,12 @@ async def picture(target: str, folder: Path) -> str:
         return open_session(settings, output, choice)
 
     paths = ChatPaths(conversations=folder / "conversations", history=folder / "questions.jsonl")
-    app = ChatApp(opened, paths, DisplayOptions(), saves=False)
+    app = ChatApp(opened, paths, DisplayOptions(), access=ChatAccess(saves=False))
     try:
         async with app.run_test(size=(120, 36)) as pilot:
             person = ChatObserver(app, pilot)
             await person.ready()
+            await pilot.press("f2")  # the panel
             for question in QUESTIONS:
                 await person.ask(question)
                 await person.idle()

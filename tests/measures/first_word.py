@@ -4,11 +4,15 @@ LLAMA_SERVER is a binary of the same llama.cpp, TARGET and HEAD are GGUF files. 
 with the head, both servers run side by side and are asked in turn, each time a text that neither has read. Printed is
 theirs / ours (above 1: we are faster), a geometric mean with its 95 % interval.
 
-    prompts   seconds until a prompt of so many tokens is answered by one token
+    prompts   seconds until a prompt of so many tokens is answered by one token; first those right after the start,
+              while our weights move to huge pages
     turns     the second turn of such a conversation
     crowded   a new conversation while every slot holds a long one, beside an empty server's
     start     from the command to 200 from /health, the first time and later
-    totals    tokens a second, prompts counted, of 1, 2, 4 and 8 requests at once
+    totals    tokens a second, prompts counted, of 1, 2, 4 and 8 requests at once, beside each of their settings
+
+With --best, their settings are: plain, the head with the default length and with 12 tokens, the copy of the head in
+q4_0 that --quantized-head names, and ngram-simple; else plain, or the head with the default length.
 """
 
 from __future__ import annotations
@@ -47,6 +51,8 @@ PARTS = ("prompts", "turns", "crowded", "start", "totals")
 SLOT_CTX = 2048
 ANSWER_TOKENS = 100
 PATIENCE_S = 120.0
+FIRST_TOKENS = 60
+SETTLING_S = 10.0  # in which our weights have moved to huge pages
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,20 @@ def make_contenders(given: argparse.Namespace, num_slots: int, *, with_head: boo
     theirs += ["-t", str(len(os.sched_getaffinity(0))), "--no-webui"]
     theirs += ["-md", given.head, "--spec-type", "draft-eagle3"] if with_head else []
     return Contender("ours", tuple(ours), True), Contender("llama-server", tuple(theirs), False)
+
+
+def make_rivals(given: argparse.Namespace, num_slots: int, *, with_head: bool) -> list[Contender]:
+    """Return llama-server's settings for the totals."""
+    theirs = make_contenders(given, num_slots, with_head=with_head)[1]
+    if not given.best:
+        return [theirs]
+    plain = make_contenders(given, num_slots, with_head=False)[1].command
+    settings = {"plain": (), "ngram-simple": ("--spec-type", "ngram-simple")}
+    for name, head in (("head", given.head), ("q4_0 head", given.quantized_head)):
+        if head:
+            settings[name] = ("-md", head, "--spec-type", "draft-eagle3")
+            settings[f"{name}, 12"] = (*settings[name], "--spec-draft-n-max", "12")
+    return [Contender(name, (*plain, *added), False) for name, added in settings.items()]
 
 
 def find_port() -> int:
@@ -178,12 +198,18 @@ def ask_in_turn(number: int, ours: Server, theirs: Server, ask: Callable[[Server
 
 
 def measure_prompts(ours: Server, theirs: Server, texts: Texts, given: argparse.Namespace, label: str) -> None:
+    measure_prompt(ours, theirs, texts, FIRST_TOKENS, given.repeats, f"{label}: prompt of {FIRST_TOKENS} at the start")
+    time.sleep(SETTLING_S)
     for num_tokens in given.tokens:
-        line = Comparison(f"{label}: prompt of {num_tokens}")
-        for number in range(given.repeats):
-            text = texts.draw(num_tokens)
-            line.add(*ask_in_turn(number, ours, theirs, lambda server, text=text: server.complete(text)[0]))
-        line.show()
+        measure_prompt(ours, theirs, texts, num_tokens, given.repeats, f"{label}: prompt of {num_tokens}")
+
+
+def measure_prompt(ours: Server, theirs: Server, texts: Texts, num_tokens: int, repeats: int, title: str) -> None:
+    line = Comparison(title)
+    for number in range(repeats):
+        text = texts.draw(num_tokens)
+        line.add(*ask_in_turn(number, ours, theirs, lambda server, text=text: server.complete(text)[0]))
+    line.show()
 
 
 def measure_turns(ours: Server, theirs: Server, texts: Texts, given: argparse.Namespace, label: str) -> None:
@@ -228,13 +254,17 @@ def measure_start(contenders: tuple[Contender, Contender], repeats: int, label: 
     line.show()
 
 
-def measure_totals(ours: Server, theirs: Server, texts: Texts, repeats: int, label: str) -> None:
+def measure_totals(ours: Server, rivals: Sequence[Server], texts: Texts, repeats: int, label: str) -> None:
     for at_once in (1, 2, 4, 8):
-        line = Comparison(f"{label}: {at_once} at once, prompts counted")
+        lines = [Comparison(f"{label}: {at_once} at once, {rival.name}") for rival in rivals]
         for number in range(repeats):
             prompts = [f"{texts.draw(60)}. {QUESTIONS[i % len(QUESTIONS)]}" for i in range(at_once)]
-            line.add(*ask_in_turn(number, ours, theirs, lambda server, prompts=prompts: tokens_per_s(server, prompts)))
-        line.show(unit="tok/s", rate=True)
+            servers = [ours, *rivals] if number % 2 else [*reversed(rivals), ours]
+            speeds = {server.name: tokens_per_s(server, prompts) for server in servers}
+            for line, rival in zip(lines, rivals, strict=True):
+                line.add(speeds[ours.name], speeds[rival.name])
+        for line in lines:
+            line.show(unit="tok/s", rate=True)
 
 
 def tokens_per_s(server: Server, prompts: Sequence[str]) -> float:
@@ -252,13 +282,9 @@ def answer_chat(server: Server, text: str) -> tuple[float, dict[str, Any]]:
     return time.perf_counter() - started_at, reply
 
 
-def measure(given: argparse.Namespace, num_slots: int, *, with_head: bool) -> None:
-    label = f"{num_slots} slot{'s' * (num_slots > 1)}, {'head' if with_head else 'plain'}"
-    contenders = make_contenders(given, num_slots, with_head=with_head)
-    if "start" in given.parts:
-        measure_start(contenders, given.repeats, label)
-    if set(given.parts) <= {"start"}:
-        return
+def measure_texts(
+    given: argparse.Namespace, contenders: tuple[Contender, Contender], num_slots: int, label: str
+) -> None:
     with run_server(contenders[0]) as ours, run_server(contenders[1]) as theirs:
         texts = Texts(theirs, given.seed)
         for server in (ours, theirs):
@@ -269,8 +295,23 @@ def measure(given: argparse.Namespace, num_slots: int, *, with_head: bool) -> No
             measure_prompts(ours, theirs, texts, given, label)
         if "turns" in given.parts:
             measure_turns(ours, theirs, texts, given, label)
-        if "totals" in given.parts and num_slots > 1:
-            measure_totals(ours, theirs, texts, given.repeats, label)
+
+
+def measure(given: argparse.Namespace, num_slots: int, *, with_head: bool) -> None:
+    label = f"{num_slots} slot{'s' * (num_slots > 1)}, {'head' if with_head else 'plain'}"
+    contenders = make_contenders(given, num_slots, with_head=with_head)
+    if "start" in given.parts:
+        measure_start(contenders, given.repeats, label)
+    if set(given.parts) & {"crowded", "prompts", "turns"}:
+        measure_texts(given, contenders, num_slots, label)
+    if "totals" in given.parts and num_slots > 1:
+        with contextlib.ExitStack() as running:
+            ours, *rivals = (
+                running.enter_context(run_server(contender))
+                for contender in (contenders[0], *make_rivals(given, num_slots, with_head=with_head))
+            )
+            texts = Texts(rivals[0], given.seed)
+            measure_totals(ours, rivals, texts, given.repeats, label)
 
 
 if __name__ == "__main__":
@@ -278,6 +319,8 @@ if __name__ == "__main__":
     parser.add_argument("server")
     parser.add_argument("target")
     parser.add_argument("--head")
+    parser.add_argument("--quantized-head")
+    parser.add_argument("--best", action="store_true")
     parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS))
     parser.add_argument("--slots", type=int, nargs="*", default=[1, 8])
     parser.add_argument("--tokens", type=int, nargs="*", default=[60, 200, 500, 1500])

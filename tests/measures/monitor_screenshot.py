@@ -36,7 +36,7 @@ async def picture(url: str, seconds: float) -> str:
     monitor = Monitor(DisplayOptions(), lambda on_reading: ServerWatch(url, on_reading), read_machine=gauges.latest)
     askers = [threading.Thread(target=ask, args=(url, number, is_over)) for number in range(ASKERS)]
     try:
-        async with monitor.run_test(size=(100, 30)) as pilot:
+        async with monitor.run_test(size=(120, 36)) as pilot:
             for asker in askers:
                 asker.start()
             await pilot.pause(seconds)

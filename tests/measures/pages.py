@@ -1,7 +1,8 @@
 """What huge pages and layouts for the processor are worth: python tests/measures/pages.py [TARGET ...] [--rounds N]
 
-Each target is loaded three times (mapped, read, and read into llama.cpp's layouts where it has any), and all decode 1,
-4 and 8 rows in turn. Prints seconds of the load, medians of the decodes in milliseconds, and how much faster each is.
+Each target is loaded four times (mapped and then moved into huge pages, mapped, read, and read into llama.cpp's
+layouts where it has any), and all decode 1, 4 and 8 rows in turn. Prints seconds of the load, medians of the decodes in
+milliseconds, and how much faster each is.
 On a virtual machine memory that was never used before takes long to come by, and how a mapped file fares depends on
 where its pages happen to lie.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes as C
 import os
 import statistics
 import sys
@@ -21,6 +23,7 @@ from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
+from eaglelocal.backend.weight_pages import find_mappings, move_weights
 from eaglelocal.core.batch import Batch
 from eaglelocal.core.huge_pages import TUNABLES, tunables
 from eaglelocal.core.run_options import RunOptions
@@ -29,6 +32,7 @@ from eaglelocal.probe.thread_count import count_usable_threads
 
 SIZES = (1, 4, 8)
 WAYS = {
+    "moved": Placement(repack=False, moves_weights=True),  # the first: the moved file must be the only mapped one
     "mapped": Placement(repack=False),
     "read": Placement(repack=False, no_mmap=True),
     "laid out": Placement(no_mmap=True),
@@ -39,6 +43,8 @@ def opened(path: Path, placement: Placement, around: contextlib.ExitStack) -> tu
     """A context of the model, and the seconds of its load."""
     began_s = time.perf_counter()
     model = LlamaModel(load_library(), path, placement)
+    if placement.moves_weights:
+        move_weights(find_mappings(path), C.c_int32(0))
     took_s = time.perf_counter() - began_s
     around.callback(model.close)
     context = LlamaContext(model, ContextParams(n_ctx=512, threads=count_usable_threads()))

@@ -49,6 +49,17 @@ def test_one_of_several_leaves_a_quarter_to_the_others() -> None:
         stack.enter_context(admission.admit("modest"))
 
 
+def test_a_key_whose_share_is_full_is_told_so() -> None:
+    admission = AdmissionQueue(num_slots=1, max_waiting=2, is_shared=True)
+    with admission.admit("greedy", 2), pytest.raises(Problem) as caught, admission.admit("greedy"):
+        pass
+    assert "the share of this key is full: it has 2 requests running or waiting, and may have 2" in caught.value.message
+    assert "2 of all 3 are taken" in caught.value.message
+    alone = AdmissionQueue(num_slots=1, max_waiting=1, is_shared=False)
+    with alone.admit("a", 2), pytest.raises(Problem, match="the queue is full: 2 requests"), alone.admit("a"):
+        pass
+
+
 @pytest.mark.parametrize(("took_s", "wait_s"), [(0.1, 1), (10.0, 10), (10_000.0, MAX_RETRY_AFTER_S)])
 def test_the_time_to_wait_follows_what_answers_took(took_s: float, wait_s: int) -> None:
     admission = AdmissionQueue(num_slots=1, max_waiting=1, is_shared=False)

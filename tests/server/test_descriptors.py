@@ -119,7 +119,7 @@ def test_equal_warnings_are_thinned_and_counted(monkeypatch: pytest.MonkeyPatch)
     output = Messages()
     before = {name: (logging.getLogger(name).handlers, logging.getLogger(name).propagate) for name in NAMES}
     try:
-        log_to(output, None, as_json=False)
+        log_to(output, None)
         log.handlers[0].filters[:] = [RepeatFilter(lambda: now[0])]
         for round_s in (0.0, REPEAT_S, 2 * REPEAT_S):
             now[0] = round_s

@@ -153,10 +153,25 @@ def test_what_is_no_json_object_is_said_so(actor: Server, body: bytes, said: str
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
-def test_a_body_of_another_type_is_refused_by_that_reason(actor: Server, kind: str) -> None:
+def test_a_body_of_another_type_is_read_if_it_is_json(actor: Server, kind: str) -> None:
+    """As `curl -d` sends it."""
     answer = actor.http.post("/v1/chat/completions", content=f"{{{SAID}}}", headers={"content-type": kind})
+    assert (answer.status_code, answer.json()["object"]) == (200, "chat.completion")
+    answer = actor.http.post("/v1/chat/completions", content="messages=hello", headers={"content-type": kind})
     assert answer.status_code == 415
     assert "application/json" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_form_of_a_foreign_page_reaches_nothing(actor: Server, site: str) -> None:
+    """A browser sends forms without asking first, and an old one perhaps without Origin."""
+    form = {"content-type": "text/plain", "Sec-Fetch-Site": site, "Sec-Fetch-Mode": "navigate"}
+    for headers in (form, {**form, "Origin": "https://evil.example"}, {**form, "Origin": "null"}):
+        answer = actor.http.post("/v1/chat/completions", content=f"{{{SAID}}}", headers=headers)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (403, "permission_error")
+    assert actor.http.get("/", headers=form).status_code == 200, "a link may lead here"
+    own = {**form, "Sec-Fetch-Site": "same-origin", "Origin": actor.url}
+    assert actor.http.post("/v1/chat/completions", content=f"{{{SAID}}}", headers=own).status_code == 200
 
 
 @pytest.mark.parametrize(

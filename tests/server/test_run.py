@@ -12,8 +12,9 @@ import pytest
 from doubles.timeouts import PATIENCE_S
 
 from eaglelocal.errors import ResourceError, UsageError
-from eaglelocal.server.listening_socket import bind_socket
-from eaglelocal.server.run_server import notify_service_manager
+from eaglelocal.server.listening_socket import OUR_PORTS, bind_socket, choose_other_port
+from eaglelocal.server.run_server import describe_stop, notify_service_manager
+from eaglelocal.settings import Settings
 
 # a first model that is never there, as far as anyone can wait
 LOADING = """
@@ -57,6 +58,8 @@ def test_the_socket_is_bound_before_anything_else() -> None:
         with socket.create_connection(("127.0.0.1", port)), pytest.raises(ResourceError, match="is taken") as caught:
             bind_socket("127.0.0.1", port)
         assert f"--port {port + 1}" in caught.value.hint
+    assert (choose_other_port(8420), choose_other_port(8421), choose_other_port(65535)) == (8423, 8423, 65534)
+    assert (Settings().port, Settings().web_port) == OUR_PORTS
     with bind_socket("::1", 0) as listening:
         assert listening.family is socket.AF_INET6
 
@@ -77,3 +80,15 @@ def test_the_service_manager_is_reported(tmp_path: Path, monkeypatch: pytest.Mon
     notify_service_manager("READY=1")  # nobody listens any more
     monkeypatch.delenv("NOTIFY_SOCKET")
     notify_service_manager("READY=1")
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (0, "stopping"),
+        (1, "stopping: 1 answer has up to 30 s to finish; ctrl-c again ends at once"),
+        (2, "stopping: 2 answers have up to 30 s to finish; ctrl-c again ends at once"),
+    ],
+)
+def test_a_server_that_stops_says_what_it_waits_for(number: int, said: str) -> None:
+    assert describe_stop(number, 30.0) == said

@@ -340,3 +340,29 @@ def test_a_format_reaches_the_engine_from_every_route(actor: Server, path: str, 
     reply = json.loads(json.dumps(BODIES[path]).replace("say x", "show"))
     status, answer = post(actor, path, reply | more)
     assert status == 200 and "integer" in json.dumps(answer), answer
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "warning"),
+    [
+        (
+            "/v1/chat/completions",
+            {"max_tokns": 5},
+            "max_tokns is not a field and was ignored; did you mean max_tokens?",
+        ),
+        ("/v1/completions", {"Temperatur": 5}, "Temperatur is not a field and was ignored; did you mean temperature?"),
+        ("/v1/messages", {"max_tokens": 5, "stop_sequence": ["a"]}, "did you mean stop_sequences?"),
+        ("/v1/responses", {"max_output_token": 5}, "did you mean max_output_tokens?"),
+        ("/v1/chat/completions", {"max_tokens": 5, "max_token": 5}, None),
+        ("/v1/chat/completions", {"service_tier": "auto", "user_id": "a", "max\r\n_tokens": 1, "x" * 99: 1}, None),
+    ],
+)
+def test_a_misspelled_field_is_ignored_with_a_warning(
+    actor: Server, path: str, fields: dict[str, object], warning: str | None
+) -> None:
+    question = {"/v1/completions": "prompt", "/v1/responses": "input"}.get(path, "messages")
+    said = "say x" if question == "prompt" else [{"role": "user", "content": "say x"}]
+    answer = actor.http.post(path, json={"model": "actor", question: said, **fields})
+    assert answer.status_code == 200
+    found = answer.headers.get("x-eaglelocal-warning")
+    assert warning in found if warning is not None and found is not None else found is warning

@@ -305,7 +305,7 @@ def test_memory_that_a_gpu_shares_is_counted_once_for_both() -> None:
 
 def test_the_disk_holds_a_state_next_to_the_one_before(tmp_path: Path) -> None:
     check_disk(NEED, tmp_path, 8 * GIB)
-    with pytest.raises(ResourceError, match=r"need 8.0 GiB, but only 7.0 GiB are free"):
+    with pytest.raises(ResourceError, match=r"need 8.59 GB, but only 7.52 GB are free"):
         check_disk(NEED, tmp_path, 7 * GIB)
 
 

@@ -20,7 +20,7 @@ WORDS = tuple(f"word{number}\n\n" if number % 5 == 0 else f"word{number} " for n
 if __name__ == "__main__":
     stage = ChatHarness(Path(sys.argv[1]), scripts=(Script(WORDS, delay_s=0.001),), saves=True)
     if sys.argv[2:] == ["broken"]:
-        ChatApp.action_run_command = lambda self, line: 1 // 0  # type: ignore[assignment,method-assign,return-value]
+        ChatApp.action_help = lambda self: 1 // 0  # type: ignore[assignment,method-assign,return-value]
     try:
         code = run_chat(stage.app)
     except Exception as problem:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import string
 import sys
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from doubles.chat_screen import ChatHarness, ChatObserver, play
+from doubles.image_files import write_image
 from doubles.scripted_client import Script, says
 from textual.binding import Binding
 from textual.widgets import Input, OptionList, TextArea
@@ -15,11 +17,16 @@ from textual.widgets import Input, OptionList, TextArea
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.conversation.question_history import QuestionHistory
+from eaglelocal.conversation.slash_commands import COMMANDS
 from eaglelocal.errors import UsageError
+from eaglelocal.settings import Settings
+from eaglelocal.tui.chat.chat_access import LOCAL_ACTIONS, LOCAL_COMMANDS, ChatAccess
 from eaglelocal.tui.chat.chat_app import ChatApp
-from eaglelocal.tui.chat.chat_dialogs import ConversationsDialog, Dialog, ModelDialog, SettingsDialog
+from eaglelocal.tui.chat.chat_dialogs import ConversationsDialog, Dialog, SettingsDialog
+from eaglelocal.tui.chat.model_picker import ModelDialog
 from eaglelocal.tui.display_options import DisplayOptions
-from eaglelocal.tui.key_bindings import CHAT_ACTIONS, CHAT_KEYS, MONITOR_ACTIONS, check_display_options
+from eaglelocal.tui.key_bindings import CHAT_ACTIONS, CHAT_PURPOSES, MONITOR_ACTIONS, check_display_options
+from eaglelocal.tui.mapped_keys import NO_KEY, name_key
 from eaglelocal.tui.monitor.monitor_app import Monitor
 from eaglelocal.tui.monitor.request_table import RequestTable
 from eaglelocal.tui.prompt.prompt_input import PromptInput
@@ -270,12 +277,10 @@ def test_keys_that_show_and_hide(tmp_path: Path) -> None:
     stage = ChatHarness(tmp_path)
 
     async def scenario(person: ChatObserver) -> None:
-        await person.pilot.press("f1")
-        await person.sees("ctrl+g")
         await person.pilot.press("f2")
-        await person.sees("gain over plain")
+        await person.sees("no answer yet")
         await person.pilot.press("f2")
-        await person.no_longer_sees("gain over plain")
+        await person.no_longer_sees("no answer yet")
         await person.ask("/load eagles")
         await person.sees("▸ thought, 3 words")
         await person.pilot.press("ctrl+t")
@@ -476,19 +481,19 @@ def test_conversations_are_opened_renamed_deleted_exported(tmp_path: Path, monke
         await person.pilot.press("enter")
         await person.sees("❯ two?")
         await choose(person, "two")
-        await person.pilot.press("r", "x", "enter")
+        await person.pilot.press("ctrl+r", "x", "enter")
         await person.sees("renamed two to twox")
         await choose(person, "three")
         await person.pilot.press("delete")
-        await person.sees("press d again to delete 'three' for good")
+        await person.sees("press delete again to delete 'three' for good")
         assert "three" in conversation_file.list_names(folder)
-        await person.pilot.press("d")
+        await person.pilot.press("delete")
         await person.sees("deleted three")
         await choose(person, "one")
-        await person.pilot.press("e")
+        await person.pilot.press("ctrl+e")
         await person.sees("written to")
         await choose(person, "one")
-        await person.pilot.press("r")
+        await person.pilot.press("ctrl+r")
         person.app.screen.query_one("#name", Input).value = "../up"
         await person.pilot.press("enter")
         await person.sees("invalid name for a conversation")
@@ -498,6 +503,70 @@ def test_conversations_are_opened_renamed_deleted_exported(tmp_path: Path, monke
     play(stage, scenario)
     assert sorted(conversation_file.list_names(folder)) == ["one", "twox"]
     assert "> one?" in (tmp_path / "one.md").read_text()
+
+
+def test_letters_in_the_list_of_conversations_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    saved(tmp_path, "one", Turn("one?", "answer"))
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.pilot.press("ctrl+o")
+        await person.until(lambda: isinstance(person.app.screen, ConversationsDialog), "the dialog")
+        await person.pilot.press(*string.ascii_letters, *string.digits, "space")
+        await person.pilot.pause()
+        assert isinstance(person.app.screen, ConversationsDialog)
+        assert not person.app.screen.query_one("#name", Input).display
+
+    play(ChatHarness(tmp_path), scenario)
+    assert conversation_file.list_names(tmp_path / "conversations") == ("one",)
+    assert not (tmp_path / "one.md").exists()
+
+
+@pytest.mark.parametrize("opener", ["ctrl+o", "f4", "f5", "f1", "ctrl+p"])
+def test_the_key_that_leaves_works_in_every_dialog(tmp_path: Path, opener: str) -> None:
+    stage = ChatHarness(tmp_path)
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.pilot.press(opener)
+        await person.until(lambda: len(person.app.screen_stack) == 2, "the dialog")
+        await person.pilot.press("ctrl+q")
+        await person.until(lambda: person.app._exit, "the end")
+
+    play(stage, scenario)
+
+
+def test_help_opens_at_its_top_and_is_searched(tmp_path: Path) -> None:
+    async def scenario(person: ChatObserver) -> None:
+        await person.pilot.press("f1")
+        await person.sees("type to search", "/help", "show this list")
+        assert "ctrl+g" not in person.text  # below what fits
+        await person.pilot.press("pagedown", "pagedown", "pagedown")
+        await person.sees("ctrl+g")
+        await person.pilot.press("pageup", "up", "down")
+        await person.type("draft SET")
+        await person.sees("/spec [auto|off|pid|N]")
+        assert "/help" not in person.text
+        await person.type("zz")
+        await person.sees("nothing has 'draft SETzz'")
+        await person.pilot.press("escape")
+        await person.no_longer_sees("nothing has")
+        assert isinstance(person.app.focused, PromptInput)
+
+    play(ChatHarness(tmp_path), scenario)
+
+
+def test_help_needs_no_model(tmp_path: Path) -> None:
+    stage = ChatHarness(tmp_path, is_held=True)
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.pilot.press("f1")
+        await person.sees("show this list")
+        await person.pilot.press("f1")
+        await person.no_longer_sees("show this list")
+        await person.ask("/?")
+        await person.sees("show this list")
+
+    play(stage, scenario, waits=False)
 
 
 def test_settings_go_into_the_next_question(tmp_path: Path) -> None:
@@ -567,9 +636,9 @@ def test_keys_can_be_given_to_other_actions(tmp_path: Path) -> None:
 
     async def scenario(person: ChatObserver) -> None:
         await person.pilot.press("ctrl+b")
-        await person.sees("gain over plain")
+        await person.sees("no answer yet")
         await person.pilot.press("f2")
-        await person.sees("gain over plain")
+        await person.sees("no answer yet")
         await person.type("a")
         await person.pilot.press("enter", "b", "ctrl+s")
         await person.sees("first answer")
@@ -583,24 +652,131 @@ def test_the_palette_has_everything_by_name(tmp_path: Path) -> None:
         await person.pilot.press("ctrl+p")
         await person.type("mark")
         await person.sees("Mark drafted")
-        await person.pilot.press("down", "enter")
+        await person.pilot.press("enter", "enter")
         await person.sees("drafted and accepted text is marked")
 
     play(ChatHarness(tmp_path), scenario)
 
 
-def test_every_key_is_listed_by_help() -> None:
+def test_the_palette_has_our_words_and_no_other(tmp_path: Path) -> None:
+    async def scenario(person: ChatObserver) -> None:
+        titles = [command.title for command in person.app.get_system_commands(person.app.screen)]
+        assert len(titles) == len(set(titles))
+        assert {*COMMANDS, "Help", "Model", "Leave", "Theme: light", "Theme: terminal"} <= set(titles)
+        assert {"Theme", "Quit", "Keys", "Maximize", "Screenshot"} & set(titles) == set()
+        await person.pilot.press("ctrl+p")
+        await person.type("/stats")
+        await person.pilot.press("down", "enter")
+        await person.sees("no answers yet")
+        await person.pilot.press("ctrl+p")
+        await person.type("/export")
+        await person.pilot.press("down", "enter")
+        await person.until(lambda: person.app.prompt.text == "/export ", "the command in the prompt")
+
+    play(ChatHarness(tmp_path), scenario)
+
+
+def test_a_theme_that_is_chosen_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("# mine\nport = 9\n[keys]\nquit = 'q'\n")
+    stage = ChatHarness(tmp_path, display_options=DisplayOptions(theme_file=file))
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.pilot.press("ctrl+p")
+        await person.type("theme light")
+        await person.pilot.press("down", "enter")
+        await person.sees("theme light, kept")
+        assert person.app.theme == "light"
+        file.write_text("theme = [1]")
+        person.app.action_choose_theme("dark")
+        await person.sees("theme dark, only for now")
+
+    play(stage, scenario)
+    file.write_text("# mine\nport = 9\n[keys]\nquit = 'q'\n")
+    DisplayOptions(theme_file=file).keep_theme("contrast")
+    assert Settings.load({}, {}, file).theme == "contrast"
+    assert file.read_text().endswith("# mine\nport = 9\n[keys]\nquit = 'q'\n")
+
+
+def test_themes_of_the_config_are_those_of_the_screen(tmp_path: Path) -> None:
+    for name in ChatHarness(tmp_path).app.available_themes:
+        assert Settings.load({"theme": name}, {}, tmp_path / "none.toml").theme == name
+
+
+def keys_by_purpose(app: ChatApp) -> dict[str, str]:
+    return {row.purpose: row.name for row in app.help_rows() if row.group == "keys"}
+
+
+def test_every_key_is_listed_by_help(tmp_path: Path) -> None:
+    app = ChatHarness(tmp_path).app
     bindings = [binding for binding in (*ChatApp.BINDINGS, *PromptInput.BINDINGS) if isinstance(binding, Binding)]
-    mentioned = {key.strip().replace("page ", "page") for keys in CHAT_KEYS for key in keys.split(",")}
-    mentioned |= {
-        key
-        for purpose in CHAT_KEYS.values()
-        for key in ("alt+enter", "shift+enter", "ctrl+j", "ctrl+end")
-        if key in purpose
-    }
-    bound = {key for binding in bindings for key in binding.key.split(",")} - {"super+c", "ctrl+home", "f1"}
-    keys = {key.replace("underscore", "_") for key in bound}
-    assert keys <= mentioned, keys - mentioned
+    bound = {name_key(key) for binding in bindings for key in binding.key.split(",")}
+    listed = [key for keys in keys_by_purpose(app).values() for key in keys.split(", ")]
+    assert sorted({*bound, "ctrl+p"} - {"super+c"}) == sorted(listed)
+
+
+def test_help_lists_the_keys_of_the_config(tmp_path: Path) -> None:
+    keys = (("panel", "ctrl+b, f12"), ("send", "ctrl+s"), ("newline", "enter"), ("edit", "ctrl+r"))
+    stage = ChatHarness(tmp_path, display_options=DisplayOptions(keys=keys))
+    listed = keys_by_purpose(stage.app)
+    expected = {"panel": "ctrl+b, f12", "send": "ctrl+s", "newline": "enter", "retry": "f6", "search": "ctrl+r"}
+    assert {each: listed[CHAT_PURPOSES[each]] for each in expected} == expected
+    assert listed[CHAT_PURPOSES["edit"]] == NO_KEY  # the prompt takes it, for its search
+    assert "f2" not in listed.values()
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.pilot.press("f1")
+        await person.type("panel")
+        await person.sees("ctrl+b, f12")
+
+    play(stage, scenario)
+
+
+def test_hints_name_the_keys_of_the_config(tmp_path: Path) -> None:
+    keys = (("stop", "f11"), ("interrupt", "f10"), ("leave", "f12"))
+    stage = ChatHarness(
+        tmp_path, display_options=DisplayOptions(keys=keys), scripts=(Script(("on and on",), hangs=True),)
+    )
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.ask("one")
+        await person.sees("answering, f11 stops")
+        await person.pilot.press("f3")
+        await person.sees("f11 stops it")
+        await person.pilot.press("f11")
+        await person.idle()
+        await person.pilot.press("f3")
+        await person.sees("the last question: enter asks again, f11 keeps it as it was")
+        await person.pilot.press("f11", "f10")
+        await person.sees("press f10 again, ctrl+d or f12 to leave")
+
+    play(stage, scenario)
+
+
+def test_a_key_that_the_user_chose_counts_before_a_default_one(tmp_path: Path) -> None:
+    stage = ChatHarness(tmp_path, display_options=DisplayOptions(keys=(("send", "ctrl+j"),)))
+    assert keys_by_purpose(stage.app)[CHAT_PURPOSES["newline"]] == "shift+enter, alt+enter"
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.pilot.press("a", "ctrl+j")
+        await person.sees("the first answer")
+
+    play(stage, scenario)
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("ctrl+underscore", "ctrl+_"),
+        ("pageup", "page up"),
+        ("slash", "/"),
+        ("space", "space"),
+        ("G", "G"),
+        ("f1", "f1"),
+    ],
+)
+def test_keys_are_named_as_people_write_them(key: str, name: str) -> None:
+    assert name_key(key) == name
 
 
 def test_every_action_can_be_bound_by_its_name() -> None:
@@ -632,3 +808,44 @@ def test_ascii_draws_with_ascii_alone(tmp_path: Path) -> None:
         assert [char for char in person.text if not char.isascii()] == []
 
     play(stage, scenario)
+
+
+# ---- somebody at another machine
+def test_a_remote_person_reaches_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_image(tmp_path / "secret.png")
+    saved(tmp_path, "theirs", Turn("one?", "answer"))
+    stage = ChatHarness(tmp_path, access=ChatAccess(is_remote=True), sees_images=True)
+
+    async def scenario(person: ChatObserver) -> None:
+        for command in sorted(LOCAL_COMMANDS):
+            await person.ask(f"{command} theirs")
+            await person.sees(f"error: {command} is not available in a browser")
+        for key in ("ctrl+o", "f5", "ctrl+g"):
+            await person.pilot.press(key)
+            await person.pilot.pause()
+            assert len(person.app.screen_stack) == 1
+        await person.type("/image sec")
+        await person.pilot.press("tab")
+        assert person.app.prompt.text == "/image sec"
+        await person.pilot.press("ctrl+c")
+        await person.ask("./secret.png")
+        await person.sees("the first answer")
+        titles = {command.title for command in person.app.get_system_commands(person.app.screen)}
+        assert titles & {*LOCAL_COMMANDS, "Model", "$EDITOR", "Open"} == set()
+        await person.pilot.press("f1")
+        await person.sees("type to search")
+        assert "/export" not in person.text
+        listed = keys_by_purpose(person.app)
+        hidden = {CHAT_PURPOSES[each] for each in ("editor", "talks", "model", "suspend")}
+        assert set(CHAT_PURPOSES.values()) - listed.keys() == hidden
+
+    play(stage, scenario)
+    assert stage.client.requests[0].messages[0].content == "./secret.png"
+    assert not stage.client.requests[0].messages[0].images
+
+
+def test_local_actions_are_actions_of_the_screen() -> None:
+    bindings = [each for each in (*ChatApp.BINDINGS, *PromptInput.BINDINGS) if isinstance(each, Binding)]
+    assert {binding.action.removeprefix("app.") for binding in bindings} >= LOCAL_ACTIONS
+    assert set(COMMANDS) >= LOCAL_COMMANDS

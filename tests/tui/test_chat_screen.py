@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from doubles.chat_screen import ChatHarness, ChatObserver, play
 from doubles.image_files import write_image
 from doubles.scripted_client import Script, says
 from textual import events
+from textual.widgets._toast import Toast
 
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.conversation import Conversation, Turn
@@ -23,7 +25,7 @@ def test_a_question_is_answered_with_its_figures(tmp_path: Path) -> None:
     async def scenario(person: ChatObserver) -> None:
         await person.sees("scripted model", "scripted head")
         await person.ask("why?")
-        await person.sees("❯ why?", "the first answer", "41.2 tok/s", "1/2 drafted accepted")
+        await person.sees("❯ why?", "the first answer", "41.2 tok/s", "plain (estimated)")
         await person.ask("and?")
         await person.sees("and another one")
 
@@ -163,7 +165,7 @@ def test_a_model_that_cannot_be_loaded_leaves_a_screen_that_loads_another(tmp_pa
     [
         ("/help", "clear the conversation"),
         ("/stats", "no answers yet"),
-        ("/spec 3", "speculation on: 3 tokens ahead"),
+        ("/spec 3", "drafting: 3 tokens ahead"),
         ("/system be brief", "system message: be brief"),
         ("/system\nbe brief", "system message: be brief"),
         ("/model missing", "error: no file missing"),
@@ -181,6 +183,42 @@ def test_commands_do_what_they_do_in_line_mode(tmp_path: Path, line: str, expect
     async def scenario(person: ChatObserver) -> None:
         await person.ask(line)
         await person.sees(expected)
+
+    play(stage, scenario)
+
+
+def test_another_model_has_none_of_the_figures_of_the_last_one(tmp_path: Path) -> None:
+    stage = ChatHarness(tmp_path)
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.ask("hello")
+        await person.idle()
+        assert person.app.view.feed.make_frame(time.monotonic()).drafted
+        await person.ask("/set top_k 7")
+        await person.idle()
+        assert person.app.view.feed.make_frame(time.monotonic()).drafted  # it is the same model
+        await person.ask("/model other")
+        await person.idle()
+        frame = person.app.view.feed.make_frame(time.monotonic())
+        assert (frame.drafted, frame.tok_s, frame.figures.acceptance) == (None, None, None)
+
+    play(stage, scenario)
+
+
+def test_a_notice_takes_the_place_of_the_activity_and_covers_nothing(tmp_path: Path) -> None:
+    stage = ChatHarness(tmp_path)
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.ask("hello")
+        await person.idle()
+        await person.sees("41.2 tok/s · 1.64")
+        person.app.notify("it has [been] done", timeout=0.5, markup=False)
+        await person.sees("it has [been] done")
+        (line,) = [line for line in person.text.splitlines() if "it has [been] done" in line]
+        assert "41.2 tok/s" in line and "ready" not in line
+        assert not person.app.query(Toast)
+        await person.no_longer_sees("it has [been] done")
+        await person.sees("ready")
 
     play(stage, scenario)
 
@@ -385,15 +423,37 @@ def test_the_panel_stands_next_to_or_below_and_can_be_sent_away(tmp_path: Path) 
 
     async def scenario(person: ChatObserver) -> None:
         panel, transcript = person.app.panel, person.app.transcript
+        assert not panel.display
+        await person.pilot.press("f2")
+        await person.sees("no answer yet")
         assert panel.region.y == transcript.region.y
-        await person.sees("gain over plain")
         await person.pilot.resize_terminal(90, 40)
         await person.until(lambda: panel.region.y > transcript.region.y, "a panel below")
         await person.pilot.press("f2")
-        await person.no_longer_sees("gain over plain")
+        await person.no_longer_sees("no answer yet")
         await person.pilot.resize_terminal(80, 24)
         await person.pilot.press("f2")
-        await person.sees("gain over plain")
+        await person.sees("no answer yet")
+        await person.pilot.press("f2")
+        await person.no_longer_sees("no answer yet")
+        await person.pilot.resize_terminal(160, 40)
+        await person.pilot.pause(0.1)
+        assert not panel.display  # it was hidden by hand
+
+    play(stage, scenario)
+
+
+def test_the_panel_is_off_until_there_is_much_room(tmp_path: Path) -> None:
+    stage = ChatHarness(tmp_path, size=(139, 50))
+
+    async def scenario(person: ChatObserver) -> None:
+        assert not person.app.panel.display
+        await person.ask("what is that?")
+        await person.sees("the first answer")
+        await person.idle()
+        await person.sees("tok/s", "acceptance ")  # the quiet line below tells the figures
+        await person.pilot.resize_terminal(140, 50)
+        await person.until(lambda: person.app.panel.display, "a panel beside the transcript")
 
     play(stage, scenario)
 
@@ -406,10 +466,10 @@ def test_a_resize_under_a_dialog_is_not_lost(tmp_path: Path) -> None:
         assert body.has_class("stacked") and not person.app.panel.display
         await person.pilot.press("f4")
         await person.sees("temperature")
-        await person.pilot.resize_terminal(120, 40)
+        await person.pilot.resize_terminal(140, 40)
         await person.until(lambda: not body.has_class("stacked"), "the wide layout, under the dialog")
         await person.pilot.press("escape")
-        await person.sees("gain over plain")
+        await person.sees("no answer yet")
         assert person.app.panel.region.y == person.app.transcript.region.y
 
     play(stage, scenario)
@@ -553,3 +613,34 @@ def test_tab_completes_the_path_of_a_picture(tmp_path: Path) -> None:
         assert person.app.prompt.text == f"/image {tmp_path}/catalog.png"
 
     play(stage, scenario)
+
+
+def test_clear_clears_also_what_is_no_conversation(tmp_path: Path) -> None:
+    async def scenario(person: ChatObserver) -> None:
+        await person.ask("/set top_k 7")
+        await person.sees("top_k           7")
+        await person.ask("/clear")
+        await person.idle()
+        await person.no_longer_sees("top_k")
+        await person.ask("/sped")
+        await person.sees("unknown command /sped")
+        await person.ask("/new")
+        await person.no_longer_sees("unknown command")
+        assert "the conversation was cleared" not in person.text
+        await person.sees("target   scripted model")
+
+    play(ChatHarness(tmp_path), scenario)
+
+
+def test_a_continued_conversation_is_shown_and_sent(tmp_path: Path) -> None:
+    begun = Conversation(turns=[Turn("who flies?", "an eagle")], name="flyers", num_saved=1)
+    stage = ChatHarness(tmp_path, conversation=begun, saves=True)
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.sees("❯ who flies?", "an eagle", "flyers")
+        await person.ask("how high?")
+        await person.sees("the first answer")
+
+    play(stage, scenario, waits=False)
+    assert [message.content for message in stage.client.requests[0].messages] == ["who flies?", "an eagle", "how high?"]
+    assert len(conversation_file.load_last(tmp_path / "conversations").turns) == 2

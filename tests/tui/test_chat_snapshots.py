@@ -1,4 +1,4 @@
-"""Snapshots of the chat screen, cell by cell, at 80x24 and 120x40. `pytest --snapshot-update` after a wanted change."""
+"""Snapshots of the chat screen, cell by cell, without the panel and with it. `pytest --snapshot-update` renews them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from eaglelocal.errors import EngineError
 from eaglelocal.tui.panel.feed import PanelFrame
 from eaglelocal.tui.panel.snapshot_rates import SnapshotRates
 
-SIZES = pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=lambda size: f"{size[0]}x{size[1]}")
+SIZES = pytest.mark.parametrize("size", [(80, 24), (120, 40), (160, 45)], ids=lambda size: f"{size[0]}x{size[1]}")
 ANSWER = (
     "Each *draft* is verified in **one pass**:\n\n1. the head drafts\n2. the target verifies\n\n"
     "```python\ndef gain(tokens, passes):\n    return tokens / passes\n```\n\n"
@@ -30,6 +30,7 @@ BUSY = PanelFrame(
     connection="ready",
     drafting=DraftingState(state="on"),
     tok_s=32.5,
+    tok_s_window="last 2 s",
     is_moving=True,
     figures=SnapshotRates(
         acceptance=0.81,
@@ -41,6 +42,7 @@ BUSY = PanelFrame(
         verify_share=0.86,
         host_share=0.01,
     ),
+    num_figure_tokens=283,
     drafted=1234,
     accepted=999,
     context_used=420,
@@ -48,9 +50,12 @@ BUSY = PanelFrame(
     tok_s_history=tuple(float(20 + second % 13) for second in range(60)),
     acceptance_history=tuple(0.5 + second % 5 / 10 for second in range(60)),
 )
-QUIET = PanelFrame(connection="ready", drafting=DraftingState(state="on"), tok_s=0.0)
+QUIET = PanelFrame(connection="ready", drafting=DraftingState(state="on"), tok_s_window="no answer yet")
 OFF = PanelFrame(
-    connection="ready", drafting=DraftingState(state="off", reason="0.94x over the last 256 tokens"), tok_s=8.2
+    connection="ready",
+    drafting=DraftingState(state="asleep", reason="it would be slower (0.94x)"),
+    tok_s=8.2,
+    tok_s_window="last answer",
 )
 
 

@@ -56,7 +56,7 @@ def test_the_chat_stays_whatever_is_typed(tmp_path: Path) -> None:
 
 def test_the_monitor_stays_whatever_is_typed(url: str) -> None:
     with PtyProgram([*TOP, url], {}) as top:
-        top.expect("slot 0")
+        top.expect("running")
         for odd in ODD:
             top.type(odd)
         top.type(b"\x1b[B/")
@@ -83,7 +83,7 @@ def test_a_bug_ends_the_chat_with_a_message_and_a_code(tmp_path: Path) -> None:
 
 def test_a_bug_ends_the_monitor_with_a_message_and_a_code(url: str) -> None:
     with PtyProgram([sys.executable, "-c", BROKEN_TOP, "top", url], {"EAGLELOCAL_TRACEBACK": "1"}) as top:
-        top.expect("slot 0")
+        top.expect("running")
         top.type(b" ")
         assert top.end() == 1
         assert top.is_mended
@@ -94,7 +94,7 @@ def test_a_bug_ends_the_monitor_with_a_message_and_a_code(url: str) -> None:
 @pytest.mark.parametrize("columns", ["0", "-3", "x", "999999999"])
 def test_the_terminal_says_how_large_it_is_and_not_a_variable(url: str, columns: str) -> None:
     with PtyProgram([*TOP, url], {"COLUMNS": columns, "LINES": columns}, size=(70, 20)) as top:
-        top.expect("slot 0")
+        top.expect("running")
         top.type(b"q")
         assert top.end() == 0
     assert b"\x1b[20;1H" in top.raw and b"\x1b[21;1H" not in top.raw
@@ -102,7 +102,7 @@ def test_the_terminal_says_how_large_it_is_and_not_a_variable(url: str, columns:
 
 def test_a_screen_without_a_keyboard_goes_on_and_ctrl_c_ends_it(url: str) -> None:
     with PtyProgram(["sh", "-c", 'exec "$@" < /dev/null', "sh", *TOP, url], {}) as top:
-        top.expect("slot 0")
+        top.expect("running")
         top.type(b"\x03")
         assert top.end() == 0
     assert "Traceback" not in top.shown

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import string
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,21 +13,22 @@ from doubles.monitor_states import EMPTY, GONE, RESTARTING, ManualWatch, busy, o
 from textual.binding import Binding
 from textual.pilot import Pilot
 from textual.widgets import Input
-from tui.monitor_app import monitor
+from textual.widgets._toast import Toast
+from tui.monitor_app import BUSY, fed, monitor
 
-from eaglelocal.client.server_reading import ServerReading
+from eaglelocal.client.server_reading import DraftingState, ServerReading
 from eaglelocal.core.request import OFF, fixed_spec
 from eaglelocal.errors import RequestError, UsageError
 from eaglelocal.tui.base_app import THEMES
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
+from eaglelocal.tui.help_screen import HelpScreen
 from eaglelocal.tui.key_bindings import check_display_options
 from eaglelocal.tui.lines_widget import LinesWidget
 from eaglelocal.tui.monitor.log_tail import LogTail
 from eaglelocal.tui.monitor.monitor_app import Monitor
 from eaglelocal.tui.monitor.question_dialog import QuestionDialog
 from eaglelocal.tui.monitor.request_table import RequestTable
-from eaglelocal.tui.panel.speculation_panel import SpeculationPanel
 from eaglelocal.tui.terminal.screen_size import MIN_SIZE
 
 PATIENCE_S = 5.0
@@ -41,7 +44,8 @@ async def until(pilot: Pilot[object], holds: Callable[[], bool], what: str) -> N
 
 def text_of(pilot: Pilot[object]) -> str:
     """Everything that is painted."""
-    return "\n".join(painted.text for painted in pilot.app.screen_stack[0].query(LinesWidget))
+    shown = pilot.app.screen_stack[0].query(LinesWidget)
+    return "\n".join(text for painted in shown for text in (*painted.titles, painted.text))
 
 
 async def show(pilot: Pilot[object], watch: ManualWatch, reading: ServerReading, word: str) -> None:
@@ -65,8 +69,8 @@ def ids(app: Monitor) -> list[str]:
     ("reading", "word"),
     [
         (EMPTY, "no request is running"),
-        (busy(), "running 2 of 4"),
-        (off(), "speculation asleep: 0.94x"),
+        (busy(), "2 of 4 running"),
+        (off(), "drafting paused: it would be slower"),
         (RESTARTING, "restarting"),
         (GONE, "disconnected"),
     ],
@@ -86,15 +90,16 @@ def test_sorting_and_reversing() -> None:
     async def run() -> None:
         app, watch = monitor()
         async with app.run_test(size=(100, 30)) as pilot:
-            await show(pilot, watch, busy(), "anna")
+            await show(pilot, watch, busy(), "2 of 4 running")
             assert ids(app) == ["r1", "r2", "r3", "r0", "f0"]
             await pilot.press("s")
-            assert (table(app).view.sort, ids(app)[:3]) == ("key", ["r1", "r3", "r2"])
+            assert (table(app).view.sort, ids(app)[:3]) == ("state", ["r2", "r1", "r3"])
             await pilot.press("r")
-            assert ids(app)[:3] == ["r2", "r1", "r3"]
-            await pilot.click(RequestTable, offset=(24, 0))  # the title of the prompt's column
+            assert ids(app)[:3] == ["r3", "r1", "r2"]
+            begin = table(app).text.split("\n")[0].index("prompt")
+            await pilot.click(RequestTable, offset=(2 + begin, 1))  # within border and padding
             assert (table(app).view.sort, ids(app)[:3]) == ("prompt", ["r2", "r1", "r3"])
-            await pilot.click(RequestTable, offset=(24, 0))
+            await pilot.click(RequestTable, offset=(2 + begin, 1))
             assert ids(app)[:3] == ["r1", "r2", "r3"]
 
     asyncio.run(run())
@@ -104,7 +109,7 @@ def test_choosing_a_row_by_key_mouse_and_wheel() -> None:
     async def run() -> None:
         app, watch = monitor()
         async with app.run_test(size=(100, 30)) as pilot:
-            await show(pilot, watch, busy(), "anna")
+            await show(pilot, watch, busy(), "2 of 4 running")
 
             def chosen() -> str:
                 row = table(app).selected
@@ -115,10 +120,12 @@ def test_choosing_a_row_by_key_mouse_and_wheel() -> None:
                 await pilot.press(key)
                 seen.append(chosen())
             assert seen == ["r1", "r2", "r3", "r2", "r1", "f0", "f0", "r1", "f0", "r1"]
-            await pilot.click(RequestTable, offset=(3, 3))
+            await pilot.click(RequestTable, offset=(3, 4))
             assert chosen() == "r3"
-            await pilot.click(RequestTable, offset=(3, 12))  # below the last row
+            await pilot.click(RequestTable, offset=(3, 8))  # below the last row
             assert chosen() == "r3"
+            await pilot.click(RequestTable, offset=(3, 0))  # the border
+            assert (chosen(), table(app).view.sort) == ("r3", "")
             table(app).on_mouse_scroll_up()
             assert chosen() == "r2"
 
@@ -129,7 +136,7 @@ def test_the_filter() -> None:
     async def run() -> None:
         app, watch = monitor()
         async with app.run_test(size=(100, 30)) as pilot:
-            await show(pilot, watch, busy(), "anna")
+            await show(pilot, watch, busy(), "2 of 4 running")
             await pilot.press("slash", "b", "e", "n")
             assert ids(app) == ["r2", "f0"]
             await pilot.press("enter")
@@ -145,25 +152,25 @@ def test_a_pause_holds_what_is_shown() -> None:
     async def run() -> None:
         app, watch = monitor()
         async with app.run_test(size=(100, 30)) as pilot:
-            await show(pilot, watch, busy(), "running 2 of 4")
+            await show(pilot, watch, busy(), "2 of 4 running")
             await pilot.press("space")
             watch.on_reading(EMPTY)
             await pilot.pause(1.2)
-            assert "paused" in text_of(pilot) and "running 2 of 4" in text_of(pilot)
+            assert "paused" in text_of(pilot) and "2 of 4 running" in text_of(pilot)
             await pilot.press("space")
-            await until(pilot, lambda: "running 0 of 4" in text_of(pilot), "it goes on")
+            await until(pilot, lambda: "0 of 4 running" in text_of(pilot), "it goes on")
 
     asyncio.run(run())
 
 
 @pytest.mark.parametrize(
-    ("keys", "cancelled"), [(("y",), ["r2"]), (("n",), []), (("escape",), []), (("enter",), ["r2"])]
+    ("keys", "cancelled"), [(("enter",), ["r2"]), (("down", "enter"), []), (("escape",), []), (("up", "enter"), [])]
 )
 def test_cancelling_asks_first(keys: tuple[str, ...], cancelled: list[str]) -> None:
     async def run() -> None:
         app, watch = monitor()
         async with app.run_test(size=(80, 24)) as pilot:
-            await show(pilot, watch, busy(), "anna")
+            await show(pilot, watch, busy(), "2 of 4 running")
             await pilot.press("down", "c")
             assert isinstance(app.screen, QuestionDialog)
             await pilot.press(*keys)
@@ -179,23 +186,108 @@ def test_what_a_server_refuses_is_said() -> None:
         app, watch = monitor()
         watch.error = RequestError("this request is another key's")
         async with app.run_test(size=(80, 24), notifications=True) as pilot:
-            await show(pilot, watch, busy(), "anna")
-            await pilot.press("c", "y")
+            await show(pilot, watch, busy(), "2 of 4 running")
+            await pilot.press("c", "enter")
             await until(pilot, lambda: any("another key" in str(n.message) for n in app._notifications), "it is said")
 
     asyncio.run(run())
 
 
-@pytest.mark.parametrize(("key", "spec"), [("o", OFF), ("4", fixed_spec(4))])
-def test_drafting_is_switched(key: str, spec: object) -> None:
+def test_a_notice_stands_in_a_border_and_covers_no_figure() -> None:
+    async def run() -> None:
+        app, watch = monitor()
+        async with app.run_test(size=(80, 24), notifications=True) as pilot:
+            await show(pilot, watch, EMPTY, "no request is running")
+            before = text_of(pilot)
+            await pilot.press("c")
+            await until(pilot, lambda: table(app).titles[1].startswith("select a running"), "a notice")
+            assert not app.query(Toast)
+            assert all(line in text_of(pilot) for line in before.splitlines())
+            app.clear_notifications()
+            await until(pilot, lambda: table(app).titles[1] == "", "its end")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("size", [(80, 11), (80, 8), (40, 5), (80, 12), (50, 24)])
+def test_a_notice_is_seen_in_a_small_terminal_too(size: tuple[int, int]) -> None:
+    async def run() -> None:
+        app, watch = monitor()
+        async with app.run_test(size=size, notifications=True) as pilot:
+            await show(pilot, watch, EMPTY, "no request is running")
+            await pilot.press("c")
+            await until(pilot, lambda: "select a running or waiting" in drawn(app), "a notice")
+            app.clear_notifications()
+            await until(pilot, lambda: "eaglelocal at http" in drawn(app), "the header again")
+            assert "select a running" not in drawn(app)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+def test_the_frames_fill_the_screen(size: tuple[int, int]) -> None:
+    """No band of empty rows lies between the parts; requests and log take what space there is."""
+
+    async def run() -> None:
+        app, watch = monitor()
+        async with app.run_test(size=size) as pilot:
+            await fed(app, watch, BUSY)(pilot)
+            frames = list(app.screen.query(".frame"))
+            assert sum(each.region.area for each in frames) == size[0] * (size[1] - 2)  # a header and a footer
+            named = {each.id: each for each in frames}
+            assert named["table"].region.height + named["log"].region.height >= size[1] // 3
+            for name in ("speed", "drafting", "machine"):
+                lines = named[name].text.split("\n")
+                assert len(lines) >= named[name].size.height // 2
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("rows", "spec"), [(1, OFF), (5, fixed_spec(4))])
+def test_drafting_is_switched(rows: int, spec: object) -> None:
     async def run() -> None:
         app, watch = monitor()
         async with app.run_test(size=(80, 24)) as pilot:
-            await show(pilot, watch, busy(), "anna")
-            await pilot.press("d", key)
+            await show(pilot, watch, busy(), "2 of 4 running")
+            await pilot.press("d", *["down"] * rows, "enter")
             await until(pilot, lambda: watch.specs == [spec], "it is switched")
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("key", ["ctrl+c", "ctrl+q"])
+def test_the_keys_that_leave_do_so_from_a_question_too(key: str) -> None:
+    async def run() -> None:
+        app, watch = monitor()
+        async with app.run_test(size=(80, 24)) as pilot:
+            await show(pilot, watch, busy(), "qwen3-8b")
+            await pilot.press("d", key)
+            await pilot.pause(0.2)
+        assert (app.return_value, watch.specs) == ("quit", [])
+
+    asyncio.run(run())
+
+
+def test_help_lists_the_keys_and_is_searched() -> None:
+    async def run() -> None:
+        app, watch = monitor()
+        async with app.run_test(size=(80, 24)) as pilot:
+            await show(pilot, watch, busy(), "qwen3-8b")
+            await pilot.press("f1")
+            assert isinstance(app.screen, HelpScreen)
+            await until(pilot, lambda: "Pause: stop updating" in drawn(app), "the keys are listed")
+            await pilot.press(*"revers")
+            await until(pilot, lambda: "Pause" not in drawn(app), "the rest is hidden")
+            assert "the order of the rows" in drawn(app)
+            await pilot.press("escape")
+            assert app.focused is table(app)
+
+    asyncio.run(run())
+
+
+def drawn(app: Monitor) -> str:
+    """Return the text of the whole screen, dialogs included."""
+    return "\n".join("".join(each.text for each in strip) for strip in app.screen._compositor.render_strips())
 
 
 @pytest.mark.parametrize("key", ["c", "d"])
@@ -236,9 +328,15 @@ def test_the_log_grows_and_shrinks_and_tells_what_changed() -> None:
     [
         (False, ("q",), "quit"),
         (False, ("ctrl+c",), "quit"),
-        (True, ("q", "y"), "stop"),
-        (True, ("ctrl+c", "d"), "leave"),
-        (True, ("q", "n", "q", "escape", "q", "enter"), "stop"),
+        (True, ("q", "enter"), "stop"),
+        (True, ("ctrl+c", "down", "enter"), "leave"),
+        (True, ("q", "end", "enter", "q", "escape", "q", "enter"), "stop"),
+        (True, ("ctrl+c", "ctrl+c"), "stop"),
+        (True, ("q", "ctrl+q"), "stop"),
+        (True, ("ctrl+q", "x", "z", "space", "ctrl+c"), "stop"),
+        (True, ("f1", "ctrl+q", "down", "enter"), "leave"),
+        (False, ("f1", "ctrl+q"), "quit"),
+        (False, ("ctrl+p", "ctrl+q"), "quit"),
     ],
 )
 def test_leaving(owns: bool, keys: tuple[str, ...], outcome: str) -> None:
@@ -254,6 +352,38 @@ def test_leaving(owns: bool, keys: tuple[str, ...], outcome: str) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("opener", ["q", "c", "d"])
+def test_no_letter_answers_a_question(opener: str) -> None:
+    """One stray key must not stop a server, end somebody's answer or change how it drafts."""
+
+    async def run() -> None:
+        app, watch = monitor(owns_server=True)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await show(pilot, watch, busy(), "2 of 4 running")
+            await pilot.press(opener)
+            question = app.screen
+            assert isinstance(question, QuestionDialog)
+            await pilot.press(*string.ascii_letters, *string.digits, "space", "tab")
+            await pilot.pause(0.2)
+            assert app.screen is question and app.return_value is None
+            assert "enter chooses, esc goes back" in drawn(app)
+        assert (watch.cancelled, watch.specs) == ([], [])
+
+    asyncio.run(run())
+
+
+def test_a_question_begins_at_what_is_set() -> None:
+    async def run() -> None:
+        app, watch = monitor()
+        fixed = replace(busy(), drafting=DraftingState(state="on", setting="4"))
+        async with app.run_test(size=(80, 24)) as pilot:
+            await show(pilot, watch, fixed, "drafting: 4 tokens")
+            await pilot.press("d", "enter")
+            await until(pilot, lambda: watch.specs == [fixed_spec(4)], "it stays what it was")
+
+    asyncio.run(run())
+
+
 def test_every_binding_has_an_id() -> None:
     """So that each can be given another key."""
     bindings = [each for each in (*Monitor.BINDINGS, *RequestTable.BINDINGS) if isinstance(each, Binding)]
@@ -264,11 +394,11 @@ def test_the_user_s_own_keys() -> None:
     async def run() -> None:
         app, watch = monitor(DisplayOptions(keys=(("pause", "p"), ("sort", "x,y"))))
         async with app.run_test(size=(100, 30)) as pilot:
-            await show(pilot, watch, busy(), "anna")
+            await show(pilot, watch, busy(), "2 of 4 running")
             await pilot.press("s")
             assert table(app).view.sort == ""
             await pilot.press("x", "y")
-            assert table(app).view.sort == "state"
+            assert table(app).view.sort == "end"
             await pilot.press("p")
             assert "paused" in text_of(pilot)
 
@@ -285,9 +415,10 @@ def test_the_palette_finds_what_keys_do() -> None:
     async def run() -> None:
         app, watch = monitor()
         async with app.run_test(size=(100, 30)) as pilot:
-            await show(pilot, watch, busy(), "anna")
+            await show(pilot, watch, busy(), "2 of 4 running")
             titles = {command.title for command in app.get_system_commands(app.screen)}
-            assert {"Theme", "Pause", "Sort", "Reverse", "Filter", "Cancel", "Drafting", "Log"} <= titles
+            assert {"Theme: dark", "Pause", "Sort", "Reverse", "Filter", "Cancel", "Drafting", "Log"} <= titles
+            assert {"Theme", "Quit", "Keys", "Maximize", "Screenshot"} & titles == {"Quit"}  # our own q
             await pilot.press("ctrl+p", *"revers")
             await pilot.pause(0.5)
             await pilot.press("enter", "enter")
@@ -301,7 +432,7 @@ def test_every_theme_shows_the_same_text(theme: str) -> None:
     async def run() -> None:
         app, watch = monitor(DisplayOptions(theme=theme))
         async with app.run_test(size=(80, 24)) as pilot:
-            await show(pilot, watch, busy(), "running 2 of 4")
+            await show(pilot, watch, busy(), "2 of 4 running")
             assert app.theme == theme
 
     asyncio.run(run())
@@ -311,7 +442,7 @@ def test_ascii_screens_hold_nothing_else() -> None:
     async def run() -> None:
         app, watch = monitor(DisplayOptions(glyphs=ASCII))
         async with app.run_test(size=(80, 24)) as pilot:
-            await show(pilot, watch, busy(), "running 2 of 4")
+            await show(pilot, watch, busy(), "2 of 4 running")
             for keys in ((), ("d",)):
                 await pilot.press(*keys)
                 await pilot.pause(0.3)
@@ -332,7 +463,7 @@ def test_sizes_that_change_while_tokens_come() -> None:
                 watch.on_reading(busy(200 + 10 * i))
                 await pilot.resize_terminal(*size)
                 await until(pilot, partial(is_within, app, max(size[0], MIN_SIZE.width)), f"all is within {size}")
-            await until(pilot, lambda: "drafted 990" in text_of(pilot), "the newest totals")
+            await until(pilot, lambda: "990 drafted" in text_of(pilot), "the newest totals")
 
     asyncio.run(run())
 
@@ -341,7 +472,7 @@ def test_a_resize_under_a_question_is_not_lost() -> None:
     async def run() -> None:
         app, watch = monitor()
         async with app.run_test(size=(80, 24)) as pilot:
-            await show(pilot, watch, busy(), "anna")
+            await show(pilot, watch, busy(), "2 of 4 running")
             below = app.screen
             await pilot.press("d")
             assert isinstance(app.screen, QuestionDialog) and below.has_class("-low")
@@ -349,7 +480,9 @@ def test_a_resize_under_a_question_is_not_lost() -> None:
             await until(pilot, lambda: below.has_class("-tall"), "the tall layout, under the question")
             assert not below.has_class("-low") and not app.screen.has_class("-tall")
             await pilot.press("escape")
-            await until(pilot, lambda: is_within(app, 120) and table(app).size.width == 120, "it is drawn as wide")
+            await until(
+                pilot, lambda: is_within(app, 120) and table(app).outer_size.width == 120, "it is drawn as wide"
+            )
 
     asyncio.run(run())
 
@@ -358,14 +491,12 @@ def test_only_lines_that_changed_are_drawn() -> None:
     async def run() -> None:
         app, watch = monitor()
         async with app.run_test(size=(80, 24)) as pilot:
-            await show(pilot, watch, busy(), "running 2 of 4")
+            await show(pilot, watch, busy(), "2 of 4 running")
             await pilot.pause(2.5)  # the rate settles
-            panel = app.query_one(SpeculationPanel)
             before = sum(each.num_drawn for each in app.screen.query(LinesWidget))
             for _ in range(5):
                 app._draw()
                 await pilot.pause(0.02)
             assert sum(each.num_drawn for each in app.screen.query(LinesWidget)) - before <= 4  # history may move on
-            assert panel.num_drawn > 0
 
     asyncio.run(run())

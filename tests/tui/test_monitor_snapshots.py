@@ -6,19 +6,14 @@ After a change that is wanted: `pytest tests/tui --snapshot-update`, and look at
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
-from doubles.monitor_states import EMPTY, GONE, RESTARTING, ManualWatch, busy, off
-from textual.pilot import Pilot
-from tui.monitor_app import monitor
+from doubles.monitor_states import EMPTY, GONE, RESTARTING, off
+from tui.monitor_app import BUSY, fed, monitor
 
-from eaglelocal.client.server_reading import ServerReading
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
-from eaglelocal.tui.monitor.monitor_app import Monitor
 
-BUSY = [busy(200 + 9 * i + (i * i) % 7) for i in range(40)]  # a reading a second
 STATES = {
     "empty": [EMPTY],
     "busy": BUSY,
@@ -26,26 +21,10 @@ STATES = {
     "restarting": [*BUSY, RESTARTING],
     "disconnected": [*BUSY, GONE],
 }
-NOW = 5000.0
 Compare = Callable[..., bool]
 
 
-def fed(app: Monitor, watch: ManualWatch, readings: list[ServerReading]) -> Callable[[Pilot[object]], object]:
-    """The readings, as of a moment that is always the same."""
-
-    async def run(pilot: Pilot[object]) -> None:
-        app._redraw_timer.set_paused(True)
-        await pilot.pause(0.4)  # the machine's figures are read aside
-        for i, reading in enumerate(readings):
-            app.feed.add_reading(reading, NOW + i)
-        app._snapshot = replace(app._snapshot, frame=app.feed.make_frame(NOW + len(readings)))
-        app._draw()
-        await pilot.pause()
-
-    return run
-
-
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=["80x24", "120x40"])
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)], ids=["80x24", "120x40", "200x60"])
 @pytest.mark.parametrize("state", STATES)
 def test_the_monitor_looks_as_it_did(state: str, size: tuple[int, int], snap_compare: Compare) -> None:
     app, watch = monitor()

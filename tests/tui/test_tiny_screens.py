@@ -20,7 +20,8 @@ from textual.geometry import Size
 from tui.monitor_app import monitor
 
 from eaglelocal.tui.glyphs import ASCII, UNICODE
-from eaglelocal.tui.monitor.monitor_text import MonitorSnapshot, format_header, format_snapshot, format_table
+from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot
+from eaglelocal.tui.monitor.monitor_text import format_header, format_snapshot, format_table
 from eaglelocal.tui.monitor.table_text import TableView
 from eaglelocal.tui.panel.feed import Feed
 from eaglelocal.tui.panel.panel_text import format_panel
@@ -139,12 +140,12 @@ def test_the_monitor_is_resized_while_it_reads() -> None:
 def test_a_real_terminal_says_that_it_is_too_small_and_is_drawn_again(tmp_path: Path) -> None:
     with serving(llama_pages()) as pages, tmux.TmuxScreen(tmp_path) as terminal:
         terminal.start([sys.executable, "-m", "eaglelocal", "top", pages.url], {"LC_ALL": "C.UTF-8"})
-        terminal.sees("slot 0", "q Quit")
+        terminal.sees("running", "q Quit")
         for width, height in [(2, 2), (1, 1), (3, 2), (10, 5), (15, 24), (80, 3)]:
             terminal.resize(width, height)
             terminal.until(lambda text: text.startswith("t"), f"a word at {width}x{height}")
         terminal.sees(f"too small: {MIN_SIZE.width}x{MIN_SIZE.height} is needed")
         terminal.resize(80, 24)
-        terminal.sees("slot 0", "q Quit")
+        terminal.sees("running", "q Quit")
         terminal.type("q")
         terminal.sees("ended with 0")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.errors import UsageError
-from eaglelocal.settings import READERS, Settings
+from eaglelocal.core.toml_text import set_text_key
+from eaglelocal.errors import ResourceError, UsageError
+from eaglelocal.settings import READERS, Settings, write_setting
 
 
 @pytest.fixture
@@ -152,11 +153,29 @@ def test_unknown_names_get_the_nearest(
     assert f"did you mean {nearest}?" in error.value.hint
 
 
-def test_an_unknown_name_like_nothing_points_to_the_list(config: Path) -> None:
+def test_an_unknown_name_like_nothing_points_to_where_it_stands(config: Path) -> None:
     config.write_text("xyzzy = 1")
     with pytest.raises(UsageError, match="xyzzy") as error:
         Settings.load({}, {}, config)
-    assert error.value.hint == "`eaglelocal config show` lists the settings"
+    assert error.value.hint == f"${{EDITOR:-vi}} {config}"  # no command of ours runs until it is mended
+    with pytest.raises(UsageError, match="XYZZY") as error:
+        Settings.load({}, {"EAGLELOCAL_XYZZY": "1"}, config.with_name("none.toml"))
+    assert error.value.hint == "unset EAGLELOCAL_XYZZY"
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "hint"),
+    [
+        ({"port": "x"}, {}, "--port 8421"),
+        ({"ctx": "0"}, {}, "leave --ctx out"),
+        ({"keys": "quit="}, {}, "leave --keys out"),
+        ({}, {"EAGLELOCAL_PORT": "x"}, "unset EAGLELOCAL_PORT"),
+    ],
+)
+def test_a_wrong_value_has_a_way_out(config: Path, flags: dict[str, str], environ: dict[str, str], hint: str) -> None:
+    with pytest.raises(UsageError) as error:
+        Settings.load(flags, environ, config)
+    assert error.value.hint == hint
 
 
 def test_an_empty_variable_is_not_set(config: Path) -> None:
@@ -189,3 +208,44 @@ def test_keys_are_a_table_of_the_file(config: Path) -> None:
 def test_a_byte_order_mark_is_no_part_of_the_file(config: Path) -> None:
     config.write_bytes(b"\xef\xbb\xbftop_k = 7\r\n")
     assert Settings.load({}, {}, config).top_k == 7
+
+
+# ---- one setting is written
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", 'theme = "light"\n'),
+        ("# a\n[keys]\nquit = 'q'", "theme = \"light\"\n# a\n[keys]\nquit = 'q'"),
+        ('a = 1\n theme  =  "dark" # b\n', 'a = 1\ntheme = "light" # b\n'),
+        ("theme = 'dark'\n[keys]\ntheme = 'x'\n", "theme = \"light\"\n[keys]\ntheme = 'x'\n"),
+    ],
+)
+def test_a_setting_is_written_and_the_rest_stays(before: str, after: str) -> None:
+    assert set_text_key(before, "theme", "light") == after
+
+
+@pytest.mark.parametrize("before", ["theme = 3\n", 'theme = """dark"""\n', "[theme]\n", "x = [\n"])
+def test_what_cannot_be_replaced_is_left(before: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError):
+        set_text_key(before, "theme", "light")
+    file = tmp_path / "config.toml"
+    file.write_text(before)
+    with pytest.raises(UsageError, match="was not changed"):
+        write_setting(file, "theme", "light")
+    assert file.read_text() == before
+
+
+def test_a_written_file_keeps_its_place_and_its_mode(tmp_path: Path) -> None:
+    real, link = tmp_path / "dotfiles" / "real.toml", tmp_path / "config.toml"
+    real.parent.mkdir()
+    real.write_text("port = 1\n")
+    real.chmod(0o644)
+    link.symlink_to(real)
+    write_setting(link, "theme", "light")
+    assert link.is_symlink() and real.read_text() == 'theme = "light"\nport = 1\n'
+    assert real.stat().st_mode & 0o777 == 0o644
+    new = tmp_path / "new" / "config.toml"
+    write_setting(new, "theme", "dark")
+    assert (new.read_text(), new.stat().st_mode & 0o777) == ('theme = "dark"\n', 0o600)
+    with pytest.raises(ResourceError, match="cannot write"):
+        write_setting(real / "config.toml", "theme", "dark")

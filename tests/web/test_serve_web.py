@@ -34,7 +34,7 @@ async def visit(url: str, server_url: str) -> None:
         async with browser.get(f"{url}/?key={BEN}") as page:
             assert page.status == 200 and BEN not in str(page.url)
         async with browser.ws_connect(f"{url}/ws?width=100&height=30", origin=url) as websocket:
-            await drawn(websocket, f"eaglelocal at {server_url}", "answered 1")
+            await drawn(websocket, f"eaglelocal at {server_url}", "1 answered")
             for said in (["focus"], ["stdin", "d"]):
                 await websocket.send_str(json.dumps(said))
             await drawn(websocket, "cannot be controlled from here")  # ben is one of several
@@ -51,6 +51,6 @@ def test_a_visitor_sees_the_server_with_a_key_and_may_do_what_the_key_may(tmp_pa
         assert answer.status_code == 200
         asyncio.run(visit(f"http://127.0.0.1:{port}", server.url))
     said = log.read_text()
-    assert f"monitor for browsers: http://127.0.0.1:{port}/?key=KEY" in said
+    assert f"monitor and chat for browsers: http://127.0.0.1:{port}/?key=KEY" in said
     assert "Traceback" not in said and ANNA not in said and BEN not in said
     assert server.process.returncode == 0

@@ -21,7 +21,7 @@ import pytest
 from doubles.pages_server import Pages, serving, vllm_pages
 from doubles.serve_process import free_port
 
-from eaglelocal.cli.browser import serve_monitor
+from eaglelocal.cli.browser import serve_pages
 from eaglelocal.cli.output import Output
 from eaglelocal.errors import ResourceError
 from eaglelocal.server import descriptors
@@ -30,7 +30,7 @@ from eaglelocal.server.listening_socket import bind_socket
 from eaglelocal.settings import Settings
 from eaglelocal.web import connection_limit
 from eaglelocal.web import site as site_module
-from eaglelocal.web.site import MonitoredServer, MonitorSite
+from eaglelocal.web.site import ScreenSite, UpstreamServer
 
 ANNA, BEN = "a-key-that-anna-has", "a-key-that-ben-has"
 KEYED = Access(keys=ApiKeys((("anna", ANNA), ("ben", BEN))))
@@ -38,10 +38,10 @@ PATIENCE_S = 10.0
 
 
 @contextlib.asynccontextmanager
-async def opened(watched: MonitoredServer, access: Access) -> AsyncIterator[str]:
+async def opened(watched: UpstreamServer, access: Access) -> AsyncIterator[str]:
     """The address of a site."""
     listening = bind_socket("127.0.0.1", 0)
-    async with MonitorSite(watched, access).open(listening):
+    async with ScreenSite(watched, access).open(listening):
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
@@ -54,7 +54,7 @@ def play(scenario: Scenario, access: Access | None = None, *, api_key: str | Non
     async def run(pages: Pages) -> None:
         jar = aiohttp.CookieJar(unsafe=True)  # of addresses too
         async with (
-            opened(MonitoredServer(url=pages.url, api_key=api_key), access or Access()) as url,
+            opened(UpstreamServer(url=pages.url, api_key=api_key), access or Access()) as url,
             aiohttp.ClientSession(cookie_jar=jar) as browser,
         ):
             await scenario(browser, url, pages)
@@ -100,7 +100,8 @@ async def closed(websocket: aiohttp.ClientWebSocketResponse) -> int | None:
 
 def screens() -> list[psutil.Process]:
     """Of this program."""
-    return [child for child in psutil.Process().children() if "eaglelocal.web.monitor_process" in _command(child)]
+    modules = {module for _, module in site_module.SCREENS.values()}
+    return [child for child in psutil.Process().children() if modules & set(_command(child))]
 
 
 async def remain(number: int) -> None:
@@ -136,6 +137,58 @@ def test_a_visitor_sees_the_monitor_and_its_keys_work() -> None:
             await websocket.send_str(json.dumps(["stdin", "q"]))
             await closed(websocket)
         await remain(0)
+
+    play(scenario)
+
+
+def test_the_names_of_keys_are_shown_before_the_first_click() -> None:
+    async def scenario(browser: aiohttp.ClientSession, url: str, pages: Pages) -> None:
+        async with browser.ws_connect(f"{url}/ws?width=100&height=30", origin=url) as websocket:
+            drawn = await shown(websocket, "Pause")
+            assert "Quit" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn)
+            await websocket.send_str(json.dumps(["blur"]))
+            await websocket.send_str(json.dumps(["stdin", "/"]))
+            await shown(websocket, "key, state, model or id")
+            await websocket.send_str(json.dumps(["stdin", "vl"]))
+            await shown(websocket, "only: vl")  # the field has kept the focus
+
+    play(scenario)
+
+
+def test_a_chat_is_beside_the_monitor() -> None:
+    async def scenario(browser: aiohttp.ClientSession, url: str, pages: Pages) -> None:
+        for path, name in (("/", "monitor"), ("/chat", "chat")):
+            async with browser.get(url + path) as reply:
+                text = await reply.text()
+            assert re.findall(r'<a href="([^"]*)"( aria-current="page")?>', text)[:2] == [
+                ("/", ' aria-current="page"' * (path == "/")),
+                ("/chat", ' aria-current="page"' * (path == "/chat")),
+            ]
+            assert f'data-session-websocket-url="ws{url.removeprefix("http")}/ws{path.rstrip("/")}"' in text
+            assert re.findall("<title>(.*)</title>", text) == [f"eaglelocal {name} {pages.url}"]
+        async with browser.ws_connect(f"{url}/ws/chat?width=100&height=30", origin=url) as websocket:
+            await shown(websocket, "Ask something")
+            await websocket.send_str(json.dumps(["stdin", "/export x"]))
+            await websocket.send_str(json.dumps(["stdin", "\r"]))
+            await shown(websocket, "/export is not available in a browser")
+
+    play(scenario)
+
+
+def test_the_page_fits_a_narrow_window() -> None:
+    async def scenario(browser: aiohttp.ClientSession, url: str, pages: Pages) -> None:
+        async with browser.get(url) as reply:
+            text = await reply.text()
+        assert 'name="viewport" content="width=device-width' in text
+        assert f'data-min-columns="{site_module.MIN_COLUMNS}"' in text
+        async with browser.get(f"{url}/page.js") as reply:
+            assert reply.content_type.endswith("javascript")
+            script = await reply.text()
+        assert "minColumns" in script and "fontSize" in script
+        assert re.search(
+            "#terminal {[^}]*width: auto", text
+        )  # textual.js says 100vw, wider than what the margin leaves
+        assert script.index("-first-byte") < script.index(".focus()")  # before, the socket is not open yet
 
     play(scenario)
 
@@ -199,7 +252,7 @@ def test_doubtful_keys_of_a_page_are_reported(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         settings = Settings(web_port=taken.getsockname()[1], api_key_file=str(keys))
         with pytest.raises(ResourceError, match="is taken"):
-            serve_monitor("127.0.0.1:1", "", settings, Output(stdout=io.StringIO(), stderr=stderr, environ={}))
+            serve_pages("127.0.0.1:1", "", settings, Output(stdout=io.StringIO(), stderr=stderr, environ={}))
     assert stderr.getvalue().count("warning: the key") == 2
     assert "1234" not in stderr.getvalue()
 
@@ -258,6 +311,29 @@ def test_a_key_is_said_once_and_then_a_cookie_that_is_no_key_opens() -> None:
     play(scenario, KEYED)
 
 
+@pytest.mark.parametrize("path", ["/", "/chat"])
+def test_every_page_takes_the_key(path: str) -> None:
+    async def scenario(browser: aiohttp.ClientSession, url: str, pages: Pages) -> None:
+        async with browser.get(url + path) as reply:
+            assert reply.status == 401 and f'<form action="{path}">' in await reply.text()
+        assert await status(browser, f"{url}{path}?key=wrong") == 401
+        async with browser.get(f"{url}{path}?key={BEN}&fontsize=20", allow_redirects=False) as reply:
+            assert (reply.status, reply.headers["Location"]) == (303, f"{path}?fontsize=20")
+        assert await status(browser, url + path) == 200
+
+    play(scenario, KEYED)
+
+
+def test_a_key_leads_to_no_other_address() -> None:
+    async def scenario(browser: aiohttp.ClientSession, url: str, pages: Pages) -> None:
+        for path in ("//evil.example/", "/nothing", "/static/js/textual.js"):
+            assert await status(browser, f"{url}{path}?key={ANNA}") == 401
+        async with browser.get(f"{url}/nothing") as reply:
+            assert '<form action="/">' in await reply.text()
+
+    play(scenario, KEYED)
+
+
 def test_a_page_with_a_key_of_its_own_asks_the_server_with_the_server_s() -> None:
     async def scenario(browser: aiohttp.ClientSession, url: str, pages: Pages) -> None:
         assert await status(browser, f"{url}/?key={ANNA}") == 303
@@ -311,7 +387,7 @@ def test_what_no_page_of_ours_says_ends_that_screen_alone(nonsense: str) -> None
 def test_screens_end_with_the_site() -> None:
     async def run(url: str) -> None:
         async with aiohttp.ClientSession() as browser:
-            async with opened(MonitoredServer(url=url), Access()) as site:
+            async with opened(UpstreamServer(url=url), Access()) as site:
                 websocket = await browser.ws_connect(f"{site}/ws")
                 await shown(websocket, "vLLM at")
                 assert len(screens()) == 1
@@ -343,7 +419,7 @@ def test_top_web_is_a_page_until_it_is_stopped() -> None:
             await shown(websocket, "vLLM at")
 
     with serving(vllm_pages()) as pages, top_web(pages.url) as (program, url, said):
-        assert said == f"monitor for browsers: {url}/"
+        assert said == f"monitor and chat for browsers: {url}/"
         asyncio.run(look(url))
         program.send_signal(signal.SIGINT)
         out, rest = program.communicate(timeout=PATIENCE_S)
@@ -385,8 +461,8 @@ BLOCKED = "import sys; sys.modules['textual_serve'] = None; from eaglelocal.cli.
     ("program", "arguments", "code", "said"),
     [
         (("-m", "eaglelocal"), ("--web", "--host", "0.0.0.0"), 2, "can be reached by others, and there is no key"),
-        (("-m", "eaglelocal"), ("--web-port", "1"), 2, "hint: add --web"),
-        (("-m", "eaglelocal"), ("--web", "--web-port", "TAKEN"), 1, "hint: `--web-port"),
+        (("-m", "eaglelocal"), ("--web-port", "1"), 2, "hint: eaglelocal top http://127.0.0.1:9 --web-port 1 --web"),
+        (("-m", "eaglelocal"), ("--web", "--web-port", "TAKEN"), 1, "top http://127.0.0.1:9 --web --web-port "),
         (("-c", BLOCKED), ("--web",), 2, 'pip install "eaglelocal[web]"'),
     ],
 )

@@ -176,6 +176,26 @@ static float half_to_float(const char *source) {
     return value;
 }
 
+/* The bytes of `width` elements, a multiple of 32 for the types in blocks. */
+static size_t count_bytes(int32_t type, size_t width) {
+    switch (type) {
+    case F32:
+        return 4 * width;
+    case Q8_0:
+        return width / 32 * 34;
+    case Q4_0:
+        return width / 32 * 18;
+    default:
+        return 2 * width;
+    }
+}
+
+/* Keys of a head lie far apart, one in each cell: the processor alone foresees only the first line of each. */
+static inline void prefetch(const char *start, size_t bytes) {
+    for (size_t line = 0; line < bytes; line += 64)
+        __builtin_prefetch(start + line);
+}
+
 #if defined(__x86_64__)
 #define NAME(x) x##_avx512
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")))

@@ -219,6 +219,7 @@ TARGET static void NAME(span)(const struct attention *a, struct block block, int
     const int32_t group = a->heads / a->kv_heads, queries = block.rows * group;
     const char *k = a->k + block.stream * a->k_stream + block.kv_head * a->k_head;
     const char *v = a->v + block.stream * a->v_stream + block.kv_head * a->v_head;
+    const size_t k_bytes = count_bytes(a->k_type, a->k_width), v_bytes = count_bytes(a->v_type, a->v_width);
     memset(s->weighted, 0, sizeof(float) * (size_t)queries * a->v_width);
     for (int32_t i = 0; i < queries; i++)
         s->softmax[i] = (struct softmax){-INFINITY, 0};
@@ -228,8 +229,8 @@ TARGET static void NAME(span)(const struct attention *a, struct block block, int
         if (!n)
             continue;
         for (int32_t c = 0; c < cells; c++) {
-            __builtin_prefetch(k + (tile + c + TILE) * a->k_cell);
-            __builtin_prefetch(v + (tile + c + TILE) * a->v_cell);
+            prefetch(k + (tile + c + TILE) * a->k_cell, k_bytes);
+            prefetch(v + (tile + c + TILE) * a->v_cell, v_bytes);
             NAME(convert)(a->k_type, k + (tile + c) * a->k_cell, a->k_width, s->keys + c * a->k_width);
             NAME(convert)(a->v_type, v + (tile + c) * a->v_cell, a->v_width, s->values + c * a->v_width);
         }

@@ -85,8 +85,10 @@ int32_t native_copy_tapped(struct target *t, int32_t n, const int32_t *rows, flo
 }
 
 static int32_t run(struct head *h, int type, void *batch) {
+    mark_decode(true);
     const int32_t code = h->api->process(h->context, type, batch);
     h->api->synchronize(h->context);
+    mark_decode(false);
     return code;
 }
 
@@ -196,6 +198,7 @@ static void find_best_tokens(struct target *t, int32_t n, const int32_t *tokens,
 /* Wait for all work of the context. The time since the submission counts as llama.cpp's. */
 static void wait_for_device(struct target *t) {
     t->api->synchronize(t->context);
+    mark_decode(false);
     t->native_s += now() - t->submitted_at;
 }
 
@@ -213,6 +216,7 @@ int32_t native_submit(struct target *t, int32_t n, int32_t num_removals, const i
     }
     const struct rows rows = {n, ints, NULL, ints + n, counts, t->sequences, t->outputs};
     t->submitted_at = now();
+    mark_decode(true);
     bool are_removed = true;
     for (const int32_t *pair = sequences; pair < sequences + 2 * num_removals; pair += 2)
         are_removed &= t->api->remove_cells(t->memory, pair[0], pair[1], -1);

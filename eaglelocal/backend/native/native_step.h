@@ -116,6 +116,9 @@ struct draw { /* settings and memory for drawing a request's tokens */
     float *masked_logits;         /* [n_vocab] scratch, for constrained answers */
 };
 
+/* Mark the begin or the end of a decode (weight_pages.c): weights move slowly beside decodes. */
+void mark_decode(bool is_running);
+
 static inline double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 
 from eaglelocal.cli.bench_flags import DEFAULT_PAIRS
 from eaglelocal.cli.output import Output
+from eaglelocal.cli.reports.bench_page import write_page
 from eaglelocal.errors import EagleLocalError, ResourceError
 
 if TYPE_CHECKING:
     from eaglelocal.bench.measure import TaskResult
+    from eaglelocal.bench.report_page import PredictedFacts
     from eaglelocal.bench.results import CategoryResult
     from eaglelocal.core.events import EngineInfo
     from eaglelocal.core.request import Spec
@@ -54,6 +56,14 @@ class BenchResult:
 
 
 @dataclass(frozen=True, slots=True)
+class BenchFiles:
+    """The files to write; None: not asked for."""
+
+    svg: Path | None = None
+    report: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class BenchSubject:
     """The description of a run: the engine, the options, and another server if one was measured."""
 
@@ -62,15 +72,19 @@ class BenchSubject:
     server: EngineInfo | None  # another server that was measured; its `library` is the URL
     flash_attn: str  # as the target runs: auto, on or off
     tie_bound: float  # largest gap of logits that counts as a near-tie
+    kv_type: str = "f16"
+    predicted: PredictedFacts | None = None  # what `plan` says without measurements, for --report
 
 
-def finish(result: BenchResult, subject: BenchSubject, output: Output, *, svg: Path | None, as_json: bool) -> None:
+def finish(result: BenchResult, subject: BenchSubject, output: Output, written: BenchFiles, *, as_json: bool) -> None:
     """Report the result, then raise the error that ended the run early, if there was one."""
-    show_result(result, subject, output, svg=svg, as_json=as_json)
+    show_result(result, subject, output, written, as_json=as_json)
     result.check_whole()
 
 
-def show_result(result: BenchResult, subject: BenchSubject, output: Output, *, svg: Path | None, as_json: bool) -> None:
+def show_result(
+    result: BenchResult, subject: BenchSubject, output: Output, written: BenchFiles, *, as_json: bool
+) -> None:
     """Print the report and the JSON object, and write the chart, for the results so far."""
     from eaglelocal.bench.json_object import result_object
     from eaglelocal.bench.report import format_report
@@ -100,23 +114,33 @@ def show_result(result: BenchResult, subject: BenchSubject, output: Output, *, s
                 "too_long": len(result.too_long),
             }
             at_end.callback(output.object, whole_object)
-        if svg is not None:
-            write_chart(svg, evaluation.runs, subject)
-            output.message(f"chart: {svg}")
+        if written.svg is not None:
+            write_chart(written.svg, evaluation.runs, subject)
+            output.message(f"chart: {written.svg}")
+        if written.report is not None:
+            own = [summary for summary in evaluation.summaries if summary.side in evaluation.modes]
+            write_page(written.report, subject, result.task_results, own, describe_answers(subject))
+            output.message(f"report: {written.report}, and the same as JSON beside it")
 
 
 def head_lines(subject: BenchSubject) -> list[str]:
-    info, params = subject.info, subject.options.params
-    sampling = "greedy" if params.is_greedy else f"temperature {params.temperature:g}"
-    limit = "to" if params.ignore_eos else "at most"
-    skipped = f"first {subject.options.skip} not counted, " if subject.options.skip else ""
+    info = subject.info
     return [
         f"target   {info.target}",
         f"draft    {info.draft}",
         f"machine  {machine_name()}, {info.threads} threads, {info.library}",
-        f"answers  {sampling}, {limit} {params.max_tokens} tokens, {skipped}prompts not cached",
+        f"answers  {describe_answers(subject)}",
         *([f"server   {subject.server.library}: {subject.server.target}"] if subject.server else []),
     ]
+
+
+def describe_answers(subject: BenchSubject) -> str:
+    """Return how answers were asked for: `greedy, at most 64 tokens, prompts not cached`."""
+    params = subject.options.params
+    sampling = "greedy" if params.is_greedy else f"temperature {params.temperature:g}"
+    limit = "to" if params.ignore_eos else "at most"
+    skipped = f"first {subject.options.skip} not counted, " if subject.options.skip else ""
+    return f"{sampling}, {limit} {params.max_tokens} tokens, {skipped}prompts not cached"
 
 
 def head_object(subject: BenchSubject) -> dict[str, object]:

@@ -76,7 +76,7 @@ def trial_lines(outcome: TrialOutcome | None, path: Path) -> list[str]:
     if outcome is None:
         lines = list(wrap_labelled("trial", "none: its configuration is trusted"))
     else:
-        lines = [f"{'trial':<{LABEL}} first accepted  tokens per check  drafts  read as"]
+        lines = [f"{'trial':<{LABEL}} first accepted  acceptance length  drafts  read as"]
         lines += [trial_line(tried, outcome) for tried in outcome.tried]
         lines += wrap_labelled("verdict", describe_verdict(outcome))
     return [*lines, *wrap_labelled("file", f"{path} ({path.stat().st_size / 1e6:.1f} MB)")]
@@ -85,7 +85,7 @@ def trial_lines(outcome: TrialOutcome | None, path: Path) -> list[str]:
 def trial_line(tried: TriedReading, outcome: TrialOutcome) -> str:
     figures, mark = tried.figures, "*" if tried is outcome.best else " "
     reading = describe_reading(tried.reading, outcome)
-    return f"{'':<{LABEL}}{mark}{figures.first:>14.1%}{figures.length:>18.2f}{figures.drafts:>8}  {reading}"
+    return f"{'':<{LABEL}}{mark}{figures.first:>14.1%}{figures.length:>19.2f}{figures.drafts:>8}  {reading}"
 
 
 def describe_verdict(outcome: TrialOutcome) -> str:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eaglelocal.cli.amounts import age_text, path_text, size_text
+from eaglelocal.cli.amounts import age_text, path_text
+from eaglelocal.core.byte_sizes import format_disk
+from eaglelocal.hub.model_library import PLACES
 
 if TYPE_CHECKING:
     from eaglelocal.hub.heads.head_store import UnfinishedHead
@@ -21,17 +23,19 @@ KINDS = {"head": "draft head", "embedding model": "embeddings", "image encoder":
 def entry_table(entries: Sequence[InventoryEntry], *, now: float, width: int | None) -> list[str]:
     """Return the table, at most `width` columns wide (None: any); a reference that is too long gets its own line."""
     rows = [HEADINGS, *(_row(entry, now) for entry in entries)]
+    targets = [(), *(entry.targets for entry in entries)]
     widths = [max(len(row[column]) for row in rows) for column in range(1, len(HEADINGS))]
     rest = sum(widths) + 2 * len(widths)
     longest = max(len(row[0]) for row in rows)
     first = longest if width is None else min(longest, width - rest)
     lines = []
-    for reference, *cells in rows:
+    for (reference, *cells), drafted in zip(rows, targets, strict=True):
         rest_of_row = "".join(f"  {cell:<{w}}" for cell, w in zip(cells, widths, strict=True)).rstrip()
         if len(reference) <= first:
             lines.append(f"{reference:<{first}}{rest_of_row}")
         else:
             lines += [reference, f"{'':<{first}}{rest_of_row}"]
+        lines += [f"  drafts for {target}" for target in drafted]
     return lines
 
 
@@ -39,7 +43,7 @@ def _row(entry: InventoryEntry, now: float) -> tuple[str, ...]:
     about = entry.description
     context = f"{about.context}" if about.context else ""
     age = "" if entry.origin == "embedded" else age_text(now - entry.modified_at)
-    return entry.reference, size_text(entry.size_bytes), context, _kind(entry), age
+    return entry.reference, format_disk(entry.size_bytes), context, _kind(entry), age
 
 
 def _kind(entry: InventoryEntry) -> str:
@@ -47,9 +51,11 @@ def _kind(entry: InventoryEntry) -> str:
         return "unreadable"
     if entry.is_outdated:
         return "outdated"
+    kind = KINDS.get(entry.description.kind, entry.description.architecture)
+    if entry.origin in PLACES:
+        return f"{kind}, {entry.origin}"
     if entry.origin != "hub":
         return entry.origin
-    kind = KINDS.get(entry.description.kind, entry.description.architecture)
     return f"{kind}, images" if entry.projector else kind
 
 
@@ -68,14 +74,14 @@ def partial_lines(partials: Sequence[Partial]) -> list[str]:
     lines = []
     for repo in dict.fromkeys(partial.repo for partial in partials):
         num_bytes = sum(partial.size_bytes for partial in partials if partial.repo == repo)
-        lines.append(f"unfinished: {repo}, {size_text(num_bytes)} so far")
+        lines.append(f"unfinished: {repo}, {format_disk(num_bytes)} so far")
     return lines
 
 
 def head_lines(heads: Sequence[UnfinishedHead]) -> list[str]:
     """Return lines on the files of imports that were killed; imports that still run are left out."""
     return [
-        f"unfinished: an imported head, {size_text(head.size_bytes)} so far\n  {path_text(head.path)}"
+        f"unfinished: an imported head, {format_disk(head.size_bytes)} so far\n  {path_text(head.path)}"
         for head in heads
         if not head.is_being_written
     ]
@@ -88,7 +94,7 @@ def copy_lines(copies: Sequence[tuple[Path, int]]) -> list[str]:
     """
     if not copies:
         return []
-    heads, total = "head" if len(copies) == 1 else "heads", size_text(sum(size for _, size in copies))
+    heads, total = "head" if len(copies) == 1 else "heads", format_disk(sum(size for _, size in copies))
     return [f"also on disk: {len(copies)} quantized {heads}, {total}\n  {path_text(copies[0][0].parent)}"]
 
 
@@ -97,7 +103,7 @@ def folder_lines(folders: Sequence[TrainingFolder]) -> list[str]:
     if not folders:
         return []
     lines = [
-        f"  {path_text(folder.folder)}\n    {size_text(folder.size_bytes)}, {folder.target or 'a target'}"
+        f"  {path_text(folder.folder)}\n    {format_disk(folder.size_bytes)}, {folder.target or 'a target'}"
         for folder in folders
     ]
     return ["also on disk: answers for training heads (eaglelocal rm FOLDER)", *lines]
@@ -124,6 +130,7 @@ def entry_object(entry: InventoryEntry) -> dict[str, object]:
         "architecture": about.architecture or None,
         "kind": about.kind,
         "is_draft": about.kind == "head",
+        "drafts_for": list(entry.targets),
         "projector": str(entry.projector) if entry.projector else None,
         "is_outdated": entry.is_outdated,
         "modified_at": entry.modified_at,

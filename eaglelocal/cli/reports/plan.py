@@ -6,8 +6,10 @@ import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from eaglelocal.catalog.draft_entries import NGRAM
-from eaglelocal.core.run_options import RunOptions
+from eaglelocal.catalog.draft_entries import MTP, NGRAM
+from eaglelocal.core.byte_sizes import GIB
+from eaglelocal.core.drafting_words import LOOKUP
+from eaglelocal.core.run_options import AUTO, RunOptions
 from eaglelocal.memory.budget import DeviceLoad
 from eaglelocal.planning.candidate import Candidate, Chosen, Rejected
 from eaglelocal.planning.options import list_lookup_options
@@ -17,7 +19,6 @@ from eaglelocal.planning.reasons import explain_choice
 WIDTH = 79
 BAR_CELLS = 30
 SHOWN, SHOWN_REASONS = 2, 3  # rejected candidates and reasons shown without --all
-GIB = 2**30
 PROGRAM = "eaglelocal"
 CONTINUES = " \\"  # continues a shell command on the next line
 
@@ -51,7 +52,10 @@ def draft_text(candidate: Candidate) -> str:
     count = candidate.prediction.num_draft_tokens
     if candidate.draft.kind == "none":
         return "no draft"
-    return f"draft {candidate.draft.id}, {count} token{'' if count == 1 else 's'} ahead"
+    name = LOOKUP if candidate.draft.kind == NGRAM else candidate.draft.id
+    if candidate.drafts_nothing:
+        return f"draft {name}, where it pays"
+    return f"draft {name}, {count} token{'' if count == 1 else 's'} ahead"
 
 
 def setup_text(outcome: SearchOutcome, candidate: Candidate) -> str:
@@ -73,8 +77,11 @@ def layers_text(outcome: SearchOutcome, candidate: Candidate) -> str:
 def speed_text(candidate: Candidate, num_slots: int) -> str:
     prediction = candidate.prediction
     source = "measured here" if prediction.is_measured else "predicted"
-    source += " for an answer alone" if num_slots > 1 else ""
-    if candidate.draft.acceptance is None:
+    if num_slots > 1:
+        source += " for an answer alone"
+    if prediction.together_tok_s is not None:
+        source += f"; {num_slots} at once {prediction.together_tok_s:.0f} in all, without drafts"
+    if candidate.draft.acceptance is None or candidate.drafts_nothing:
         return f"{prediction.plain_tok_s:.1f} tokens/s, {source}"
     return (
         f"{prediction.spec_tok_s:.1f} tokens/s with the draft, {prediction.plain_tok_s:.1f} without "
@@ -111,8 +118,17 @@ def rejected_lines(outcome: SearchOutcome, chosen: Chosen, *, show_all: bool) ->
     if not shown:
         return []
     more = "" if show_all else f" ({len(shown)} of {len(outcome.rejected)}; --all shows all, and every reason)"
-    lines = [line for each in shown for line in wrap_text("  ", f"{name_rejected(each)}: {each.reason}")]
-    return [f"not taken{more}", *lines, ""]
+    return [f"not taken{more}", *_rejected_reasons(shown), ""]
+
+
+def list_all_rejected(outcome: SearchOutcome) -> list[str]:
+    """Return a heading with the machine and the target, and all that was rejected with its reason."""
+    target = f", {outcome.options.target}" if outcome.options.target else ""
+    return [f"not taken, {outcome.machine.name}{target}", *_rejected_reasons(outcome.rejected)]
+
+
+def _rejected_reasons(rejected: Sequence[Rejected]) -> list[str]:
+    return [line for each in rejected for line in wrap_text("  ", f"{name_rejected(each)}: {each.reason}")]
 
 
 def choose_shown(outcome: SearchOutcome, chosen: Chosen) -> list[Rejected]:
@@ -186,7 +202,14 @@ def draft_flag(options: RunOptions, candidate: Candidate) -> str:
     if candidate.draft.shape is not None:
         return options.draft if options.names_draft and candidate.option.is_here else ""
     lookup, *_ = list_lookup_options(shape.architecture, has_state=shape.has_state)
+    if candidate.draft.kind == NGRAM and options.draft == AUTO and not has_own_draft(candidate):
+        return ""
     return candidate.draft.kind if lookup.kind == NGRAM else ""
+
+
+def has_own_draft(candidate: Candidate) -> bool:
+    """Return whether `--draft auto` would take an MTP layer of the model's file, once that is here."""
+    return not candidate.option.is_here and any(draft.kind == MTP for draft in candidate.option.drafts)
 
 
 def wrap_command(begin: str, command: str) -> list[str]:
@@ -262,6 +285,7 @@ def chosen_object(outcome: SearchOutcome, chosen: Chosen) -> dict[str, object]:
         },
         "predicted": {
             "plain_tok_s": candidate.prediction.plain_tok_s,
+            "together_tok_s": candidate.prediction.together_tok_s,
             "spec_tok_s": candidate.prediction.spec_tok_s,
             "is_measured": candidate.prediction.is_measured,
         },

@@ -5,10 +5,11 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
+from eaglelocal.core.byte_sizes import UNKNOWN, format_disk, format_memory
+
 if TYPE_CHECKING:
     from eaglelocal.probe.machine import Bandwidth, Cpu, Gpu, LlamaCpp, Machine, MainMemory, MigSlice, System, Unified
 
-UNKNOWN = "unknown"
 INDENT = " " * 9
 WIDTH = 79
 BACKEND_NAMES = {"cuda": "CUDA", "hip": "HIP (ROCm)", "vulkan": "Vulkan", "sycl": "SYCL", "metal": "Metal"}
@@ -50,10 +51,10 @@ def _gpu_memory(gpu: Gpu) -> str:
         return "works in the machine's memory"
     if gpu.total_bytes is None:
         return f"memory {UNKNOWN}"
-    used = "" if gpu.used_bytes is None else f", {_size(gpu.used_bytes)} used by others"
+    used = "" if gpu.used_bytes is None else f", {format_memory(gpu.used_bytes)} used by others"
     bandwidth = "" if gpu.bandwidth_bytes_s is None else f", {gpu.bandwidth_bytes_s / 1e9:.0f} GB/s"
     shared = " of the machine's" if gpu.shares_memory else ""
-    return f"{_size(gpu.total_bytes)}{shared}, {_size(gpu.free_bytes)} free{used}{bandwidth}"
+    return f"{format_memory(gpu.total_bytes)}{shared}, {format_memory(gpu.free_bytes)} free{used}{bandwidth}"
 
 
 def _gpu_facts(gpu: Gpu) -> str:
@@ -76,7 +77,7 @@ def _link_text(gpu: Gpu) -> str:
 def _gpu_processes(gpu: Gpu) -> str:
     """Return the processes that use the GPU's memory, the largest first."""
     known = [process for process in gpu.processes or () if process.used_bytes is not None]
-    shown = [f"{each.name or f'pid {each.pid}'} {_size(each.used_bytes)}" for each in known[:MAX_PROCESSES]]
+    shown = [f"{each.name or f'pid {each.pid}'} {format_memory(each.used_bytes)}" for each in known[:MAX_PROCESSES]]
     others = len(known) - len(shown)
     if not shown:
         return ""
@@ -84,7 +85,8 @@ def _gpu_processes(gpu: Gpu) -> str:
 
 
 def _slice_text(part: MigSlice) -> str:
-    return f"MIG {part.index}: {part.name or UNKNOWN}, {_size(part.total_bytes)}, {_size(part.free_bytes)} free"
+    sizes = f"{format_memory(part.total_bytes)}, {format_memory(part.free_bytes)} free"
+    return f"MIG {part.index}: {part.name or UNKNOWN}, {sizes}"
 
 
 def _served_by(gpu: Gpu, backend: str | None) -> str:
@@ -109,11 +111,10 @@ def _unified_lines(unified: Unified, build: LlamaCpp) -> list[str]:
         if "metal" in build.backends
         else "not used: this llama.cpp is built without Metal; see eaglelocal doctor"
     )
+    for_gpu = f"{format_memory(unified.working_set_bytes)} of it for the GPU{limit}"
     return [
         *_wrapped("gpu", f"{unified.chip or UNKNOWN}{cores}{metal}"),
-        *_more(
-            f"{_size(unified.total_bytes)} unified memory, {_size(unified.working_set_bytes)} of it for the GPU{limit}"
-        ),
+        *_more(f"{format_memory(unified.total_bytes)} unified memory, {for_gpu}"),
         *_more(served),
     ]
 
@@ -144,21 +145,25 @@ def _bandwidth_text(measured: Bandwidth | None, now: float) -> str:
 
 
 def _memory_lines(memory: MainMemory) -> list[str]:
-    limit = f", limited by the cgroup (of {_size(memory.installed_bytes)})" if memory.limit_bytes is not None else ""
+    limit = (
+        f", limited by the cgroup (of {format_memory(memory.installed_bytes)})"
+        if memory.limit_bytes is not None
+        else ""
+    )
     pages = f", {HUGE_PAGES[memory.huge_pages]}" if memory.huge_pages in HUGE_PAGES else ""
-    text = f"{_size(memory.total_bytes)}, {_size(memory.available_bytes)} available{limit}{pages}"
+    text = f"{format_memory(memory.total_bytes)}, {format_memory(memory.available_bytes)} available{limit}{pages}"
     lines = _wrapped("memory", text)
     if not memory.swap_total_bytes:
         return lines
     used = None if memory.swap_free_bytes is None else memory.swap_total_bytes - memory.swap_free_bytes
-    return [*lines, *_more(f"swap {_size(memory.swap_total_bytes)}, {_size(used)} in use")]
+    return [*lines, *_more(f"swap {format_memory(memory.swap_total_bytes)}, {format_memory(used)} in use")]
 
 
 def _disk_lines(machine: Machine) -> list[str]:
     hub, cache = machine.hub_free_bytes, machine.cache_free_bytes
     same = hub is None or hub == cache
-    text = f"{_size(cache)} free for models"
-    return _wrapped("disk", text if same else f"{_size(hub)} free for downloads, {_size(cache)} for generated models")
+    both = f"{format_disk(hub)} free for downloads, {format_disk(cache)} for generated models"
+    return _wrapped("disk", f"{format_disk(cache)} free for models" if same else both)
 
 
 def _engine_lines(build: LlamaCpp) -> list[str]:
@@ -181,10 +186,6 @@ def _wrapped(label: str, text: str) -> list[str]:
 
 def _more(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)
-
-
-def _size(num_bytes: int | None) -> str:
-    return UNKNOWN if num_bytes is None else f"{num_bytes / 2**30:.1f} GiB"
 
 
 def _ago(seconds: float) -> str:

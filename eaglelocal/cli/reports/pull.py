@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from eaglelocal.cli.amounts import duration_text, size_text
+from eaglelocal.cli.amounts import duration_text
+from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.core.events import LoadProgress
 
 if TYPE_CHECKING:
@@ -22,17 +23,17 @@ def order_lines(orders: Sequence[DownloadOrder]) -> list[str]:
         gated = ", gated: you have access" if order.repo.is_gated else ""
         lines.append(f"{order.repo.id}{licence}{gated}")
         shown_files = order.files[:MAX_FILES_SHOWN]
-        lines += [f"  {size_text(file.size_bytes):>9}  {file.name}" for file in shown_files]
+        lines += [f"  {format_disk(file.size_bytes):>9}  {file.name}" for file in shown_files]
         if others := order.files[MAX_FILES_SHOWN:]:
-            lines.append(f"  {size_text(sum(file.size_bytes for file in others)):>9}  in {len(others)} more files")
+            lines.append(f"  {format_disk(sum(file.size_bytes for file in others)):>9}  in {len(others)} more files")
     return lines
 
 
 def amount_text(orders: Sequence[DownloadOrder], missing_bytes: int) -> str:
     """Return the total size, `4.7 GB`, or how much of it is missing."""
     total = sum(order.size_bytes for order in orders)
-    rest = size_text(missing_bytes)
-    return rest if missing_bytes == total else f"the missing {rest} of {size_text(total)}"
+    rest = format_disk(missing_bytes)
+    return rest if missing_bytes == total else f"the missing {rest} of {format_disk(total)}"
 
 
 def load_progress(progress: DownloadProgress, orders: Sequence[DownloadOrder]) -> LoadProgress:
@@ -43,7 +44,7 @@ def load_progress(progress: DownloadProgress, orders: Sequence[DownloadOrder]) -
     files = f" in {count} files" if count > 1 else ""
     details = []
     if progress.rate:
-        details.append(f"{size_text(progress.rate)}/s")
+        details.append(f"{format_disk(progress.rate)}/s")
     if progress.left_s is not None and progress.fraction < 1.0:
         details.append(f"{duration_text(progress.left_s)} left")
-    return LoadProgress(progress.fraction, f"fetching {size_text(progress.total_bytes)}{files}", ", ".join(details))
+    return LoadProgress(progress.fraction, f"fetching {format_disk(progress.total_bytes)}{files}", ", ".join(details))

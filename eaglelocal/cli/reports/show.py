@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglelocal.catalog.draft_entries import MTP
-from eaglelocal.cli.amounts import path_text, size_text
+from eaglelocal.cli.amounts import path_text
+from eaglelocal.core.byte_sizes import format_disk, format_memory
+from eaglelocal.core.drafting_words import LOOKUP
 from eaglelocal.core.sampling import sampling_text
 from eaglelocal.gguf.architectures import BLOCK, HEAD_ARCHITECTURES
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.recommended_sampling import read_recommended_sampling
+from eaglelocal.hub.draft_resolver import NO_KNOWN_HEAD
 from eaglelocal.memory.projector_bytes import encoding_bytes
+from eaglelocal.planning.goals import COMFORTABLE_CTX
 
 if TYPE_CHECKING:
     from eaglelocal.hub.model_details import KnownDraft, ModelDetails
 
 INDENT = 10
-DEFAULT_CTX = 4096
 
 
 def details_lines(details: ModelDetails, width: int | None) -> list[str]:
@@ -30,7 +34,12 @@ def details_lines(details: ModelDetails, width: int | None) -> list[str]:
             lines.append(f"{label}{text}")
         else:
             lines += textwrap.wrap(
-                text, width, initial_indent=label, subsequent_indent=" " * INDENT, break_on_hyphens=False
+                text,
+                width,
+                initial_indent=label,
+                subsequent_indent=" " * INDENT,
+                break_on_hyphens=False,
+                break_long_words=False,  # a path can be copied
             )
     return lines
 
@@ -72,14 +81,14 @@ def _shape(details: ModelDetails) -> str:
     layers = f"{shape.n_layer} layer{'s' if shape.n_layer > 1 else ''}"
     experts = f", {shape.n_expert_used} of {shape.n_expert} experts" if shape.n_expert else ""
     if shape.expert_bytes:
-        experts += f" ({size_text(sum(shape.expert_bytes))})"
+        experts += f" ({format_memory(sum(shape.expert_bytes))})"
     return f"{layers} of width {shape.n_embd}{experts}, vocabulary of {shape.n_vocab}"
 
 
 def _size(details: ModelDetails) -> str:
     state = "not written yet: the first use writes it" if details.unwritten_bytes else ""
     parts = [
-        size_text(details.size_bytes),
+        format_disk(details.size_bytes),
         details.about.quant,
         state,
         f"{len(details.paths)} parts" * (len(details.paths) > 1),
@@ -94,8 +103,8 @@ def _memory(details: ModelDetails) -> str:
     if details.shape is None or cache is None or details.about.kind != "model":
         return ""
     weights = details.shape.weights_bytes
-    total = size_text(weights + cache)
-    return f"{total}: weights {size_text(weights)}, cache {size_text(cache)} for {n_ctx} tokens in f16; plus buffers"
+    parts = f"weights {format_memory(weights)}, cache {format_memory(cache)} for {n_ctx} tokens in f16"
+    return f"{format_memory(weights + cache)}: {parts}; plus buffers"
 
 
 def _images(details: ModelDetails) -> str:
@@ -103,12 +112,12 @@ def _images(details: ModelDetails) -> str:
     path, projector = details.projector.path, details.projector.projector
     if path is None or projector is None:
         return details.projector.note
-    computing = size_text(encoding_bytes(projector))
-    return f"read with {path.name}: {size_text(path.stat().st_size)}, and up to {computing} while it encodes one"
+    computing = format_memory(encoding_bytes(projector))
+    return f"read with {path.name}: {format_disk(path.stat().st_size)}, and up to {computing} while it encodes one"
 
 
 def _usual_ctx(details: ModelDetails) -> int:
-    return min(details.about.context or DEFAULT_CTX, DEFAULT_CTX)
+    return min(details.about.context or COMFORTABLE_CTX, COMFORTABLE_CTX)
 
 
 def template_text(template: str) -> str:
@@ -119,28 +128,41 @@ def template_text(template: str) -> str:
         return "none: a default is used"
     family = detect_family(template)
     tools = f"tool calls as {family.form.label} writes them" if family.takes_tools else "no tools"
-    reasoning = f", thinks in {family.reasoning.begin}" if family.reasoning else ""
-    return f"{tools}{reasoning}"
+    if not family.thinks:
+        return f"{tools}, no thinking"
+    return f"{tools}, thinks in {family.reasoning.begin}" if family.reasoning else f"{tools}, thinks"
 
 
 def _drafts(details: ModelDetails) -> list[tuple[str, str]]:
     if details.about.kind != "model":
         return []
-    others = [("", _draft_text(draft)) for draft in details.drafts if not (details.has_mtp and draft.kind == MTP)]
-    if details.own_head is not None:
-        return [("drafts", "its own EAGLE-3.1 head")]
-    if details.has_mtp and details.has_pulled_draft:
-        return [("drafts", others[0][1]), ("", "its own MTP layer, with --draft mtp")]
-    if details.has_mtp:
-        return [("drafts", "its own MTP layer"), *others]
-    if not others:
-        return [("drafts", "none known; --draft ngram drafts by lookup in the conversation")]
-    return [("drafts", others[0][1]), *others[1:]]
+    texts = list(_draft_texts(details)) or [f"none known; --draft ngram drafts by {LOOKUP}"]
+    return [("" if number else "drafts", text) for number, text in enumerate(texts)]
+
+
+def _draft_texts(details: ModelDetails) -> Iterator[str]:
+    """Yield the drafts, that of `--draft auto` first, and why another one is not taken."""
+    takes_other = any(draft.is_auto for draft in details.drafts)
+    if details.own_head is not None and not takes_other:
+        yield "its own EAGLE-3.1 head"
+    if details.has_mtp and not takes_other:
+        yield "its own MTP layer"
+    for draft in details.drafts:
+        if draft.is_auto or not (details.has_mtp and draft.kind == MTP):
+            yield _draft_text(draft)
+    if details.has_mtp and takes_other:
+        yield "its own MTP layer, with --draft mtp"
+    auto = details.auto_draft
+    if auto is not None and (problem := auto.note or (auto.reason if auto.reason != NO_KNOWN_HEAD else "")):
+        yield problem
 
 
 def _draft_text(draft: KnownDraft) -> str:
-    state = draft.problem or ("on disk" if draft.is_on_disk else "to be imported" if draft.needs_import else "")
-    return f"{draft.reference} ({', '.join(part for part in (draft.kind, state) if part)})"
+    origin = "imported" if draft.is_imported else "on disk" if draft.is_on_disk else ""
+    state = draft.problem or origin or ("to be imported" if draft.needs_import else "")
+    parts = (draft.kind, state, "used by default" if draft.is_auto else "")
+    name = path_text(draft.path) if draft.is_imported and draft.path else draft.reference
+    return f"{name} ({', '.join(part for part in parts if part)})"
 
 
 def details_object(details: ModelDetails) -> dict[str, object]:
@@ -179,9 +201,12 @@ def details_object(details: ModelDetails) -> dict[str, object]:
                 "on_disk": draft.is_on_disk,
                 "needs_import": draft.needs_import,
                 "problem": draft.problem or None,
+                "imported": draft.is_imported,
+                "used_by_default": draft.is_auto,
             }
             for draft in details.drafts
         ],
+        "auto_draft": None if details.auto_draft is None else details.auto_draft.label,
         "repo": details.repo or None,
         "commit": details.commit or None,
         "path": str(details.paths[0]),

@@ -51,7 +51,7 @@ def label_lines(label: str, text: str) -> list[str]:
 def result_lines(trained: TrainResult) -> list[str]:
     collected = trained.collected
     summary = f"{trained.num_train_set} answers; {collected.num_refused} questions did not fit"
-    lines = [*wrap_labelled("trained", f"on {summary}"), f"{'trial':<9} first accepted  tokens per check  drafts"]
+    lines = [*wrap_labelled("trained", f"on {summary}"), f"{'trial':<9} first accepted  acceptance length  drafts"]
     if trained.before is not None:
         lines.append(trial_line("before", trained.before))
     lines.append(trial_line("now", trained.after))
@@ -63,7 +63,7 @@ def result_lines(trained: TrainResult) -> list[str]:
 
 
 def trial_line(label: str, figures: TrialAcceptance) -> str:
-    return f"{label:<9} {figures.first:>14.1%}  {figures.length:>16.2f}  {figures.drafts:>6}"
+    return f"{label:<9} {figures.first:>14.1%}  {figures.length:>17.2f}  {figures.drafts:>6}"
 
 
 def report_object(options: TrainOptions, trained: TrainResult) -> dict[str, object]:

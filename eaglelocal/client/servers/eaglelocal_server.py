@@ -89,10 +89,11 @@ def _drafting(engine: Mapping[str, object]) -> DraftingState:
 def _row(value: object) -> RequestRow:
     row = mapping(value)
     generated, accepted = number(row, "completion_tokens"), number(row, "accepted_tokens")
-    is_waiting = row.get("state") == "waiting"
+    is_waiting, stats = row.get("state") == "waiting", mapping(row.get("speculation"))
+    was_drafted = bool(accepted or number(stats, "drafts"))
     return RequestRow(
         id=text(row, "id"),
-        owner=text(row, "owner"),
+        owner=text(row, "client") or text(row, "owner"),
         model=text(row, "model"),
         state=text(row, "state"),
         drafting=text(row, "drafting"),
@@ -100,8 +101,8 @@ def _row(value: object) -> RequestRow:
         cached_tokens=None if is_waiting else whole(row, "cached_tokens"),
         generated_tokens=whole(row, "completion_tokens"),
         tok_s=number(row, "tok_s") or None,
-        acceptance=number(mapping(row.get("speculation")), "acceptance_rate"),
-        share=accepted / generated if generated and accepted is not None else None,
+        acceptance=number(stats, "acceptance_rate") if number(stats, "drafts") else None,
+        share=accepted / generated if generated and accepted is not None and was_drafted else None,
         wait_s=number(row, "ttft_s") if row.get("ttft_s") is not None else number(row, "age_s") if is_waiting else None,
         age_s=number(row, "age_s"),
     )

@@ -56,13 +56,13 @@ def parse_llama_server(
     process: str = "",
 ) -> ServerReading:
     """Return the reading. `samples`: None without --metrics; `slots`: None with --no-slots."""
-    found = samples or Samples("")
+    found, model = samples or Samples(""), _name(text(props, "model_alias") or text(props, "model_path"))
     missing = [flag for flag, there in (("--metrics", samples), ("--slots", slots)) if there is None]
     busy = None if slots is None else [slot for slot in slots if slot.get("is_processing") is True]
     return ServerReading(
         kind=KIND,
         state="idle" if props.get("is_sleeping") is True else "ready",
-        model=_name(text(props, "model_alias") or text(props, "model_path")),
+        model=model,
         n_ctx=whole(mapping(props.get("default_generation_settings")), "n_ctx"),
         num_slots=len(slots) if slots is not None else whole(props, "total_slots"),
         running=_first(found.whole(PREFIX + "requests_processing"), None if busy is None else len(busy)),
@@ -78,7 +78,7 @@ def parse_llama_server(
             cached=found.total(PREFIX + "prompt_tokens_cached_total"),
             generated=count.take(found.total(PREFIX + "tokens_predicted_total"), busy),
         ),
-        requests=None if busy is None else tuple(map(_row, busy)),
+        requests=None if busy is None else tuple(_row(slot, model) for slot in busy),
         missing=tuple(missing),
     )
 
@@ -112,12 +112,13 @@ def _name(model: str) -> str:
     return model.rpartition("/")[2] if model.endswith(".gguf") else model
 
 
-def _row(slot: Mapping[str, object]) -> RequestRow:
+def _row(slot: Mapping[str, object], model: str) -> RequestRow:
     generated, cached = _generated(slot), whole(slot, "n_prompt_tokens_cache")
     processed = whole(slot, "n_prompt_tokens_processed")
     return RequestRow(
         id=f"{slot.get('id_task', '')}",
         owner=f"slot {slot.get('id', '')}",
+        model=model,
         state="running" if generated else "reading",
         drafting="on" if slot.get("speculative") is True else "",
         prompt_tokens=None if processed is None else processed + (cached or 0),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,6 +20,7 @@ from pathlib import Path
 from eaglelocal import locations
 from eaglelocal.catalog.reference import GGUF_SUFFIX
 from eaglelocal.core.atomic_file import flush_and_rename
+from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.core.folders import PRIVATE, SHARED, make_folder
 from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.gguf.arch_keys import TOKENS_KEY
@@ -170,7 +172,9 @@ def check_writable(path: Path) -> None:
 
 
 def _make_write_error(place: Path, error: OSError) -> ResourceError:
-    return ResourceError(f"cannot write {place}: {error.strerror}", hint="`--out FILE` elsewhere")
+    return ResourceError(
+        f"cannot write {place}: {error.strerror}", hint=f"--out {shlex.quote(str(Path.home() / 'head.gguf'))}"
+    )
 
 
 def _rename_into_place(partial: Path, path: Path) -> None:
@@ -198,8 +202,9 @@ def _write(path: Path, entries: Sequence[KeyValue], tensors: Sequence[StreamedTe
 
 def _check_disk(folder: Path, wanted_bytes: int) -> None:
     free = free_bytes(folder)
-    if wanted_bytes + SPARE_DISK_BYTES > free:
+    missing_bytes = wanted_bytes + SPARE_DISK_BYTES - free
+    if missing_bytes > 0:
         raise ResourceError(
-            f"the head takes {wanted_bytes / 1e9:.2f} GB on disk, {free / 1e9:.2f} GB are free in {folder}",
-            hint="free some space, `--type q8_0`, or `--out FILE` elsewhere",
+            f"the head takes {format_disk(wanted_bytes)} on disk, {format_disk(free)} are free in {folder}",
+            hint=f"free {format_disk(missing_bytes)}, or `--type q8_0`",
         )

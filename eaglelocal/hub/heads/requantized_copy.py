@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
 from eaglelocal import locations
@@ -21,11 +22,12 @@ from eaglelocal.gguf.ggml_types import GgmlType
 from eaglelocal.gguf.head_requantization import choose_tensor_types, requantize_header
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.tensors import read_raw_pieces, read_span
 from eaglelocal.gguf.values import ValueType
-from eaglelocal.gguf.writer import Bytes, KeyValue, StreamedTensor, copy_entries
+from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copy_entries
 from eaglelocal.hub.heads.head_store import delete_leftovers, write_head_file
-from eaglelocal.hub.heads.weight_conversion import PIECE_BYTES, encode
+
+if TYPE_CHECKING:
+    from eaglelocal.gguf.writer import Bytes
 
 METHOD = "1"  # part of every name: raise it when the same original would give another copy
 ORIGIN_KEY = "eaglelocal.copy_of"  # as a file: URL, for paths need not be text
@@ -127,6 +129,9 @@ def _check(copy: Header, original: Header, kind: str) -> None:
 
 
 def _stream_tensor(header: Header, tensor: TensorInfo, light: GgmlType | None) -> StreamedTensor:
+    from eaglelocal.gguf.tensors import read_raw_pieces
+    from eaglelocal.hub.heads.weight_conversion import PIECE_BYTES
+
     if light is None:
         as_it_is = partial(read_raw_pieces, header, tensor.name, PIECE_BYTES)
         return StreamedTensor(tensor.name, tensor.shape, tensor.type, as_it_is)
@@ -134,6 +139,9 @@ def _stream_tensor(header: Header, tensor: TensorInfo, light: GgmlType | None) -
 
 
 def _encode_pieces(header: Header, tensor: TensorInfo, light: GgmlType) -> Iterator[Bytes]:
+    from eaglelocal.gguf.tensors import read_span
+    from eaglelocal.hub.heads.weight_conversion import PIECE_BYTES, encode
+
     columns, rows = tensor.shape
     step = max(1, PIECE_BYTES // (4 * columns))
     for first in range(0, rows, step):

@@ -7,13 +7,17 @@ pairs 2i and 2i + 1), columns of fc take in the gains of fc_norm, and all of it 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME, GgmlType
-from eaglelocal.gguf.writer import Bytes, StreamedTensor
+from eaglelocal.gguf.writer import StreamedTensor
 from eaglelocal.hub.heads.safetensors_files import Floats, Ints, StoredTensor
+
+if TYPE_CHECKING:
+    from eaglelocal.gguf.writer import Bytes
 
 PIECE_BYTES = 16 << 20  # of float32
 TYPES = {"f32": "F32", "f16": "F16", "bf16": "BF16", "q8_0": "Q8_0"}

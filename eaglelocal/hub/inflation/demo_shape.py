@@ -15,7 +15,6 @@ from eaglelocal.gguf.head_requantization import BEST_TYPE
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.inflation.blueprint import read_head_shape, read_target_shape
 from eaglelocal.hub.inflation.demo_sizes import HEAD_DIM, DemoSize, choose_head, choose_target, count_head_parameters
 from eaglelocal.hub.inflation.demo_sizes import DemoShape as Proportions
 
@@ -31,6 +30,8 @@ class PlannedDemo:
 
 def plan_demo(size: DemoSize, source_target: Path, source_head: Path) -> PlannedDemo:
     """Return the pair's shapes. Raises ModelFileError or IncompatibleError where the sources cannot be inflated."""
+    from eaglelocal.hub.inflation.blueprint import read_head_shape, read_target_shape  # imports numpy
+
     model = ModelInfo.from_header(read_header(source_target))
     eagle = EagleInfo.from_header(read_header(source_head))
     small = read_target_shape(model)

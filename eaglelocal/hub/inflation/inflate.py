@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from eaglelocal.core.atomic_file import flush_and_rename
+from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.core.folders import SHARED, make_folder
 from eaglelocal.errors import ResourceError
 from eaglelocal.gguf.eagle_info import EagleInfo
@@ -24,9 +25,11 @@ from eaglelocal.gguf.head_info import check_head
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.writer import write_streamed
-from eaglelocal.hub.inflation.blueprint import Blueprint, FilePlan, plan_inflation
 from eaglelocal.hub.inflation.demo_sizes import DEFAULT_SIZE, DemoSize, parse_demo_reference
 from eaglelocal.probe.probe import free_bytes
+
+if TYPE_CHECKING:
+    from eaglelocal.hub.inflation.blueprint import Blueprint, FilePlan
 
 __all__ = ["DEFAULT_SIZE", "DemoSize", "InflatedPaths", "inflate", "locate_inflated", "parse_demo_reference"]
 
@@ -71,12 +74,28 @@ def inflate(
     if paths.complete:
         _remove_leftovers(folder)
         return paths
+    from eaglelocal.hub.inflation.blueprint import plan_inflation
+
     with _open_lock(folder) as lock, _hold_lock(folder, lock):
         if not paths.complete:  # the process that held the lock may have written it
             blueprint = plan_inflation(reference, source_target, source_head)
             _check_disk(blueprint, reference, free_bytes(folder))
             _write_pair(blueprint, paths, _WriteProgress(blueprint, reference, on_progress))
     return paths
+
+
+def check_room(
+    reference: DemoSize,
+    *,
+    source_target: Path,
+    source_head: Path,
+    folder: Path,
+    free_bytes: Callable[[Path], int] = free_bytes,
+) -> None:
+    """Check that the disk has room for the pair; writes nothing. Raises as `inflate` does."""
+    from eaglelocal.hub.inflation.blueprint import plan_inflation
+
+    _check_disk(plan_inflation(reference, source_target, source_head), reference, free_bytes(folder))
 
 
 def locate_inflated(reference: DemoSize, *, source_target: Path, source_head: Path, folder: Path) -> InflatedPaths:
@@ -134,8 +153,8 @@ def _check_disk(blueprint: Blueprint, reference: DemoSize, free_bytes: int) -> N
     needed = blueprint.disk_bytes + SPARE_DISK_BYTES
     if needed > free_bytes:
         raise ResourceError(
-            f"a {reference.label} {reference.type} model takes {needed / 1e9:.1f} GB on disk, "
-            f"{free_bytes / 1e9:.1f} GB are free",
+            f"a {reference.label} {reference.type} model takes {format_disk(needed)} on disk, "
+            f"{format_disk(free_bytes)} are free",
             hint="free some space, or take a smaller size, such as `demo@300m` or a `:q4_0`",
         )
 

@@ -6,7 +6,6 @@ import dataclasses
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel
 from starlette.responses import Response
 
 from eaglelocal.server.answer_response import respond, respond_once
@@ -26,7 +25,7 @@ from eaglelocal.server.http_errors import Problem, unsupported
 from eaglelocal.server.image_fallback import UNSEEN_IMAGE
 from eaglelocal.server.json_body import to_json
 from eaglelocal.server.openai.content import NOT_FETCHED, check_media_type, decode_base64, join_pieces, no_image
-from eaglelocal.server.openai.reply_schema import STREAMED
+from eaglelocal.server.openai.reply_schema import STREAMED, ReplyModel
 from eaglelocal.server.openai.request_reader import EngineCall, read_chat
 from eaglelocal.server.openai.schema import SamplingGiven
 from eaglelocal.server.openai.unsupported_fields import (
@@ -68,13 +67,13 @@ SERVER_TOOLS = "this server calls only tools of the client"
 BILLING = "x-anthropic-billing-header:"  # Claude Code's: differs in each request, so no prefix would be cached
 
 
-class MessagesReply(BaseModel):
+class MessagesReply(ReplyModel):
     id: str
     content: list[dict[str, Any]]
     stop_reason: str | None
 
 
-class CountReply(BaseModel):
+class CountReply(ReplyModel):
     input_tokens: int
 
 

@@ -37,10 +37,10 @@ from eaglelocal.server.llama_server.schema import (
 )
 from eaglelocal.server.openai.reply_schema import STREAMED, ErrorReply
 from eaglelocal.server.openai.request_reader import EngineCall, check_size, new_id, read_chat
-from eaglelocal.server.routing import JsonRoute
+from eaglelocal.server.routing import BodyRoute
 from eaglelocal.server.server_state import ServerState
 
-router = APIRouter(tags=["llama-server"], route_class=JsonRoute)
+router = APIRouter(tags=["llama-server"], route_class=BodyRoute)
 
 NO_INFILL: dict[int | str, dict[str, Any]] = {501: {"model": ErrorReply, "description": "the model cannot fill in"}}
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
+from eaglelocal.server.openai.reply_schema import ReplyModel
 from eaglelocal.server.openai.schema import (
     MAX_CHOICES,
     MAX_TOKENS,
@@ -99,7 +100,7 @@ class TemplateBody(ChatBody):
     """POST /apply-template"""
 
 
-class LlamaReply(BaseModel):
+class LlamaReply(ReplyModel):
     """A completion, whole or with only the requested `response_fields`."""
 
     content: str | None = None
@@ -107,19 +108,19 @@ class LlamaReply(BaseModel):
     timings: dict[str, Any] | None = None
 
 
-class TokensReply(BaseModel):
+class TokensReply(ReplyModel):
     tokens: list[Any]
 
 
-class ContentReply(BaseModel):
+class ContentReply(ReplyModel):
     content: str
 
 
-class PromptReply(BaseModel):
+class PromptReply(ReplyModel):
     prompt: str
 
 
-class PropsReply(BaseModel):
+class PropsReply(ReplyModel):
     default_generation_settings: dict[str, Any]
     total_slots: int
     model_alias: str
@@ -135,7 +136,7 @@ class PropsReply(BaseModel):
     is_sleeping: bool
 
 
-class LlamaServerSlot(BaseModel):
+class LlamaServerSlot(ReplyModel):
     id: int
     n_ctx: int
     speculative: bool

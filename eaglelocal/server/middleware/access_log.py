@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
+from collections.abc import Mapping
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from eaglelocal.server.access import is_loopback
+from eaglelocal.server.request_record import GONE, begin_record
+
 MAX_LOGGED_BYTES = 200
+MAX_ID_CHARS = 128  # of a request's id or a user agent: longer ones are not logged
+MAX_PROGRAM_CHARS = 24
+ID_HEADER, WARNING_HEADER = b"x-request-id", b"x-eaglelocal-warning"
 
 _log = logging.getLogger("eaglelocal.server")
 
 
 class AccessLogMiddleware:
-    """Logs one line a request: method, path, status, owner, seconds. Never the content of request or answer."""
+    """Logs one line a request: method, path, status, owner, seconds, and what its RequestRecord says.
+
+    Never the content of request or answer. Every response gets the request's id as x-request-id, the client's own one
+    if it sent one, and the record's warnings.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -22,30 +35,60 @@ class AccessLogMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started_at, status, path = time.perf_counter(), 0, encode_path(scope)
+        started_at, status, is_complete = time.perf_counter(), 0, False
+        record, identity = begin_record(), identify_request(scope)
+        record.client = describe_client(identity)
 
         async def send_and_note_status(message: Message) -> None:
-            nonlocal status
+            nonlocal status, is_complete
             if message["type"] == "http.response.start":
                 status = message["status"]
+                warnings = [(WARNING_HEADER, warning.encode()) for warning in record.warnings]
+                request_id = (ID_HEADER, identity["request_id"].encode())
+                message = {**message, "headers": [*message["headers"], request_id, *warnings]}
             await send(message)
+            is_complete = message["type"] == "http.response.body" and not message.get("more_body", False)
 
         try:
             await self._app(scope, receive, send_and_note_status)
         finally:
-            _log.info(
-                "%s %s %s",
-                scope["method"],
-                path,
-                status or "gone",
-                extra={
-                    "method": scope["method"],
-                    "path": path,
-                    "status": status,
-                    "owner": scope.get("state", {}).get("owner", ""),
-                    "seconds": round(time.perf_counter() - started_at, 3),
-                },
-            )
+            if not is_complete:
+                status = GONE
+            path, method = encode_path(scope), scope["method"]
+            fields = {
+                **identity,
+                "method": method,
+                "path": path,
+                "status": status,
+                "owner": scope.get("state", {}).get("owner", ""),
+                "seconds": round(time.perf_counter() - started_at, 3),
+                **({} if is_complete else {"reason": "the client disconnected"}),
+                **record.fields(),
+            }
+            _log.info("%s %s %s", method, path, status, extra=fields)
+
+
+def identify_request(scope: Scope) -> dict[str, str]:
+    """Return the id of a request, its client's address, and the client's name for itself if that is short."""
+    headers = Headers(scope=scope)
+    given, agent = headers.get("x-request-id", ""), headers.get("user-agent", "")
+    address = (scope.get("client") or ("", 0))[0]
+    return {
+        "request_id": given if is_short_text(given) else uuid.uuid4().hex,
+        "client": address,
+        **({"user_agent": agent} if is_short_text(agent) else {}),
+    }
+
+
+def describe_client(identity: Mapping[str, str]) -> str:
+    """Return a client's program without its version, `curl`, and its address if it is another machine's."""
+    program = identity.get("user_agent", "").partition("/")[0][:MAX_PROGRAM_CHARS]
+    address = identity["client"]
+    return " ".join(filter(None, [program, "" if is_loopback(address) else address]))
+
+
+def is_short_text(text: str) -> bool:
+    return 0 < len(text) <= MAX_ID_CHARS and text.isascii() and text.isprintable()
 
 
 def encode_path(scope: Scope) -> str:

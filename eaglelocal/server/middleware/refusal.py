@@ -7,12 +7,14 @@ import json
 from starlette.types import Scope, Send
 
 from eaglelocal.server.http_errors import Problem
+from eaglelocal.server.request_record import current_record
 
 ANTHROPIC_PATHS = ("/v1/messages",)
 OLLAMA_PATHS = ("/api/",)
 
 
 async def refuse(scope: Scope, send: Send, problem: Problem, *, close: bool = False) -> None:
+    current_record().problem = problem
     body = json.dumps(error_body(problem, scope["path"])).encode()
     headers = {"content-type": "application/json", "content-length": str(len(body)), **problem.headers}
     if close:  # else the rest of the body would be parsed as another request

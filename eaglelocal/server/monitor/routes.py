@@ -22,10 +22,11 @@ from eaglelocal.core.events import EngineSnapshot
 from eaglelocal.core.request import parse_spec
 from eaglelocal.core.sampling import RECOMMENDED, SamplingParams, fill_recommended
 from eaglelocal.core.stats import encode_stats
+from eaglelocal.server.access import LOCAL
 from eaglelocal.server.answer_encoder import encode_event
 from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.dependencies import IsOperator, Owner, Server
-from eaglelocal.server.http_errors import NOT_FOUND, PERMISSION, Problem
+from eaglelocal.server.http_errors import CANCELLED, CANCELLED_STATUS, NOT_FOUND, PERMISSION, Problem
 from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.openai.reply_schema import STREAMED, CancelReply, Health, SwitchReply
 from eaglelocal.server.openai.schema import Body
@@ -159,6 +160,7 @@ def request_row(model: str, choice: AnswerState) -> dict[str, object]:
     return {
         "id": choice.request.id,
         "owner": choice.request.owner,
+        "client": choice.client if choice.request.owner == LOCAL else "",  # without keys all owners are the same
         "model": model,
         "state": request_state(choice),
         "drafting": choice.drafting_state,
@@ -215,5 +217,9 @@ async def switch_drafting(body: SwitchBody, server: Server, is_operator: IsOpera
 
 
 def cancellation() -> Problem:
-    """Return the error for a cancelled answer, with a status on which clients do not retry."""
-    return Problem(403, "the answer was cancelled at the server", PERMISSION, code="cancelled")
+    """Return the error for a cancelled answer.
+
+    The status is the one to which gRPC's CANCELLED maps: clients do not retry it, and it is no fault of theirs.
+    """
+    what = "the answer was cancelled at the server, by its operator or with this key; the request itself is fine"
+    return Problem(CANCELLED_STATUS, what, CANCELLED, code="cancelled")

@@ -23,7 +23,6 @@ from eaglelocal.server.ollama.encoder import timestamp
 from eaglelocal.server.ollama.schema import (
     Details,
     OllamaCard,
-    OllamaError,
     PsReply,
     Running,
     ShowBody,
@@ -31,34 +30,37 @@ from eaglelocal.server.ollama.schema import (
     TagsReply,
     VersionReply,
 )
-from eaglelocal.server.openai.reply_schema import ERRORS
 from eaglelocal.server.openai.routes import list_capabilities
-from eaglelocal.server.routing import JsonRoute
+from eaglelocal.server.routing import BodyRoute
 from eaglelocal.server.server_state import ServerState
 
 API_VERSION = "0.14.2"  # of Ollama: some programs refuse older ones
 LATEST = ":latest"
-FOR_PEOPLE = f"""eaglelocal {__version__} is running.
+FOR_PEOPLE = """eaglelocal {version} is running: a server for local language models.
 
-/v1           for programs: OpenAI's and Anthropic's APIs; /api: Ollama's
-/openapi.json says all of it
-/health       is it well?
+{url}/v1             the APIs of OpenAI and Anthropic, for programs
+{url}                the APIs of Ollama and llama-server
+{url}/openapi.json   all routes
+{url}/health         the server's state
 
-`eaglelocal top` in a terminal shows what it does, `eaglelocal chat` talks with it.
+eaglelocal chat        chat with it in a terminal
+eaglelocal top         watch it in a terminal
+eaglelocal top --web   watch it and chat with it in a browser
 """
 TEMPLATE = "the model's own: system, messages, tools"  # LiteLLM looks for the word tools in it
 UNKNOWN = "unknown"  # the architecture, which is part of other keys
-OLLAMA_ERRORS: dict[int | str, dict[str, Any]] = {status: {"model": OllamaError} for status in ERRORS}
 
 
-router = APIRouter(tags=["Ollama"], route_class=JsonRoute, responses=OLLAMA_ERRORS)
+router = APIRouter(tags=["Ollama"], route_class=BodyRoute)
 
 
 @router.head("/", response_class=PlainTextResponse, include_in_schema=False)
 @router.get("/", response_class=PlainTextResponse)
 async def root(request: Request) -> str:
     """Return the text by which programs recognize Ollama's API; browsers get a page for people."""
-    return FOR_PEOPLE if "text/html" in request.headers.get("accept", "") else "Ollama is running"
+    if "text/html" not in request.headers.get("accept", ""):
+        return "Ollama is running"
+    return FOR_PEOPLE.format(version=__version__, url=str(request.base_url).rstrip("/"))
 
 
 @router.head("/api/version", include_in_schema=False)
@@ -156,10 +158,10 @@ def model_details(name: str, info: EngineInfo | None) -> Details:
 
 
 def model_capabilities(models: ModelManager, name: str) -> list[str]:
-    """Return a model's capabilities in Ollama's terms; empty if not known. Every text model counts as thinking: with a
-    template without reasoning it just does not think.
-    """
-    return list_capabilities(models, name, text=("completion", "tools", "thinking"), vision="vision")
+    """Return a model's capabilities in Ollama's terms, with what its chat template can; empty if unknown."""
+    features = models.template_features(name)
+    words = (("completion", True), ("tools", features.takes_tools), ("thinking", features.thinks))
+    return list_capabilities(models, name, text=[word for word, has in words if has], vision="vision")
 
 
 def model_info(name: str, info: EngineInfo | None) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from eaglelocal.server.ollama.encoder import (
     nanoseconds,
     response_fields,
 )
-from eaglelocal.server.ollama.model_routes import OLLAMA_ERRORS, find_listed_name, resolve_name
+from eaglelocal.server.ollama.model_routes import find_listed_name, resolve_name
 from eaglelocal.server.ollama.schema import (
     EmbedBody,
     EmbedReply,
@@ -49,11 +49,11 @@ from eaglelocal.server.openai.embedding_routes import respond_with_embeddings, s
 from eaglelocal.server.openai.request_reader import EngineCall, new_id, read_chat, read_completion, read_embedding
 from eaglelocal.server.openai.schema import CompletionBody, SamplingGiven
 from eaglelocal.server.openai.unsupported_fields import ONE_ANSWER, FieldNames, redirect, redirect_format, refuse
-from eaglelocal.server.routing import JsonRoute
+from eaglelocal.server.routing import BodyRoute
 from eaglelocal.server.server_state import ServerState
 from eaglelocal.server.translation import FieldTranslation, name_chat_fields, validate_chat
 
-router = APIRouter(tags=["Ollama"], route_class=JsonRoute, responses=OLLAMA_ERRORS)
+router = APIRouter(tags=["Ollama"], route_class=BodyRoute)
 
 FIELDS = {
     **{name: f"options.{name}" for name in SamplingGiven.model_fields},

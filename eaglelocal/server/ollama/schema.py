@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
+from eaglelocal.server.openai.reply_schema import ERRORS, ReplyModel
 from eaglelocal.server.openai.schema import (
     MAX_INPUTS,
     MAX_LIMIT,
@@ -127,27 +128,30 @@ class ShowBody(Body):
     name: Name = ""  # older clients' name for it
 
 
-class OllamaError(BaseModel):
+class OllamaError(ReplyModel):
     error: str
 
 
-class VersionReply(BaseModel):
+OLLAMA_ERRORS: dict[int | str, dict[str, Any]] = {status: {"model": OllamaError} for status in ERRORS}
+
+
+class VersionReply(ReplyModel):
     version: str
     eaglelocal: str
 
 
-class Details(BaseModel):
+class Details(ReplyModel):
     """Details of a model; unknown ones are empty."""
 
     parent_model: str = ""
     format: str = "gguf"
     family: str = ""
-    families: list[str] = []
+    families: list[str] = Field(default=[])
     parameter_size: str = ""
     quantization_level: str = ""
 
 
-class OllamaCard(BaseModel):
+class OllamaCard(ReplyModel):
     name: str
     model: str
     modified_at: str
@@ -157,11 +161,11 @@ class OllamaCard(BaseModel):
     capabilities: list[str]
 
 
-class TagsReply(BaseModel):
+class TagsReply(ReplyModel):
     models: list[OllamaCard]
 
 
-class Running(BaseModel):
+class Running(ReplyModel):
     name: str
     model: str
     size: int
@@ -170,11 +174,11 @@ class Running(BaseModel):
     context_length: int
 
 
-class PsReply(BaseModel):
+class PsReply(ReplyModel):
     models: list[Running]
 
 
-class ShowReply(BaseModel):
+class ShowReply(ReplyModel):
     modelfile: str = ""
     parameters: str = ""
     template: str = ""
@@ -184,7 +188,7 @@ class ShowReply(BaseModel):
     modified_at: str
 
 
-class AnswerReply(BaseModel):
+class AnswerReply(ReplyModel):
     model: str
     created_at: str
     done: bool
@@ -200,10 +204,10 @@ class GenerateReply(AnswerReply):
     thinking: str | None = None
 
 
-class EmbedReply(BaseModel):
+class EmbedReply(ReplyModel):
     model: str
     embeddings: list[list[float]]
 
 
-class OldEmbedReply(BaseModel):
+class OldEmbedReply(ReplyModel):
     embedding: list[float]

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel
 from starlette.responses import Response
 
 from eaglelocal.core.events import Embeddings
@@ -20,6 +19,7 @@ from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.dependencies import Owner, Server
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.openai.embedding_schema import EmbeddingBody
+from eaglelocal.server.openai.reply_schema import ReplyModel
 from eaglelocal.server.openai.request_reader import read_embedding
 from eaglelocal.server.openai.unsupported_fields import refuse
 from eaglelocal.server.routing import BodyRoute
@@ -30,7 +30,7 @@ router = APIRouter(tags=["OpenAI"], route_class=BodyRoute)
 MakeReply = Callable[[Embeddings, AnswerState], Mapping[str, object]]
 
 
-class EmbeddingReply(BaseModel):
+class EmbeddingReply(ReplyModel):
     object: str
     data: list[dict[str, Any]]
     model: str

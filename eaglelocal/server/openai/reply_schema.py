@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 
-class ErrorDetail(BaseModel):
+class ReplyModel(BaseModel):
+    """The base of reply models. Each is built on its first use, because a server starts faster without them."""
+
+    model_config = ConfigDict(defer_build=True)
+
+
+class ErrorDetail(ReplyModel):
     message: str
     type: str
     param: str | None = None
     code: str | None = None
 
 
-class ErrorReply(BaseModel):
+class ErrorReply(ReplyModel):
     error: ErrorDetail
 
 
-class OpenAIReply(BaseModel):
+class OpenAIReply(ReplyModel):
     id: str
     created: int
     model: str
@@ -36,7 +42,7 @@ class CompletionReply(OpenAIReply):
     object: Literal["text_completion"]
 
 
-class ModelCard(BaseModel):
+class ModelCard(ReplyModel):
     id: str
     object: Literal["model"] = "model"
     created: int
@@ -48,23 +54,23 @@ class ModelCard(BaseModel):
     capabilities: list[str] = []
 
 
-class ModelList(BaseModel):
+class ModelList(ReplyModel):
     object: Literal["list"] = "list"
     data: list[ModelCard]
 
 
-class Health(BaseModel):
+class Health(ReplyModel):
     status: str
     model: str | None = None
     detail: str = ""
 
 
-class CancelReply(BaseModel):
+class CancelReply(ReplyModel):
     id: str
     cancelled: bool = True
 
 
-class SwitchReply(BaseModel):
+class SwitchReply(ReplyModel):
     spec: str
 
 

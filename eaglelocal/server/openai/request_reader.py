@@ -79,7 +79,7 @@ def read_chat(body: ChatBody, defaults: SamplingParams, owner: str) -> EngineCal
         constraint=read_constraint(body.response_format),
         template_values=template_values(body),
         is_split=True,
-        continues_last=continues_last_message(body),
+        resumes=continues_last_message(body),
         reuses_cache=body.cache_prompt is not False,
     )
     check_size(list_texts(request), "messages")

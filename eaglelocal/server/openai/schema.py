@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.json_schema import SkipJsonSchema
 
 from eaglelocal.server.openai.content import Content
+from eaglelocal.server.openai.misspelled_fields import note_misspelled
 
 MAX_MESSAGES = 2048
 MAX_TEXT_CHARS = 4 * 2**20
@@ -90,9 +91,12 @@ def to_whole_number(value: object) -> object:
 
 
 class Body(BaseModel):
-    """The base of request bodies. Strict: a number is not accepted as text. Extra fields are ignored."""
+    """The base of request bodies. Strict: a number is not accepted as text. Extra fields are ignored.
 
-    model_config = ConfigDict(strict=True, extra="ignore")
+    Each body is built on its first use, because a server starts faster without them.
+    """
+
+    model_config = ConfigDict(strict=True, extra="ignore", defer_build=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -272,6 +276,13 @@ class SamplingGiven(Body):
     ignore_eos: bool | None = None
     spec: Literal["auto", "off", "pid"] | Annotated[int, Field(ge=0, le=16)] | None = None  # ours, as --spec
     cache_prompt: Annotated[bool | None, Field(description=CACHE)] = None  # llama.cpp's
+
+    @model_validator(mode="before")
+    @classmethod
+    def note_misspelled_fields(cls, given: Any) -> Any:
+        if isinstance(given, dict):
+            note_misspelled(given, (field.alias or name for name, field in cls.model_fields.items()))
+        return given
 
 
 class UnsupportedInPrompts(Body):

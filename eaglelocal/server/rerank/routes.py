@@ -6,7 +6,6 @@ Replies have the format of Jina and Cohere, or of text-embeddings-inference if t
 from __future__ import annotations
 
 from fastapi import APIRouter
-from pydantic import BaseModel
 from starlette.responses import Response
 
 from eaglelocal.server.answer_response import respond_once
@@ -15,6 +14,7 @@ from eaglelocal.server.dependencies import Owner, Server
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.openai.embedding_routes import to_floats
 from eaglelocal.server.openai.embedding_schema import RankingBody
+from eaglelocal.server.openai.reply_schema import ReplyModel
 from eaglelocal.server.openai.request_reader import read_ranking
 from eaglelocal.server.openai.unsupported_fields import refuse
 from eaglelocal.server.routing import BodyRoute
@@ -22,20 +22,20 @@ from eaglelocal.server.routing import BodyRoute
 router = APIRouter(tags=["Rerank"], route_class=BodyRoute)
 
 
-class RankedDocument(BaseModel):
+class RankedDocument(ReplyModel):
     index: int
     relevance_score: float
     document: dict[str, str] | None = None
 
 
-class RankingReply(BaseModel):
+class RankingReply(ReplyModel):
     object: str
     model: str
     results: list[RankedDocument]
     usage: dict[str, int]
 
 
-class RankedText(BaseModel):
+class RankedText(ReplyModel):
     """A row in the format of text-embeddings-inference."""
 
     index: int
@@ -47,10 +47,10 @@ Reply = RankingReply | list[RankedText]
 
 
 @router.post("/v1/rerank", response_model=Reply)
-@router.post("/v2/rerank", response_model=Reply, include_in_schema=False)  # Cohere's current clients
-@router.post("/rerank", response_model=Reply, include_in_schema=False)
-@router.post("/v1/reranking", response_model=Reply, include_in_schema=False)
-@router.post("/reranking", response_model=Reply, include_in_schema=False)
+@router.post("/v2/rerank", include_in_schema=False)  # Cohere's current clients
+@router.post("/rerank", include_in_schema=False)
+@router.post("/v1/reranking", include_in_schema=False)
+@router.post("/reranking", include_in_schema=False)
 async def rerank(body: RankingBody, server: Server, owner: Owner) -> Response:
     """Score how well each document answers the query, best first."""
     refuse(body)

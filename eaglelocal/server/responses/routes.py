@@ -8,7 +8,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from starlette.responses import Response
 
 from eaglelocal.server.answer_response import AnswerBody, AnswerResponse
@@ -16,7 +16,7 @@ from eaglelocal.server.dependencies import Owner, Server, get_owner
 from eaglelocal.server.http_errors import NOT_FOUND, Problem, unsupported
 from eaglelocal.server.image_fallback import UNSEEN_IMAGE
 from eaglelocal.server.openai.content import is_data_url
-from eaglelocal.server.openai.reply_schema import STREAMED
+from eaglelocal.server.openai.reply_schema import STREAMED, ReplyModel
 from eaglelocal.server.openai.request_reader import EngineCall, image_url, read_chat, read_content, read_text
 from eaglelocal.server.openai.schema import ContentPart, SamplingGiven
 from eaglelocal.server.openai.unsupported_fields import (
@@ -80,7 +80,7 @@ def get_stored_responses(request: Request) -> StoredResponses:
 Stored = Annotated[StoredResponses, Depends(get_stored_responses)]
 
 
-class ResponsesReply(BaseModel):
+class ResponsesReply(ReplyModel):
     id: str
     status: str
     output: list[dict[str, Any]]

@@ -6,9 +6,8 @@ Costs are relative to a decode of one row, sizes are numbers of rows, in ascendi
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping
-
-import numpy as np
 
 UNMEASURED_DEVIATION = (0.3, 0.5)  # of a size that never ran: between measured sizes, and beyond them
 ROUGHNESS = 0.25  # standard deviation (as a logarithm) of curves from the line between two neighbors
@@ -28,10 +27,17 @@ def interpolate_costs(points: Mapping[int, float], most: int) -> list[float]:
     slope = cost / last
     if len(sizes) > 1:
         slope = max(slope, (cost - costs[-2]) / (last - sizes[-2]))
-    rows = np.arange(most + 1)
-    table: list[float] = (np.interp(rows, sizes, costs) + slope * np.maximum(rows - last, 0)).tolist()
-    table[0] = 0.0
-    return table
+    within = [_interpolate(rows, sizes, costs) for rows in range(1, min(most, last) + 1)]
+    return [0.0, *within, *(cost + slope * (rows - last) for rows in range(last + 1, most + 1))]
+
+
+def _interpolate(rows: int, sizes: list[int], costs: list[float]) -> float:
+    """Return the cost on the line between the two sizes around `rows`, which is at most the last one."""
+    behind = bisect_left(sizes, rows)
+    if behind == 0 or sizes[behind] == rows:
+        return costs[behind]
+    size, cost = sizes[behind - 1], costs[behind - 1]
+    return (costs[behind] - cost) / (sizes[behind] - size) * (rows - size) + cost
 
 
 def smooth_costs(points: Mapping[int, float], deviations: Mapping[int, float]) -> dict[int, float]:
@@ -61,6 +67,8 @@ def make_optimistic(
 
     noise  of one decode (as a logarithm): no size is known better
     """
+    import numpy as np  # planning needs none
+
     settled = max(WELL_KNOWN, noise)
     sizes = list(points)
     costs = [cost * math.exp(-OPTIMISM * max(deviations[rows] - settled, 0.0)) for rows, cost in points.items()]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
+from eaglelocal.core.costs import MeasuredCosts, SizeCost
 from eaglelocal.speculation.stored_numbers import check_count, check_number
 
 FORMAT = 1
 MAX_ROWS = 272  # 16 slots with a root and 16 drafted tokens each; larger decodes are prompts
+UNREADABLE = (TypeError, ValueError, KeyError, AttributeError)  # raised by what is no such state
 RATIO_RANGE = (1e-3, 1e6)  # wide, for a machine may have slept during a decode
 
 
@@ -24,7 +27,7 @@ class SavedCosts:
 
     @classmethod
     def read(cls, state: Any) -> SavedCosts:
-        """Parse what `StepCosts.state` gave. Raises TypeError, ValueError, KeyError or AttributeError otherwise."""
+        """Parse what `StepCosts.state` gave. Raises one of UNREADABLE otherwise."""
         if state["format"] != FORMAT:
             raise ValueError(f"format {state['format']!r}")
         per_cell, per_row_cell, deviation = (check_number(slope, 0.0, 1e6) for slope in state["slopes"])
@@ -46,4 +49,23 @@ class SavedCosts:
                 for name, steps in state["drafters"].items()
             },
             overheads=[plain, drafted],
+        )
+
+    def measured(self) -> MeasuredCosts:
+        """Return the costs over a short context, as a restored StepCosts would, but without importing numpy."""
+        unit_s = math.exp(self.level)
+        plain, drafted = self.overheads
+        return MeasuredCosts(
+            decodes=tuple(
+                SizeCost(rows, unit_s * (ratio if rows > 1 else 1.0), samples)
+                for rows, ratio, _, samples in sorted(self.sizes)
+                if samples
+            ),
+            draft_steps=tuple(
+                (name, SizeCost(rows, unit_s * median, 1))
+                for name, steps in sorted(self.drafters.items())
+                for rows, median in sorted(steps)
+            ),
+            plain_overhead_s=unit_s * ((drafted if plain is None else plain) or 0.0),
+            drafted_overhead_s=unit_s * ((plain if drafted is None else drafted) or 0.0),
         )

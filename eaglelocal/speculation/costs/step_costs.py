@@ -28,7 +28,7 @@ from eaglelocal.speculation.costs.cost_curve import interpolate_costs, make_opti
 from eaglelocal.speculation.costs.cost_filter import SLOPE_DEVIATION
 from eaglelocal.speculation.costs.draft_costs import DraftCosts
 from eaglelocal.speculation.costs.kernel_warmup import KernelWarmup
-from eaglelocal.speculation.costs.saved_costs import FORMAT, MAX_ROWS, SavedCosts
+from eaglelocal.speculation.costs.saved_costs import FORMAT, MAX_ROWS, UNREADABLE, SavedCosts
 from eaglelocal.speculation.costs.size_costs import MANY, SizeCosts
 from eaglelocal.speculation.stored_numbers import clamp
 
@@ -249,7 +249,7 @@ class StepCosts:
         """Load what was learned earlier. Return False, and change nothing, if the data is not understood."""
         try:
             saved = SavedCosts.read(state)
-        except (TypeError, ValueError, KeyError, AttributeError):
+        except UNREADABLE:
             return False
         self._sizes, self._draft_costs = SizeCosts(saved), DraftCosts(saved)
         self._ratios = []

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.draft import Verdict
+from eaglelocal.core.drafting_words import SWITCHED_OFF
 from eaglelocal.core.request import OFF, DraftPolicy, Spec, fixed_spec
 from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel
 from eaglelocal.speculation.costs.step_costs import StepCosts
@@ -103,7 +104,7 @@ class Controller:
         """Return state and reason to show; the state is None where drafting is off."""
         policy = self._policies[slot]
         if policy.spec.max_draft == 0:
-            return None, "switched off"
+            return None, SWITCHED_OFF
         if policy.gate is None:
             return GateState.AWAKE, "a PID rule" if policy.pid is not None else f"{policy.length} tokens"
         return policy.gate.state, policy.gate.reason
@@ -219,7 +220,6 @@ class Controller:
                 extra=verdict.num_accepted,
                 cost=(charge.awake_s + len(draft) * charge.row_s) / charge.token_s,
                 drafted=len(draft),
-                accepted=verdict.num_accepted,
             )
             self._all_texts.add(seen)
             gate.record_step(seen, promised_speed)

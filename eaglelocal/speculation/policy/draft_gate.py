@@ -16,6 +16,8 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
+from eaglelocal.core.drafting_words import MEASURING
+
 MEMORY = 48.0  # steps after which two thirds are forgotten
 MIN_STEPS = 12  # before the first judgement: a slot begins with what other texts have taught
 SLEEP_BELOW, WAKE_ABOVE = 0.985, 1.05  # speed relative to plain decoding
@@ -43,7 +45,6 @@ class DecayingSums:
     extra: float = 0.0  # tokens beyond the one that a plain step gives
     cost: float = 0.0  # of drafting them, in tokens of plain decoding
     drafted: float = 0.0
-    accepted: float = 0.0
     squares: float = 0.0  # of extra - price, per step
 
     def add(self, step: DecayingSums) -> None:
@@ -53,7 +54,6 @@ class DecayingSums:
         self.cost = self.cost * keep + step.cost
         self.squares = self.squares * keep + (step.extra - step.cost) ** 2
         self.drafted = self.drafted * keep + step.drafted
-        self.accepted = self.accepted * keep + step.accepted
 
     @property
     def speed(self) -> float:
@@ -66,14 +66,6 @@ class DecayingSums:
         lost = self.cost - self.extra
         return self.speed < SLEEP_BELOW and lost > SURE * math.sqrt(self.squares)
 
-    @property
-    def tokens(self) -> float:
-        return self.steps + self.extra
-
-    @property
-    def acceptance_rate(self) -> float:
-        return self.accepted / self.drafted if self.drafted else 0.0
-
 
 class DraftGate:
     """The switch of one slot's drafter: awake, probing or asleep."""
@@ -85,7 +77,7 @@ class DraftGate:
         previous      of the slot's last text: if that slept too its gap goes on, or short answers would never be probed
         """
         self.state = GateState.AWAKE if starts_awake else GateState.ASLEEP
-        self.reason = "" if starts_awake else "drafting has not paid for other texts; a probe follows"
+        self.reason = "" if starts_awake else "it was slower for earlier answers"
         self._tally = DecayingSums()
         self._num_steps = self._num_idle = self._num_asleep = 0
         self._probe_speeds: list[float] = []
@@ -115,38 +107,37 @@ class DraftGate:
         self._num_idle = 0 if step.drafted and promised_speed >= WAKE_ABOVE else self._num_idle + 1
         self._tally.add(step)
         if self._num_idle >= IDLE_STEPS:
-            self._sleep(FIRST_GAP, f"nothing promised to pay in the last {IDLE_STEPS} steps")
+            self._sleep(FIRST_GAP, f"no promising draft in the last {IDLE_STEPS} steps")
         elif self._num_steps >= MIN_STEPS and self._tally.is_loss:
-            self._sleep(FIRST_GAP, self._judgement())
+            self._sleep(FIRST_GAP, describe_loss(self._tally.speed))
 
     def record_tokens(self, num_tokens: int) -> None:
         """Record tokens decoded while the drafter slept; when the gap is over, start a probe."""
         self._num_asleep += num_tokens
         if self._num_asleep >= self._gap:
-            self.state, self.reason = GateState.PROBING, "probing"
+            self.state, self.reason = GateState.PROBING, MEASURING
             self._probe_speeds = []
 
     def record_probe(self, promised_speed: float) -> None:
         """Record a step of a probe; `promised_speed`: speed relative to plain, had its best draft been sent."""
         self._probe_speeds.append(promised_speed)
         if len(self._probe_speeds) == COSTS_KNOWN and promised_speed < TOO_DEAR:
-            self._sleep(
-                min(2 * self._gap, DEAR_GAP), f"drafting costs too much: a probe promised {promised_speed:.2f}x"
-            )
+            self._sleep(min(2 * self._gap, DEAR_GAP), describe_loss(promised_speed))
         if len(self._probe_speeds) < PROBE_STEPS:
             return
         speed = sum(self._probe_speeds[-PROBE_WEIGHED:]) / PROBE_WEIGHED
-        reason = f"a probe promised {speed:.2f}x"
         if speed < WAKE_ABOVE:
-            self._sleep(min(2 * self._gap, LAST_GAP), reason)
+            self._sleep(min(2 * self._gap, LAST_GAP), describe_loss(speed))
             return
-        self.state, self.reason, self._tally = GateState.AWAKE, reason, DecayingSums()
+        self.state, self.reason, self._tally = GateState.AWAKE, f"it pays again ({speed:.2f}x)", DecayingSums()
         self._num_steps = self._num_idle = 0
 
     def _sleep(self, gap: int, reason: str) -> None:
         self.state, self.reason = GateState.ASLEEP, reason
         self._gap, self._num_asleep = gap, 0
 
-    def _judgement(self) -> str:
-        tally = self._tally
-        return f"{tally.speed:.2f}x over the last {tally.tokens:.0f} tokens, acceptance {tally.acceptance_rate:.2f}"
+
+def describe_loss(speed: float) -> str:
+    """Return why drafting at this speed, relative to plain decoding, is not worth it."""
+    what = "be slower" if speed < SLEEP_BELOW else "gain too little"
+    return f"it would {what} ({speed:.2f}x)"

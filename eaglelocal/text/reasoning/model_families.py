@@ -96,6 +96,11 @@ class Family:
     takes_tools: bool
     reasoning: ReasoningMarkers | None
 
+    @property
+    def thinks(self) -> bool:
+        """Return whether answers may begin with reasoning."""
+        return self.reasoning is not None or (self.form.headers is not None and bool(self.form.headers.reasoning))
+
     def make_split(self) -> Split:
         if self.reasoning is None:
             return Split(form=self.form)
@@ -111,6 +116,22 @@ class Family:
         if self.reasoning is None:
             return False
         return rendered.rstrip().endswith(f"{self.reasoning.begin}{self.reasoning.label}")
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateFeatures:
+    """The abilities of a chat template: it describes tools to the model, and has a form of reasoning."""
+
+    takes_tools: bool = False
+    thinks: bool = False
+
+
+def read_template_features(template: str | None) -> TemplateFeatures:
+    """Return what the chat template of a file can; nothing without one."""
+    if not template:
+        return TemplateFeatures()
+    family = detect_family(template[:MAX_TEMPLATE_BYTES])
+    return TemplateFeatures(family.takes_tools, family.thinks)
 
 
 def detect_family(template: str) -> Family:

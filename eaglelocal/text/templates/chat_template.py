@@ -67,6 +67,11 @@ class ChatTemplate:
         self._source = TemplateSource(template, bos_text, eos_text)
         self._renderer: Renderer = RenderProcess() if renderer is None else renderer
 
+    @property
+    def text(self) -> str:
+        """The template itself."""
+        return self._source.template
+
     def start(self) -> None:
         """Start the renderer without waiting until it is ready."""
         self._renderer.start()

@@ -28,8 +28,9 @@ class RenderProcess:
     def __init__(self, limits: ProcessLimits = LIMITS) -> None:
         self._process = LimitedProcess(OPENER, limits=limits)
 
-    def start(self) -> None:
-        self._process.start()
+    def start(self, *, after_s: float = 0.0) -> None:
+        """Start the process after so many seconds, or when the first template needs it."""
+        self._process.start(after_s=after_s)
 
     def check(self, source: TemplateSource) -> None:
         self._call(source)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from eaglelocal.core.context_hint import suggest_ctx
 from eaglelocal.core.ports import Vocabulary
 from eaglelocal.core.request import Ranking
 from eaglelocal.errors import ModelFileError, RequestError
@@ -104,7 +105,7 @@ def truncate_pair(pairs: Pairs, ranking: Ranking, document: str, max_tokens: int
         raise RequestError("a query and a document are empty", parameter=ranking.parameter)
     if len(tokens) > max_tokens:
         what = f"a query and a document of {len(tokens)} tokens exceed the context of {max_tokens}"
-        hint = "a larger --ctx, or `truncate`"
+        hint = f"{suggest_ctx(len(tokens), answer_tokens=0)}, or `truncate`"
         raise RequestError(what, hint=hint, parameter=ranking.parameter, code="context_length_exceeded")
     return tokens
 

@@ -7,31 +7,38 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import ClassVar
 
+from rich.console import RenderableType
 from textual import events
-from textual.app import ComposeResult, SuspendNotSupported
+from textual.app import ComposeResult, SuspendNotSupported, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.message import Message
-from textual.screen import ModalScreen
+from textual.screen import Screen
+from textual.signal import Signal
 from textual.widgets import Footer
 
 from eaglelocal.conversation.pictures import find_dropped_pictures
 from eaglelocal.conversation.question_history import QuestionHistory
-from eaglelocal.conversation.slash_commands import format_copy_message, is_command
-from eaglelocal.errors import EagleLocalError
+from eaglelocal.conversation.slash_commands import COMMANDS, is_command, is_help
+from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.tui.base_app import EagleApp
+from eaglelocal.tui.chat.chat_access import FULL_ACCESS, ChatAccess
 from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_events import AttachmentsChanged, ChatEvent, ExitRequested, ModelChanged, TextCopied
+from eaglelocal.tui.chat.chat_keys import ChatKeys
 from eaglelocal.tui.chat.chat_panes import ChatPanes
 from eaglelocal.tui.chat.chat_tasks import LastQuestion, OpenSession
 from eaglelocal.tui.chat.chat_view import ChatView, ChatWidgets
+from eaglelocal.tui.chat.model_source import NO_MODELS, ModelSource
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
+from eaglelocal.tui.help_screen import HelpRow
 from eaglelocal.tui.lines_widget import LinesWidget
 from eaglelocal.tui.panel.feed import Feed
 from eaglelocal.tui.panel.speculation_panel import SpeculationPanel
@@ -42,9 +49,34 @@ from eaglelocal.tui.terminal.external_editor import edit_text
 from eaglelocal.tui.transcript.text_rows import Appearance
 from eaglelocal.tui.transcript.transcript import Transcript
 
-EDIT_TITLE = "the last question: enter asks again, esc keeps it as it was"
 INTERRUPTED = 130
 DOUBLE_PRESS_S = 2.0  # a second ctrl-c within this time leaves
+CHAT_BINDINGS: list[BindingType] = [
+    Binding("f1", "help", "Help", id="help", tooltip="all commands and keys"),
+    Binding("escape", "stop", "Stop", id="stop"),
+    Binding("f2", "toggle_panel", "Panel", id="panel"),
+    Binding("f3", "edit", "Edit last", id="edit", show=False, tooltip="change the last question and ask again"),
+    Binding("ctrl+n", "run_command('/clear')", "New", id="new", tooltip="begin a new conversation"),
+    Binding("ctrl+o", "conversations", "Open", id="talks", tooltip="open a saved conversation"),
+    Binding("f4", "settings", "Settings", id="settings", show=False, tooltip="system message and sampling"),
+    Binding("f5", "model", "Model", id="model", show=False, tooltip="change the model or draft"),
+    Binding("f8", "copy_answer", "Copy answer", id="copy_answer", show=False, tooltip="copy it as Markdown"),
+    Binding("f9", "toggle_marks", "Mark drafted", id="tint", show=False, tooltip="mark text that was drafted"),
+    Binding("ctrl+t", "toggle_thoughts", "Thoughts", id="thoughts", show=False, tooltip="unfold or fold thoughts"),
+    Binding("ctrl+g", "editor", "$EDITOR", id="editor", show=False, tooltip="edit the question in $EDITOR"),
+    Binding("ctrl+home", "scroll_chat('top')", "Start", id="top", show=False, tooltip="go to the start", priority=True),
+    Binding("ctrl+end", "scroll_chat('end')", "End", id="end", show=False, tooltip="go to the end", priority=True),
+    Binding("ctrl+q", "quit", "Leave", id="leave"),
+]
+CHAT_CSS = """
+#title, #status { height: 1; padding: 0 1; }
+#title { background: $panel; }
+ChatApp.-ascii #panel { border-left: ascii $secondary; }
+ChatApp.-ascii #body.stacked #panel { border-left: none; border-top: ascii $secondary; }
+ChatApp.-ascii PromptInput { border: ascii $secondary; }
+ChatApp.-ascii Dialog #box, ChatApp.-ascii Dialog TextArea { border: ascii $secondary; }
+#title:ansi { background: ansi_default; text-style: reverse; }
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,33 +99,8 @@ class ChatApp(EagleApp[int]):
     """The app of `eaglelocal chat` on a terminal; its result is the exit code."""
 
     ENABLE_COMMAND_PALETTE = True
-    CSS = """
-    #title, #status { height: 1; padding: 0 1; }
-    #title { background: $panel; }
-    ChatApp.-ascii #panel { border-left: ascii $secondary; }
-    ChatApp.-ascii #body.stacked #panel { border-left: none; border-top: ascii $secondary; }
-    ChatApp.-ascii PromptInput { border: ascii $secondary; }
-    ChatApp.-ascii Dialog #box, ChatApp.-ascii Dialog TextArea { border: ascii $secondary; }
-    ToastRack { margin-bottom: 6; }
-    #title:ansi { background: ansi_default; text-style: reverse; }
-    """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f1", "run_command('/help')", "Help", id="help"),
-        Binding("escape", "stop", "Stop", id="stop"),
-        Binding("f2", "toggle_panel", "Panel", id="panel"),
-        Binding("f3", "edit", "Edit last", id="edit", show=False, tooltip="change the last question and ask again"),
-        Binding("ctrl+n", "run_command('/clear')", "New", id="new", tooltip="begin a new conversation"),
-        Binding("ctrl+o", "conversations", "Open", id="talks", tooltip="open a saved conversation"),
-        Binding("f4", "settings", "Settings", id="settings", show=False, tooltip="system message and sampling"),
-        Binding("f5", "model", "Model", id="model", show=False, tooltip="change the model or draft"),
-        Binding("f8", "copy_answer", "Copy answer", id="copy_answer", show=False, tooltip="copy it as Markdown"),
-        Binding("f9", "toggle_marks", "Mark drafted", id="tint", show=False, tooltip="mark text that was drafted"),
-        Binding("ctrl+t", "toggle_thoughts", "Thoughts", id="thoughts", show=False, tooltip="unfold or fold thoughts"),
-        Binding("ctrl+g", "editor", "$EDITOR", id="editor", show=False, tooltip="edit the question in $EDITOR"),
-        Binding("ctrl+home", "top", "Start", id="top", show=False, tooltip="go to the start", priority=True),
-        Binding("ctrl+end", "end", "End", id="end", show=False, tooltip="go to the end", priority=True),
-        Binding("ctrl+q", "quit", "Leave", id="leave"),
-    ]
+    CSS = CHAT_CSS
+    BINDINGS: ClassVar[list[BindingType]] = CHAT_BINDINGS
 
     def __init__(
         self,
@@ -101,13 +108,15 @@ class ChatApp(EagleApp[int]):
         paths: ChatPaths,
         display_options: DisplayOptions,
         *,
-        saves: bool = True,
         marks_drafted: bool = False,
+        models: ModelSource = NO_MODELS,
+        access: ChatAccess = FULL_ACCESS,
     ) -> None:
-        """saves: save conversations automatically. marks_drafted: mark drafted text from the start."""
+        """marks_drafted: mark drafted text from the start. models: for the picker and completion."""
         super().__init__(display_options)
         feed, glyphs = Feed(by_events=True), display_options.glyphs
-        self.controller = ChatController(open_session, self._emit, feed, paths.conversations, saves=saves)
+        self.controller = ChatController(open_session, self._emit, feed, paths.conversations, saves=access.saves)
+        self._access = access
         self.transcript = Transcript(is_ascii=glyphs is ASCII, id="transcript")
         self.panel = SpeculationPanel(glyphs, id="panel")
         self.prompt = PromptInput(
@@ -115,15 +124,20 @@ class ChatApp(EagleApp[int]):
             dict(display_options.keys),
             placeholder="Ask something; / begins a command",
             id="prompt",
+            list_models=models.list_names,
         )
+        self.prompt.reads_files = not access.is_remote
+        self._keys = ChatKeys(self.prompt.mapped_keys, CHAT_BINDINGS, dict(display_options.keys))
         self._title, self._status = LinesWidget(id="title"), LinesWidget(id="status")
         self._panes = ChatPanes(self.transcript, self.panel, id="body")
         widgets = ChatWidgets(
             title=self._title, transcript=self.transcript, panel=self.panel, status=self._status, prompt=self.prompt
         )
-        self.view = ChatView(widgets, self.controller, feed, glyphs)
-        self._conversations = paths.conversations
+        self.view = ChatView(widgets, self.controller, feed, glyphs, stop_key=self._keys.hint("stop"))
+        self.view.show_figures(display_options.has_figures)
+        self._conversations, self._models = paths.conversations, models
         self._interrupted_at = float("-inf")
+        self.model_changed: Signal[ModelChanged] = Signal(self, "model-changed")
         self._edited: LastQuestion | None = None
         self._attachments: tuple[str, ...] = ()  # labels of pictures that go with the next question
         self._marks_drafted = marks_drafted
@@ -159,6 +173,9 @@ class ChatApp(EagleApp[int]):
         """Pass an event to the screen's thread, from any thread."""
         self.post_message(ChatEventMessage(event))
 
+    def show_notice(self, text: str) -> None:
+        self.view.show_notice(text)
+
     def on_chat_event_message(self, message: ChatEventMessage) -> None:
         match message.event:
             case TextCopied(text):
@@ -170,6 +187,8 @@ class ChatApp(EagleApp[int]):
                 self.exit(0)
             case event:
                 self.view.show(event)
+                if isinstance(event, ModelChanged):
+                    self.model_changed.publish(event)
         self.view.draw(time.monotonic())
 
     # ---- user input
@@ -178,24 +197,37 @@ class ChatApp(EagleApp[int]):
         if self._edited is not None:
             self.controller.ask_instead(text.strip(), self._edited)
             self._end_editing()
-        elif find_dropped_pictures(text):
-            self.controller.run_command(f"/image {text}")
+        elif self.prompt.reads_files and find_dropped_pictures(text):
+            self.action_run_command(f"/image {text}")
+        elif is_help(text):
+            self.action_help()
+        elif text.strip() == "/model" and self._access.allows_action("model"):
+            self.action_model()
         elif is_command(text):
-            self.controller.run_command(text)
+            self.action_run_command(text)
         else:
             self.controller.ask(text.strip())
         self.view.draw(time.monotonic())
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Return False for actions that a remote person may not run; their keys are neither active nor shown."""
+        return self._access.allows_action(action)
 
     def on_prompt_input_dropped(self, message: PromptInput.Dropped) -> None:
         """Attach dropped pictures. If the model reads no images, insert their paths as text."""
         model = self.view.model
         if model is None or model.model.info.sees_images:
-            self.controller.run_command(f"/image {message.text}")
+            self.action_run_command(f"/image {message.text}")
         else:
             self.prompt.insert_pasted(message.text)
 
     def on_prompt_input_leaving(self) -> None:
         self.exit(0)
+
+    def exit(self, result: int | None = None, return_code: int = 0, message: RenderableType | None = None) -> None:
+        """Leave the screen; a question that was not sent is the first one that `up` recalls at the next start."""
+        self.prompt.keep_unsent()
+        super().exit(result, return_code, message)
 
     def action_stop(self) -> None:
         """Stop the answer; else move waiting questions back into the prompt; else end editing."""
@@ -221,14 +253,20 @@ class ChatApp(EagleApp[int]):
             self.exit(INTERRUPTED)
         else:
             self._interrupted_at = now
-            self.notify("press ctrl+c again, ctrl+d or ctrl+q to leave", timeout=DOUBLE_PRESS_S)
+            others = self._keys.hint("delete_or_leave", "leave")
+            self.notify(f"press {self._keys.hint('interrupt')} again, {others} to leave", timeout=DOUBLE_PRESS_S)
 
     def action_run_command(self, line: str) -> None:
-        self.controller.run_command(line)
+        try:
+            self._access.check_command(line)
+        except UsageError as error:
+            self.view.show_error(error)
+        else:
+            self.controller.run_command(line)
 
     def action_edit(self) -> None:
         if self.controller.is_busy or self.controller.waiting:
-            self.notify("wait until the answer has ended; esc stops it")
+            self.notify(f"wait until the answer has ended; {self._keys.hint('stop')} stops it")
         elif (last := self.controller.last_question) is None:
             self.notify("there is no question yet")
         else:
@@ -242,8 +280,9 @@ class ChatApp(EagleApp[int]):
 
     def _show_prompt_title(self) -> None:
         """Show above the prompt if the last question is being edited, and what is attached."""
-        edit_title = [EDIT_TITLE] if self._edited is not None else []
-        self.prompt.show_title("  ".join([*edit_title, *self._attachments]))
+        send, stop = self._keys.hint("send"), self._keys.hint("stop")
+        title = f"the last question: {send} asks again, {stop} keeps it as it was"
+        self.prompt.show_title("  ".join([*([title] if self._edited is not None else []), *self._attachments]))
 
     def action_toggle_panel(self) -> None:
         self._panes.toggle_panel()
@@ -264,9 +303,8 @@ class ChatApp(EagleApp[int]):
 
     def _copy(self, text: str) -> None:
         self.copy_to_clipboard(text)
-        clipboard.copy_text(text)
         self.screen.clear_selection()
-        self.notify(format_copy_message(text))
+        self.notify(clipboard.copy_and_describe(text, is_remote=self._access.is_remote), markup=False)
 
     def action_editor(self) -> None:
         try:
@@ -278,17 +316,28 @@ class ChatApp(EagleApp[int]):
         else:
             self.prompt.replace_text(self.prompt.text if text is None else text.rstrip("\n"))
 
-    def action_page_up(self) -> None:
-        self.transcript.scroll_page_up(animate=False)
+    def action_scroll_chat(self, place: str) -> None:
+        scroll_transcript(self.transcript, place)
 
-    def action_page_down(self) -> None:
-        self.transcript.scroll_page_down(animate=False)
+    # ---- help and palette
+    def help_rows(self) -> list[HelpRow]:
+        """Return a row for each slash command and for the keys of each action, as far as the person may use them."""
+        palette = HelpRow(self.COMMAND_PALETTE_BINDING, "find commands by name", "keys")
+        return [*self._access.command_rows(), *self._keys.help_rows(self._access), palette]
 
-    def action_top(self) -> None:
-        self.transcript.scroll_to(y=0, animate=False)
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """Yield the screen's bindings and themes, and the slash commands."""
+        yield from super().get_system_commands(screen)
+        for name, command in self._access.commands.items():
+            yield SystemCommand(name, command.purpose, partial(self._begin_command, name))
 
-    def action_end(self) -> None:
-        self.transcript.follow()
+    def _begin_command(self, name: str) -> None:
+        """Run a command, or if it has arguments write it into the prompt."""
+        if COMMANDS[name].arguments:
+            self.prompt.replace_text(f"{name} ")
+            self.prompt.focus()
+        else:
+            self.prompt.post_message(PromptInput.Submitted(name))
 
     # ---- dialogs
     def action_conversations(self) -> None:
@@ -299,18 +348,28 @@ class ChatApp(EagleApp[int]):
     def action_settings(self) -> None:
         from eaglelocal.tui.chat.chat_dialogs import SettingsDialog
 
-        self._open_model_dialog(SettingsDialog)
-
-    def action_model(self) -> None:
-        from eaglelocal.tui.chat.chat_dialogs import ModelDialog
-
-        self._open_model_dialog(ModelDialog)
-
-    def _open_model_dialog(self, dialog: Callable[[ModelChanged, ChatController], ModalScreen[None]]) -> None:
         if self.view.model is None:
             self.notify("no model is loaded yet")
         else:
-            self.push_screen(dialog(self.view.model, self.controller))
+            self.push_screen(SettingsDialog(self.view.model, self.controller, self.view))
+
+    def action_model(self) -> None:
+        from eaglelocal.tui.chat.model_picker import ModelDialog
+
+        self.push_screen(ModelDialog(self.view.model, self.controller, self._models, self.model_changed))
+
+
+def scroll_transcript(transcript: Transcript, place: str) -> None:
+    """Scroll by a page (`page_up`, `page_down`), to the `top`, or to the `end`, which is followed from then on."""
+    match place:
+        case "page_up":
+            transcript.scroll_page_up(animate=False)
+        case "page_down":
+            transcript.scroll_page_down(animate=False)
+        case "top":
+            transcript.scroll_to(y=0, animate=False)
+        case "end":
+            transcript.follow()
 
 
 def _warm_up() -> None:

@@ -50,6 +50,10 @@ class ChatController:
         """Run a slash command."""
         self._queue.send(lambda: self._tasks.run_command(line), question=line)
 
+    def change_model(self, choice: ModelChoice) -> None:
+        """Load the model of a choice."""
+        self._queue.send(lambda: self._tasks.change_model(choice))
+
     def change_settings(self, params: SamplingParams, system: str) -> None:
         self._queue.send(lambda: self._tasks.change_settings(params, system))
 

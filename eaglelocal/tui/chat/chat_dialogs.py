@@ -1,4 +1,4 @@
-"""The dialogs of the chat screen: saved conversations; system message and sampling; model and draft.
+"""The dialogs of the chat screen: saved conversations; system message and sampling. The model has its own file.
 
 They collect input for `ChatController`. An invalid input is reported in the dialog, which stays open.
 """
@@ -6,23 +6,26 @@ They collect input for `ChatController`. An invalid input is reported in the dia
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Label, OptionList, TextArea
 from textual.widgets.option_list import Option
+from textual.worker import get_current_worker
 
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.sampling_form import FIELDS, format_field, parse_fields
-from eaglelocal.core.request import parse_spec
 from eaglelocal.core.sampling import fill_recommended
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_events import ModelChanged
+from eaglelocal.tui.chat.chat_view import ChatView
 from eaglelocal.tui.transcript.text_rows import sanitize_text
 
 
@@ -45,7 +48,10 @@ class Dialog(ModalScreen[None]):
         &:ansi #box { background: ansi_default; }
     }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "Close", id="close")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", "Close", id="close"),
+        Binding("ctrl+q", "app.quit_from_dialog", "Leave", id="leave", show=False),
+    ]
     TITLE_TEXT = ""
 
     def compose(self) -> ComposeResult:
@@ -90,39 +96,100 @@ class Dialog(ModalScreen[None]):
         self.dismiss(None)
 
 
+class ConversationSearch(Input):
+    """The field that filters the list; the arrows move through the list, and its keys are the dialog's."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "screen.open", "", show=False),
+        Binding("up", "screen.move(-1)", "", show=False),
+        Binding("down", "screen.move(1)", "", show=False),
+        Binding("delete", "screen.delete", "", show=False),
+        Binding("ctrl+e", "screen.export", "", show=False),
+    ]
+
+
 class ConversationsDialog(Dialog):
-    """A list of saved conversations, to open, rename, delete or export as Markdown."""
+    """A list of saved conversations, to open, rename, delete or export as Markdown.
+
+    Letters search in names and texts, which are read on a thread.
+    """
 
     TITLE_TEXT = "Conversations"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("r", "rename", "Rename", id="rename"),
-        Binding("d,delete", "delete", "Delete", id="delete", tooltip="asks again"),
-        Binding("e", "export", "Export", id="export", tooltip="as Markdown, into this folder"),
+        Binding("ctrl+r", "rename", "Rename", id="rename"),
+        Binding("delete", "delete", "Delete", id="delete", tooltip="asks again"),
+        Binding("ctrl+e", "export", "Export", id="export", tooltip="as Markdown, into this folder"),
     ]
 
     def __init__(self, folder: Path, controller: ChatController) -> None:
         super().__init__()
         self._folder, self._controller = folder, controller
-        self._names: list[str] = []
-        self._to_delete = ""  # name; a second d deletes it
+        self._entries: Sequence[conversation_file.SavedConversation] = ()
+        self._names: list[str] = []  # that are shown
+        self._texts: dict[str, str] = {}  # in lower case, by name
+        self._to_delete = ""  # name; a second press deletes it
 
     def compose_box(self) -> ComposeResult:
-        entries = conversation_file.list_conversations(self._folder)
+        entries = self._entries = conversation_file.list_conversations(self._folder)
         self._names = [entry.name for entry in entries]
+        yield ConversationSearch(placeholder="type to search names and texts", id="search", select_on_focus=False)
         yield OptionList(*(Option(_format_entry(entry)) for entry in entries), markup=False)
         yield Label("no conversation is saved yet" if not entries else "enter opens one", id="about")
         rename = Input(placeholder="new name", id="name", select_on_focus=False)
         rename.display = False
         yield rename
 
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.query_one(OptionList).highlighted = 0 if self._names else None
+        self.run_worker(self._read_texts, thread=True)
+
+    def _read_texts(self) -> None:
+        worker, names = get_current_worker(), [entry.name for entry in self._entries]
+        for name, text in conversation_file.read_search_texts(self._folder, names):
+            if worker.is_cancelled:
+                return
+            self._texts[name] = text
+        if not worker.is_cancelled:
+            self.app.call_from_thread(self._search_texts)
+
+    def _search_texts(self) -> None:
+        """Search again what was typed before the texts were read."""
+        if self.is_attached and self.query_one("#search", Input).value:
+            self._refill()
+
+    @on(Input.Changed, "#search")
+    def _refill(self) -> None:
+        """Show the conversations that have every typed word in their name or text."""
+        chosen, words = self._selected, self.query_one("#search", Input).value.lower().split()
+        entries = [each for each in self._entries if self._is_match(each.name, words)]
+        self._names, listed = [each.name for each in entries], self.query_one(OptionList)
+        listed.clear_options()
+        listed.add_options([Option(_format_entry(each)) for each in entries])
+        kept = self._names.index(chosen) if chosen in self._names else 0
+        listed.highlighted = kept if self._names else None
+
+    def _is_match(self, name: str, words: Sequence[str]) -> bool:
+        shown = name.lower()
+        return all(word in shown or word in self._texts.get(name, "") for word in words)
+
+    def action_move(self, step: int) -> None:
+        if self._names:
+            listed = self.query_one(OptionList)
+            listed.highlighted = ((listed.highlighted or 0) + step) % len(self._names)
+
     @property
     def _selected(self) -> str:
         index = self.query_one(OptionList).highlighted
-        return "" if index is None else self._names[index]
+        return "" if index is None or index >= len(self._names) else self._names[index]
 
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self._controller.run_command(f"/load {self._names[event.option_index]}")
-        self.dismiss(None)
+    def on_option_list_option_selected(self) -> None:
+        self.action_open()
+
+    def action_open(self) -> None:
+        if self._selected:
+            self._controller.run_command(f"/load {self._selected}")
+            self.dismiss(None)
 
     def on_option_list_option_highlighted(self) -> None:
         self._to_delete = ""
@@ -147,7 +214,7 @@ class ConversationsDialog(Dialog):
             self.dismiss(None)
         elif name:
             self._to_delete = name
-            self.show_error(UsageError(f"press d again to delete {name!r} for good"))
+            self.show_error(UsageError(f"press delete again to delete {name!r} for good"))
 
     def action_export(self) -> None:
         if self._selected:
@@ -166,8 +233,9 @@ class SettingsDialog(Dialog):
     TITLE_TEXT = "System message and sampling"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+s", "save", "Save", id="save", priority=True)]
 
-    def __init__(self, model: ModelChanged, controller: ChatController) -> None:
+    def __init__(self, model: ModelChanged, controller: ChatController, view: ChatView) -> None:
         super().__init__()
+        self._view = view
         self._params, self._system, self._controller = model.params, model.system, controller
         self._shown = fill_recommended(model.params, model.model.info.sampling)
 
@@ -177,40 +245,13 @@ class SettingsDialog(Dialog):
         yield system
         for field in FIELDS:
             yield from self.compose_row(field.label, format_field(self._shown, field), field.unset, field.name)
+        yield from self.compose_row("figures", "on" if self._view.has_figures else "off", "on, or off", "figures")
 
     def apply(self) -> None:
         values = {field.name: self.query_one(f"#{field.name}", Input).value for field in FIELDS}
         params = parse_fields(self._params, values, self._shown)
+        figures = self.query_one("#figures", Input).value.strip()
+        if figures not in ("on", "off"):
+            raise UsageError(f"figures must be on or off, not {figures!r}")
+        self._view.show_figures(figures == "on")
         self._controller.change_settings(params, self.query_one("#system", TextArea).text.strip())
-
-
-class ModelDialog(Dialog):
-    """A form to change the model, its draft and the draft length."""
-
-    TITLE_TEXT = "Model and draft"
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+s", "save", "Change", id="save", priority=True)]
-
-    def __init__(self, changed: ModelChanged, controller: ChatController) -> None:
-        super().__init__()
-        self._changed, self._controller = changed, controller
-
-    def compose_box(self) -> ComposeResult:
-        choice, info = self._changed.choice, self._changed.model.info
-        yield Label(sanitize_text(f"now: {info.target}, {info.draft}").replace("[", "\\["))
-        for name, label, value, hint in (
-            ("target", "model", choice.target or "", "demo, demo@1b:bf16, ./model.gguf; empty: no change"),
-            ("draft", "draft", choice.draft or "", "auto, ngram, none, ./head.gguf; empty: no change"),
-            ("spec", "draft length", "", "auto, off, pid or a number; empty: no change"),
-        ):
-            yield from self.compose_row(label, value, hint, name)
-
-    def apply(self) -> None:
-        choice = self._changed.choice
-        values = {name: self.query_one(f"#{name}", Input).value.strip() for name in ("target", "draft", "spec")}
-        if values["spec"]:
-            parse_spec(values["spec"])
-        current = {"target": choice.target or "", "draft": choice.draft or "", "spec": ""}
-        commands = {"target": "/model", "draft": "/draft", "spec": "/spec"}
-        for name, value in values.items():
-            if value and value != current[name]:
-                self._controller.run_command(f"{commands[name]} {value}")

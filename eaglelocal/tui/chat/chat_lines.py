@@ -5,11 +5,13 @@ from __future__ import annotations
 from rich.cells import cell_len, set_cell_size
 
 from eaglelocal.client.server_reading import DISCONNECTED
+from eaglelocal.core.drafting_words import describe_drafting
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.tui.chat.chat_events import Activity, ModelChanged
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.panel.feed import PanelFrame
-from eaglelocal.tui.panel.panel_text import format_percent, format_state
+from eaglelocal.tui.panel.graph_text import format_bar
+from eaglelocal.tui.panel.panel_text import format_percent, format_tok_s
 from eaglelocal.tui.styled_lines import Line, cell_width, fit_line, make_line, sanitize
 
 BAR_CELLS = 16
@@ -42,47 +44,55 @@ def shorten(name: str, width: int) -> str:
     return set_cell_size(name, width - len(ELLIPSIS)).rstrip() + ELLIPSIS if width >= MIN_NAME_CELLS else ""
 
 
-def format_status(
-    progress: LoadProgress | None, state: str, activity: Activity, frame: PanelFrame | None, width: int, glyphs: Glyphs
-) -> Line:
-    """Return the activity and the number of waiting questions; on the right the speculation of `frame`, if given."""
-    activity_spans = format_progress(progress, glyphs) if progress is not None else format_activity(state, activity)
-    left = (*activity_spans, *format_waiting(len(activity.waiting), activity.is_answering, glyphs))
+def format_status(left: Line, frame: PanelFrame | None, width: int, glyphs: Glyphs) -> Line:
+    """Return the status line: on the right, as far as they fit, the figures of `frame`, if given."""
     if frame is None:
         return fit_line(left, width)
     available = width - cell_width(left) - 2
-    spans = format_speculation(frame, glyphs)
-    fitting = [spans[:number] for number in range(len(spans), 0, -1) if cell_width(spans[:number]) <= available]
-    return justify(left, fitting[0] if fitting else spans[:1], width)
+    spans = format_figures(frame, glyphs)
+    fitting = (spans[:number] for number in range(len(spans), 0, -1) if cell_width(spans[:number]) <= available)
+    return justify(left, next(fitting, ()), width)
+
+
+def format_current_work(
+    progress: LoadProgress | None, state: str, activity: Activity, glyphs: Glyphs, *, stop_key: str
+) -> Line:
+    """Return what is going on, and the number of waiting questions."""
+    spans = format_progress(progress, glyphs) if progress is not None else format_activity(state, activity, stop_key)
+    hint = "" if activity.is_answering or not stop_key else f", {stop_key} takes back"
+    return (*spans, *format_waiting(len(activity.waiting), hint, glyphs))
 
 
 def format_progress(progress: LoadProgress, glyphs: Glyphs) -> Line:
     fraction = min(max(progress.fraction, 0.0), 1.0)
-    bar = glyphs.draw_bar(fraction, BAR_CELLS)
-    return make_line((bar, "accent"), f" {format_percent(fraction):>5}  ", (sanitize(progress.what), "quiet"))
+    bar = format_bar(fraction, BAR_CELLS, glyphs, "accent")
+    return make_line(*bar, f" {format_percent(fraction):>5}  ", (sanitize(progress.what), "quiet"))
 
 
-def format_activity(state: str, activity: Activity) -> Line:
+def format_activity(state: str, activity: Activity, stop_key: str) -> Line:
     if state in STATE_TEXTS:
         return make_line((STATE_TEXTS[state], "warn"))
     if activity.is_answering:
         seconds = activity.image_reading_s
         text = "answering" if seconds is None else f"reading images, {seconds:.0f} s"
-        return make_line((text, "accent"), (", stopping" if activity.is_stopping else ", esc stops", "quiet"))
+        hint = f", {stop_key} stops" if stop_key else ""
+        return make_line((text, "accent"), (", stopping" if activity.is_stopping else hint, "quiet"))
     return make_line(("busy" if activity.is_busy else "ready", "quiet"))
 
 
-def format_waiting(number: int, is_answering: bool, glyphs: Glyphs) -> Line:
-    hint = "" if is_answering else ", esc takes back"
+def format_waiting(number: int, hint: str, glyphs: Glyphs) -> Line:
     return make_line((f" {glyphs.dot} {number} waiting{hint}", "quiet")) if number else ()
 
 
-def format_speculation(frame: PanelFrame, glyphs: Glyphs) -> Line:
-    """Return a span for the state and one for each figure, the less important ones last."""
-    gain = frame.figures.gain
-    parts = [f"{frame.tok_s:.1f} tok/s"] if frame.tok_s else []
-    parts += [f"{gain:.2f}{glyphs.times} plain"] if gain else []
-    return (format_state(frame), *make_line(*((f" {glyphs.dot} {part}", "quiet") for part in parts)))
+def format_figures(frame: PanelFrame, glyphs: Glyphs) -> Line:
+    """Return a quiet span for each figure of the answer, the less important ones last; empty before the first one."""
+    figures, drafting = frame.figures, frame.drafting
+    parts = [f"{format_tok_s(frame.tok_s)} tok/s"] if frame.tok_s else []
+    parts += [f"{figures.gain:.2f}{glyphs.times} plain"] if figures.gain else []
+    parts += [f"acceptance {format_percent(figures.acceptance)}"] if figures.acceptance is not None else []
+    if drafting.state != "on" and frame.tok_s and (text := describe_drafting(drafting.state, drafting.reason)):
+        parts.append(sanitize(text))
+    return make_line(*((f" {glyphs.dot} {part}" if index else part, "quiet") for index, part in enumerate(parts)))
 
 
 def justify(left: Line, right: Line, width: int) -> Line:

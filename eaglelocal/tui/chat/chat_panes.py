@@ -10,7 +10,7 @@ from eaglelocal.tui.panel.speculation_panel import SpeculationPanel
 from eaglelocal.tui.transcript.transcript import Transcript
 
 MIN_SIDE_PANEL_COLUMNS = 100  # from this width on the panel is right of the transcript, else below it
-MIN_LOW_PANEL_ROWS = 34  # a narrower screen of fewer rows starts without the panel
+MIN_SHOWN_COLUMNS = 140  # from this width on the panel is there unless the user hides it, else if they ask for it
 
 
 class ChatPanes(Container):
@@ -20,8 +20,8 @@ class ChatPanes(Container):
     ChatPanes {
         height: 1fr; layout: horizontal;
         &.stacked { layout: vertical; }
-        & #panel { width: 42; padding: 0 1; border-left: solid $secondary; }
-        &.stacked #panel { width: 100%; height: 8; border-left: none; border-top: solid $secondary; }
+        & #panel { width: 46; padding: 0 1; border-left: solid $secondary; }
+        &.stacked #panel { width: 100%; height: 9; border-left: none; border-top: solid $secondary; }
     }
     """
 
@@ -37,8 +37,8 @@ class ChatPanes(Container):
     def adapt_to(self, screen_size: Size) -> None:
         has_room_beside = screen_size.width >= MIN_SIDE_PANEL_COLUMNS
         self.set_class(not has_room_beside, "stacked")
-        fits = has_room_beside or screen_size.height >= MIN_LOW_PANEL_ROWS
-        self._panel.display = fits if self._wants_panel is None else self._wants_panel
+        is_wide = screen_size.width >= MIN_SHOWN_COLUMNS
+        self._panel.display = is_wide if self._wants_panel is None else self._wants_panel
 
     def toggle_panel(self) -> None:
         self._panel.display = self._wants_panel = not self._panel.display

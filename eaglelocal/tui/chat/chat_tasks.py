@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal.conversation import conversation_file
+from eaglelocal.conversation.answer_stats import model_lines
 from eaglelocal.conversation.ask import ask
 from eaglelocal.conversation.conversation import Conversation
 from eaglelocal.conversation.markdown_export import export_markdown
 from eaglelocal.conversation.message_output import MessageOutput
+from eaglelocal.conversation.saved_session import save_session
 from eaglelocal.conversation.session import ActiveModel, ModelChoice, Session
 from eaglelocal.conversation.slash_commands import ActionContext, Command, LeaveChat, parse_command, run_command
 from eaglelocal.core.events import LoadProgress
@@ -33,8 +35,6 @@ from eaglelocal.tui.chat.chat_events import (
     TextCopied,
 )
 from eaglelocal.tui.chat.current_answer import CurrentAnswer
-from eaglelocal.tui.chat.engine_poller import is_joined_server
-from eaglelocal.tui.key_bindings import CHAT_KEYS
 from eaglelocal.tui.panel.feed import Feed
 
 OpenSession = Callable[[MessageOutput, ModelChoice], Session]
@@ -75,6 +75,7 @@ class ChatTasks:
         self._folder, self._saves = folder, saves
         self._output = EventOutput(emit)
         self.session: Session | None = None  # None until a model is loaded
+        self._fed_model: ActiveModel | None = None  # whose figures the feed has
 
     # ---- for any thread
     @property
@@ -94,6 +95,8 @@ class ChatTasks:
         self.session = self._open_session(self._output, choice)
         self._emit_model(self.session)
         self._emit_attachments(self.session)
+        if (conversation := self.session.conversation).turns:  # a continued one
+            self._emit(ConversationReplaced(tuple(conversation.turns), conversation.name))
         self.session.check_attached()
 
     def ask(self, question: str) -> None:
@@ -128,9 +131,23 @@ class ChatTasks:
         else:
             self._run_command(self._require_session(), command)
 
+    def change_model(self, choice: ModelChoice) -> None:
+        """Load the model of a choice, in place of the current one if there is one."""
+        if self.session is None:
+            return self.open(choice)
+        before = SessionState.capture(self.session)
+        try:
+            self.session.switch(choice)
+            for line in model_lines(self.session.model.info, self.session.model.plan):
+                self._output.message(line)
+        finally:
+            self._emit_changes(self.session, before)
+        return None
+
     def change_settings(self, params: SamplingParams, system: str) -> None:
         session = self._require_session()
-        session.params, session.conversation.system = params, system
+        session.set_params(params)
+        session.conversation.system = system
         self._emit_model(session)
 
     def rename(self, old: str, new: str) -> None:
@@ -156,7 +173,7 @@ class ChatTasks:
     def _run_command(self, session: Session, command: Command) -> None:
         before = SessionState.capture(session)
         context = ActionContext(
-            session, self._output, self._folder, lambda text: self._emit(TextCopied(text)), CHAT_KEYS
+            session, self._output, self._folder, lambda text: self._emit(TextCopied(text)), has_screen=True
         )
         try:
             question = run_command(context, command)
@@ -164,22 +181,24 @@ class ChatTasks:
             self._emit(ExitRequested())
             return
         finally:
-            self._emit_changes(session, before)
+            self._emit_changes(session, before, is_cleared=command.name == "/clear")
         if question is not None:
             self._emit(QuestionRemoved())
             self.ask(question)
 
-    def _emit_changes(self, session: Session, before: SessionState) -> None:
+    def _emit_changes(self, session: Session, before: SessionState, *, is_cleared: bool = False) -> None:
+        """Emit what a command has changed. is_cleared: empty the screen too, also if there was only a note on it."""
         now = SessionState.capture(session)
-        if now.conversation is not before.conversation or now.num_turns == 0 < before.num_turns:
+        if now.conversation is not before.conversation or is_cleared:
             self._emit(ConversationReplaced(tuple(now.conversation.turns), now.conversation.name))
         if now.settings != before.settings:
             self._emit_model(session)
         self._emit_attachments(session)
 
     def _emit_model(self, session: Session) -> None:
-        # An event of a joined server is a whole step, not a token, so tokens are counted from its readings.
-        self._feed.count_by(events=not is_joined_server(session.model))
+        if session.model is not self._fed_model:
+            self._fed_model = session.model
+            self._feed.forget()
         self._emit(ModelChanged(session.model, session.choice, session.params, session.conversation.system))
 
     def _emit_attachments(self, session: Session) -> None:
@@ -187,14 +206,11 @@ class ChatTasks:
 
     def _save(self, session: Session) -> None:
         """Save the conversation. After a failure, such as a full disk, report it and save no more."""
-        conversation = session.conversation
-        if not self._saves or not conversation.turns:
+        if not self._saves or not session.conversation.turns:
             return
-        name = conversation.name or conversation_file.choose_name(self._folder, conversation.turns[0].question)
         try:
-            path = conversation_file.find_path(self._folder, name)
-            conversation_file.save(conversation, path, target=session.model.info.target)
-            conversation.rename(path.stem)
+            if notice := save_session(session, self._folder).notice:
+                self._emit(NoteWritten(notice))
         except EagleLocalError as error:
             self._saves = False
             self._emit(TaskFailed(error))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from eaglelocal.client.server_reading import DISCONNECTED
-from eaglelocal.conversation.answer_stats import model_lines
+from eaglelocal.conversation.answer_stats import model_lines, system_line
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.chat.chat_controller import ChatController
@@ -22,12 +23,13 @@ from eaglelocal.tui.chat.chat_events import (
     QuestionSent,
     TaskFailed,
 )
-from eaglelocal.tui.chat.chat_lines import format_status, format_title
+from eaglelocal.tui.chat.chat_lines import format_current_work, format_status, format_title
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.lines_widget import LinesWidget
 from eaglelocal.tui.panel.feed import Feed, PanelFrame
 from eaglelocal.tui.panel.speculation_panel import SpeculationPanel
 from eaglelocal.tui.prompt.prompt_input import PromptInput
+from eaglelocal.tui.styled_lines import make_line, sanitize
 from eaglelocal.tui.transcript.transcript import Transcript
 from eaglelocal.tui.transcript.transcript_writer import TranscriptWriter
 
@@ -48,13 +50,16 @@ class ChatWidgets:
 class ChatView:
     """The contents of the chat screen. For the screen's thread only."""
 
-    def __init__(self, widgets: ChatWidgets, controller: ChatController, feed: Feed, glyphs: Glyphs) -> None:
-        self.feed = feed
+    def __init__(
+        self, widgets: ChatWidgets, controller: ChatController, feed: Feed, glyphs: Glyphs, *, stop_key: str
+    ) -> None:
+        self.feed, self._stop_key = feed, stop_key
         self._widgets, self._controller, self._glyphs = widgets, controller, glyphs
         self._writer = TranscriptWriter(widgets.transcript)
         self.model: ModelChanged | None = None  # with its settings; None until one is loaded
         self._progress: LoadProgress | None = None
         self._engine_state = "loading"
+        self._notice = ""
         self._conversation_name = ""
         self._frame, self._framed_at = PanelFrame(), float("-inf")
 
@@ -69,12 +74,28 @@ class ChatView:
                 widgets.panel.show(self._frame)
             width = widgets.title.content_size.width
             widgets.title.show_lines([format_title(self.model, self._conversation_name, width)])
-        frame = None if widgets.panel.display else self._frame  # the panel shows the same
+        hides_figures = widgets.panel.display or not self.has_figures  # the panel shows the same
+        frame = None if hides_figures else self._frame
         width = widgets.status.content_size.width
-        status = format_status(self._progress, self._engine_state, activity, frame, width, self._glyphs)
-        widgets.status.show_lines([status])
+        work = format_current_work(self._progress, self._engine_state, activity, self._glyphs, stop_key=self._stop_key)
+        left = make_line((sanitize(self._notice), "accent")) if self._notice else work
+        widgets.status.show_lines([format_status(left, frame, width, self._glyphs)])
         widgets.prompt.show_waiting(activity.waiting)
         return self._frame.is_moving or activity.is_busy
+
+    @property
+    def has_figures(self) -> bool:
+        return self._writer.has_figures
+
+    def show_figures(self, shown: bool) -> None:
+        """Show or hide the line of figures below the next answers, and the figures of the status line."""
+        self._writer.has_figures = shown
+
+    def show_notice(self, text: str) -> None:
+        """Show a notice in the status line, in place of what is going on; "" removes it."""
+        if text != self._notice:
+            self._notice = text
+            self.draw(time.monotonic())
 
     # ---- events
     def show(self, event: ChatEvent) -> None:
@@ -121,6 +142,8 @@ class ChatView:
             model = self.model.model
             for text in model_lines(model.info, model.plan):
                 self._writer.note(text)
+            if self.model.system:
+                self._writer.note(system_line(self.model.system))
 
     def _replace_conversation(self, event: ConversationReplaced) -> None:
         """Show the conversation in place of the present one; if it is empty, name the model."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
-from eaglelocal.client.server_reading import make_reading
+from eaglelocal.client.server_reading import ServerReading, ServerTotals, make_reading
 from eaglelocal.conversation.session import ActiveModel
 from eaglelocal.tui.chat.chat_events import Emit, EngineStateChanged
 from eaglelocal.tui.chat.current_answer import CurrentAnswer
@@ -17,7 +18,7 @@ IDLE_READING_S = 5.0  # between two readings of a joined server that is not answ
 
 
 class EnginePoller:
-    """A thread that reads the totals while an answer runs and once after it, and the state always."""
+    """A thread that reads the totals of a new model, while an answer runs and once after it, and the state always."""
 
     def __init__(
         self, find_model: Callable[[], ActiveModel | None], answer: CurrentAnswer, feed: Feed, emit: Emit
@@ -37,21 +38,32 @@ class EnginePoller:
 
     def _run(self) -> None:
         is_due, read_at = True, time.monotonic()
+        last_model: ActiveModel | None = None
         while not self._is_stopped:
             is_due |= self._answer.wait_for_end(POLL_S)  # an answer has ended, however short it was
             model, is_answering = self._find_model(), self._answer.is_running
             if model is None or self._is_stopped:
                 continue
             client, now = model.client, time.monotonic()
+            is_due |= model is not last_model
             if is_answering or is_due or (is_joined_server(model) and now - read_at >= IDLE_READING_S):
                 read_at = now
-                reading = make_reading(client.snapshot(), state=client.state, n_ctx=model.info.n_ctx)
-                self._feed.add_reading(reading, time.monotonic())
-                is_due = False
+                reading = read_model(model)
+                if self._find_model() is model:  # else it was replaced meanwhile
+                    self._feed.add_reading(reading, time.monotonic())
+                    is_due, last_model = False, model
             state = (client.state, client.restarts)
             if state != self._state:
                 self._state = state
                 self._emit(EngineStateChanged(*state))
+
+
+def read_model(model: ActiveModel) -> ServerReading:
+    """Return the reading of the model's engine, without the totals and caches of a server that others use too."""
+    reading = make_reading(model.client.snapshot(), state=model.client.state, n_ctx=model.info.n_ctx or None)
+    if model.plan is not None:
+        return reading
+    return replace(reading, totals=ServerTotals(), cached_tokens=None, cache_cells=None)
 
 
 def is_joined_server(model: ActiveModel) -> bool:

@@ -1,8 +1,44 @@
-"""Describe changes between two readings that are worth a log line: states, restarts, models, drafting. Pure."""
+"""Describe changes between two readings that are worth a log line: states, restarts, models, drafting.
+
+The descriptions are pure; a `ChangeLog` writes them, and counts drafting that pauses and resumes in one line.
+"""
 
 from __future__ import annotations
 
 from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
+from eaglelocal.core.drafting_words import describe_drafting
+from eaglelocal.tui.monitor.log_tail import LogTail
+
+SAME_LINE_S = 10.0  # after a change of drafting, in which the next one is counted in the same line
+
+
+class ChangeLog:
+    """Writes the changes from reading to reading into the tail of a log."""
+
+    def __init__(self, tail: LogTail) -> None:
+        self._tail = tail
+        self._last: ServerReading | None = None
+        self._line, self._num_changes = 0, 0  # the last one on drafting, and the changes that it counts
+        self._began, self._changed_at = "", float("-inf")
+
+    def add(self, reading: ServerReading, now: float, clock: str) -> None:
+        """Log what has changed since the last reading. `now` is in monotonic seconds; `clock` begins each line."""
+        before, self._last = self._last, reading
+        for sentence in describe_changes(before, reading):
+            self._tail.add(f"{clock}  {sentence}")
+        if sentence := describe_drafting_change(before, reading):
+            self._add_drafting(sentence, now, clock)
+
+    def _add_drafting(self, sentence: str, now: float, clock: str) -> None:
+        """Log a change of drafting. A line that counts several keeps its first time, so that the log stays in order."""
+        if now - self._changed_at < SAME_LINE_S:
+            self._num_changes += 1
+            counted = f"{self._began}  {sentence}; {self._num_changes} changes until {clock}"
+            if self._tail.replace(self._line, counted):
+                self._changed_at = now
+                return
+        self._line, self._num_changes = self._tail.add(f"{clock}  {sentence}"), 1
+        self._began, self._changed_at = clock, now
 
 
 def describe_changes(before: ServerReading | None, now: ServerReading) -> list[str]:
@@ -15,7 +51,7 @@ def describe_changes(before: ServerReading | None, now: ServerReading) -> list[s
             sentences.append(f"the engine has restarted ({now.restarts} so far)")
         sentences += _describe_models(before, now)
         if before.model == now.model:  # of several loaded models, not always the same is reported
-            sentences += _describe_drafting(before, now)
+            sentences += _describe_setting(before, now)
     if now.missing and (before is None or before.missing != now.missing):
         sentences.append(explain_missing(now))
     return sentences
@@ -44,11 +80,19 @@ def _describe_models(before: ServerReading, now: ServerReading) -> list[str]:
     return [f"{name} was unloaded" for name in unloaded] + [f"{name} was loaded" for name in loaded]
 
 
-def _describe_drafting(before: ServerReading, now: ServerReading) -> list[str]:
-    sentences = []
+def _describe_setting(before: ServerReading, now: ServerReading) -> list[str]:
     if before.drafting.setting and now.drafting.setting not in ("", before.drafting.setting):
-        sentences.append(f"drafting was set to {now.drafting.setting}")
-    if before.drafting.state != now.drafting.state and now.drafting.state and before.drafting.state:
-        reason = f": {now.drafting.reason}" if now.drafting.reason else ""
-        sentences.append(f"speculation is {now.drafting.state}{reason}")
-    return sentences
+        return [f"drafting was set to {now.drafting.setting}"]
+    return []
+
+
+def describe_drafting_change(before: ServerReading | None, now: ServerReading) -> str:
+    """Return `drafting paused: it would be slower (0.68x)` or `drafting resumed`; "" if nothing has changed."""
+    if before is None or before.model != now.model or DISCONNECTED in (before.state, now.state):
+        return ""
+    old, new = before.drafting, now.drafting
+    if old.state == new.state or not (old.state and new.state):
+        return ""
+    if new.state != "on":
+        return describe_drafting(new.state, new.reason)
+    return f"drafting resumed: {new.reason}" if new.reason else "drafting resumed"

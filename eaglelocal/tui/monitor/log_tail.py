@@ -21,13 +21,23 @@ class LogTail:
         """The number of lines so far; if it has changed, there is something new."""
         return self._num_lines
 
-    def add(self, text: str) -> None:
-        """Add one or several lines; empty ones are skipped."""
+    def add(self, text: str) -> int:
+        """Add one or several lines; empty ones are skipped. Return the number of the last line, for `replace`."""
         with self._lock:
             for each in text.splitlines():
                 if each.strip():
                     self._lines.append(each)
                     self._num_lines += 1
+            return self._num_lines
+
+    def replace(self, number: int, text: str) -> bool:
+        """Put a text in place of the line with this number. Return False if it is no longer kept."""
+        with self._lock:
+            index = number - self._num_lines - 1
+            if not -len(self._lines) <= index < 0:
+                return False
+            self._lines[index] = text
+            return True
 
     def newest(self, count: int) -> list[str]:
         with self._lock:

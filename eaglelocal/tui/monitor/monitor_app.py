@@ -1,4 +1,4 @@
-"""The monitor of a server: the speculation panel over all slots, its requests, the machine, the log.
+"""The monitor of a server in titled frames: speed, drafting, machine, requests, log.
 
 A watch on another thread reads the server into the feed, whose frames are drawn as often as the frame rate allows. The
 monitor is the same for a server in this process, in another one, or on another machine.
@@ -16,6 +16,8 @@ from typing import ClassVar, Literal, Protocol
 from textual import events, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.geometry import Size
 from textual.widgets import Footer, Input
 
 from eaglelocal.client.server_reading import ServerReading
@@ -26,13 +28,22 @@ from eaglelocal.tui.base_app import EagleApp
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.lines_widget import LinesWidget
-from eaglelocal.tui.monitor.log_changes import describe_changes
+from eaglelocal.tui.monitor.load_history import LoadHistory
+from eaglelocal.tui.monitor.log_changes import ChangeLog
 from eaglelocal.tui.monitor.log_tail import LogTail
-from eaglelocal.tui.monitor.monitor_text import NUM_HEADER_LINES, MonitorSnapshot, format_header
+from eaglelocal.tui.monitor.machine_text import format_machine_rows
+from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot
+from eaglelocal.tui.monitor.monitor_text import (
+    format_drafting_title,
+    format_log,
+    format_requests_title,
+    format_server,
+    name_setting,
+)
 from eaglelocal.tui.monitor.question_dialog import DialogChoice, QuestionDialog
 from eaglelocal.tui.monitor.request_table import RequestTable
 from eaglelocal.tui.panel.feed import Feed
-from eaglelocal.tui.panel.speculation_panel import SpeculationPanel
+from eaglelocal.tui.panel.panel_text import format_drafting, format_speed, format_window
 from eaglelocal.tui.redraw_timer import RedrawTimer
 from eaglelocal.tui.styled_lines import fit_line, make_line, sanitize
 
@@ -57,11 +68,63 @@ class Monitored(Protocol):
 OpenWatch = Callable[[Callable[[ServerReading], None]], Monitored]
 ReadMachine = Callable[[], MachineGauge | None]  # returns the newest known figures at once
 SPEC_CHOICES = (
-    DialogChoice("auto", "auto: as much as pays off", "a"),
-    DialogChoice("off", "off", "o"),
-    DialogChoice("1", "1 token, always", "1"),
-    *(DialogChoice(str(length), f"{length} tokens, always", str(length)) for length in (2, 3, 4, 6, 8)),
+    DialogChoice("auto", "automatic"),
+    DialogChoice("off", "off"),
+    DialogChoice("1", "1 token, always"),
+    *(DialogChoice(str(length), f"{length} tokens, always") for length in (2, 3, 4, 6, 8)),
 )
+
+
+def classify_size(size: Size) -> dict[str, bool]:
+    """Return the style classes of a screen of this size: the frames are the same, their grid has other rows."""
+    return {
+        "-flat": size.height < 12,
+        "-tiny": size.height < 20,
+        "-low": size.height <= 26,
+        "-tall": size.height >= 40,
+        "-huge": size.height >= 54,
+        "-narrow": size.width < 70,
+        "-wide": size.width >= 120,
+    }
+
+
+MONITOR_CSS = """
+#head { height: 1; padding: 0 1; }
+.frame { border: round $secondary; border-title-style: bold; border-title-color: $foreground; padding: 0 1; }
+.frame { border-subtitle-color: $text-muted; }
+.frame:ansi { border: round ansi_default; border-title-color: ansi_default; border-subtitle-color: ansi_default; }
+#table:focus { border: round $accent; }
+#table:ansi:focus { border: round ansi_cyan; }
+Monitor.-ascii .frame { border: ascii $secondary; }
+Monitor.-ascii #table:focus { border: ascii $accent; }
+#figures { layout: grid; grid-size: 2; grid-rows: 8 4; height: 12; }
+#machine { column-span: 2; }
+#table { height: 1fr; }
+#log { height: 8; }
+#filter { height: 1; border: none; display: none; }
+#filter.-shown { display: block; }
+.-wide #figures { grid-size: 3; grid-rows: 10; height: 10; }
+.-wide #machine { column-span: 1; }
+.-low #figures { grid-rows: 7 4; height: 11; }
+.-low #log { height: 4; }
+.-low.-wide #figures { grid-rows: 7; height: 7; }
+.-tall #figures { grid-rows: 10 4; height: 14; }
+.-tall.-wide #figures { grid-rows: 12; height: 12; }
+.-huge #figures { grid-rows: 14 4; height: 18; }
+.-huge.-wide #figures { grid-rows: 16; height: 16; }
+.-huge #table { height: 2fr; }
+.-huge #log { height: 1fr; }
+.-log #log { height: 3fr; }
+.-log #table { height: 1fr; min-height: 4; }
+.-tiny #machine, .-tiny #log { display: none; }
+.-tiny #figures { grid-rows: 6; height: 6; }
+.-narrow #figures { grid-size: 1; grid-rows: 6 6; height: 12; }
+.-narrow #machine { display: none; }
+.-narrow.-low #drafting { display: none; }
+.-narrow.-low #figures { grid-rows: 6; height: 6; }
+.-flat #figures { display: none; }
+.-flat .frame, .-flat #table:focus, Monitor.-ascii .-flat #table:focus { border: none; padding: 0; }
+"""
 
 
 class Monitor(EagleApp[Outcome]):
@@ -69,6 +132,7 @@ class Monitor(EagleApp[Outcome]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q,ctrl+c", "leave", "Quit", id="quit", tooltip="leave the monitor"),
+        Binding("ctrl+q", "leave", "Quit", id="quit", tooltip="leave the monitor", show=False),
         Binding("space", "pause", "Pause", id="pause", tooltip="stop updating the screen"),
         Binding("s", "sort", "Sort", id="sort", tooltip="by the next column"),
         Binding("r", "reverse", "Reverse", id="reverse", tooltip="the order of the rows", show=False),
@@ -77,20 +141,9 @@ class Monitor(EagleApp[Outcome]):
         Binding("d", "drafting", "Drafting", id="drafting", tooltip="auto, off or a length"),
         Binding("l", "log", "Log", id="log", tooltip="a larger or smaller log"),
         Binding("escape", "clear", "Clear", id="clear", show=False, tooltip="the filter"),
+        Binding("f1", "help", "Help", id="help", show=False, tooltip="all keys"),
     ]
-    CSS = """
-    #head { height: 3; }
-    #panel { height: 9; margin: 1 0 0 0; }
-    #table { height: 1fr; margin: 1 0 0 0; }
-    #log { height: 3; }
-    #filter { height: 1; border: none; display: none; }
-    #filter.-shown { display: block; }
-    .-tall #panel { height: 13; }
-    .-tall #log { height: 10; }
-    .-low #panel, .-low #table { margin: 0; }
-    .-log #log { height: 1fr; }
-    """
-    MAX_LOW, MIN_TALL = 26, 40  # rows of a low and of a tall screen
+    CSS = MONITOR_CSS
 
     def __init__(
         self,
@@ -106,20 +159,24 @@ class Monitor(EagleApp[Outcome]):
         self.feed, self._log_tail = Feed(), log or LogTail()
         self._watch = open_watch(self._add_reading)
         self._read_machine, self._owns_server = read_machine, owns_server
-        self._last_reading: ServerReading | None = None  # used by the watch's thread only
+        self._loads = LoadHistory()
+        self._changes = ChangeLog(self._log_tail)  # used by the watch's thread only
         self._snapshot = MonitorSnapshot(
             url=self._watch.url,
             frame=self.feed.make_frame(time.monotonic()),
             machine=None,
             is_local=read_machine is not None,
         )
+        self._notice = ""
         self._redraw_timer = RedrawTimer(self, self._tick)
 
     def compose(self) -> ComposeResult:
         yield LinesWidget(id="head")
-        yield SpeculationPanel(self.display_options.glyphs, id="panel")
-        yield RequestTable(self.display_options.glyphs, id="table")
-        yield LinesWidget(id="log")
+        with Container(id="figures"):
+            for name in ("speed", "drafting", "machine"):
+                yield LinesWidget(id=name, classes="frame")
+        yield RequestTable(self.display_options.glyphs, id="table", classes="frame")
+        yield LinesWidget(id="log", classes="frame")
         yield Input(placeholder="key, state, model or id", id="filter", compact=True)
         yield Footer(show_command_palette=True)
 
@@ -132,39 +189,60 @@ class Monitor(EagleApp[Outcome]):
         await asyncio.to_thread(self._watch.close)  # close may wait for the server, which may run in this very loop
 
     def on_resize(self, event: events.Resize) -> None:
-        """Adapt to low and tall screens, also under a question. The app's own size is still the old one here."""
+        """Adapt to the screen's size, also under a question. The app's own size is still the old one here."""
         if self.screen_stack:
-            screen = self.screen_stack[0]
-            screen.set_class(event.size.height <= self.MAX_LOW, "-low")
-            screen.set_class(event.size.height >= self.MIN_TALL, "-tall")
+            for name, holds in classify_size(event.size).items():
+                self.screen_stack[0].set_class(holds, name)
             self.call_after_refresh(self._draw)
 
     # ---- readings
     def _add_reading(self, reading: ServerReading) -> None:
         """Log what has changed and feed the reading. Runs on the watch's thread."""
-        now = time.strftime("%H:%M:%S")
-        for sentence in describe_changes(self._last_reading, reading):
-            self._log_tail.add(f"{now}  {sentence}")
-        self._last_reading = reading
-        self.feed.add_reading(reading, time.monotonic())
+        now = time.monotonic()
+        self._changes.add(reading, now, time.strftime("%H:%M:%S"))
+        self.feed.add_reading(reading, now)
 
     # ---- drawing
     def _tick(self, now: float) -> bool:
         machine = self._read_machine() if self._read_machine is not None else None
-        self._snapshot = replace(self._snapshot, frame=self.feed.make_frame(now), machine=machine)
+        self._loads.add(machine, now)
+        frame, loads = self.feed.make_frame(now), self._loads.read(now)
+        self._snapshot = replace(self._snapshot, frame=frame, machine=machine, loads=loads)
         self._draw()
         return self._snapshot.frame.is_moving
 
     def _draw(self) -> None:
         if not self.screen_stack or not self.screen_stack[0].query("#log"):  # not composed yet, or removed already
             return
-        screen, snapshot = self.screen_stack[0], self._snapshot
-        head, log = screen.query_one("#head", LinesWidget), screen.query_one("#log", LinesWidget)
-        head.show_lines(format_header(snapshot, head.size.width, self.display_options.glyphs)[:NUM_HEADER_LINES])
-        screen.query_one(SpeculationPanel).show(snapshot.frame)
-        screen.query_one(RequestTable).show(snapshot.frame.reading)
+        screen, snapshot, glyphs = self.screen_stack[0], self._snapshot, self.display_options.glyphs
+        frame = snapshot.frame
+        head, speed, drafting, machine, log = (
+            screen.query_one(f"#{name}", LinesWidget) for name in ("head", "speed", "drafting", "machine", "log")
+        )
+        is_flat = screen.has_class("-flat")  # without borders, so the header is the only place for a notice
+        shown = make_line((sanitize(self._notice), "accent")) if self._notice and is_flat else None
+        head.show_lines([fit_line(shown or format_server(snapshot, glyphs), head.size.width)])
+        speed.show_lines(format_speed(frame, *speed.size, glyphs))
+        drafting.show_lines(format_drafting(frame, *drafting.size, glyphs))
+        machine.show_lines(format_machine_rows(snapshot, *machine.size, glyphs))
         newest = self._log_tail.newest(log.size.height)
-        log.show_lines([fit_line(make_line((sanitize(each), "quiet")), log.size.width) for each in newest])
+        log.show_lines(format_log(newest, *log.size))
+        speed.show_titles("speed of all requests")
+        drafting.show_titles(format_drafting_title(frame), format_window(frame))
+        machine.show_titles("machine")
+        log.show_titles("log")
+        table = screen.query_one(RequestTable)
+        table.show_titles(format_requests_title(frame.reading), self._notice)
+        table.show(frame.reading)
+
+    def show_notice(self, text: str) -> None:
+        """Show a notice in the border of the requests, where it covers no figure, or in a low terminal's header.
+
+        "" removes it.
+        """
+        if text != self._notice:
+            self._notice = text
+            self._draw()
 
     # ---- keys
     def action_pause(self) -> None:
@@ -210,7 +288,7 @@ class Monitor(EagleApp[Outcome]):
         elif self._can_control():
             what = f"{row.state}, {row.generated_tokens or 0} tokens"
             text = f"Cancel the request of {sanitize(row.owner) or 'nobody'} ({what})?"
-            choices = (DialogChoice("yes", "yes, cancel it", "y"), DialogChoice("no", "no", "n"))
+            choices = (DialogChoice("yes", "yes, cancel it"), DialogChoice("no", "no"))
             self.push_screen(self._make_question(text, choices), partial(self._cancel_if, row.id))
 
     def _cancel_if(self, request_id: str, answer: str | None) -> None:
@@ -223,7 +301,8 @@ class Monitor(EagleApp[Outcome]):
             if not setting:
                 self.notify("the model was loaded without a draft, so there is no drafting to switch")
                 return
-            question = self._make_question(f"Drafting is set to {setting}. From now on:", SPEC_CHOICES)
+            text = f"Drafting is set to {name_setting(setting)}. From now on:"
+            question = self._make_question(text, SPEC_CHOICES, first=setting)
             self.push_screen(question, self._switch_to)
 
     def _switch_to(self, answer: str | None) -> None:
@@ -257,19 +336,23 @@ class Monitor(EagleApp[Outcome]):
             self.exit("quit")
             return
         choices = (
-            DialogChoice("stop", "stop the server", "y"),
-            DialogChoice("leave", "leave this screen; the server keeps running", "d"),
-            DialogChoice("stay", "stay", "n"),
+            DialogChoice("stop", "stop the server, as ctrl+c does now"),
+            DialogChoice("leave", "leave this screen; the server keeps running"),
+            DialogChoice("stay", "stay"),
         )
         reading = self._snapshot.frame.reading
         running = reading.running if reading is not None else 0
-        text = "Stop the server?" + (f" {running} running requests may end first." if running else "")
-        self.push_screen(self._make_question(text, choices), self._leave_as)
+        requests = "request" if running == 1 else "requests"
+        text = "Stop the server?" + (f" {running} running {requests} may end first." if running else "")
+        self.push_screen(self._make_question(text, choices, quit_value="stop"), self._leave_as)
 
     def _leave_as(self, answer: str | None) -> None:
         match answer:
             case "stop" | "leave":
                 self.exit(answer)
 
-    def _make_question(self, text: str, choices: tuple[DialogChoice, ...]) -> QuestionDialog:
-        return QuestionDialog(text, choices, is_ascii=self.display_options.glyphs is ASCII)
+    def _make_question(
+        self, text: str, choices: tuple[DialogChoice, ...], *, quit_value: str | None = None, first: str = ""
+    ) -> QuestionDialog:
+        is_ascii = self.display_options.glyphs is ASCII
+        return QuestionDialog(text, choices, is_ascii=is_ascii, quit_value=quit_value, first=first)

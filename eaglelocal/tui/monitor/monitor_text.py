@@ -1,36 +1,26 @@
-"""Format the monitor: its header (the server, its load, the machine's load) and its table. Pure.
+"""Format the monitor: its header (the server, its load, the machine's load), its titles and its table. Pure.
 
-The plain text of `top --once` is made of the same lines.
+The plain text of `top --once` is made of the same lines. Only what a server reports is drawn.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import textwrap
+from collections.abc import Sequence
 
 from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
-from eaglelocal.probe.load_gauges import GpuGauge, MachineGauge
 from eaglelocal.tui.duration_text import format_duration
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.monitor.log_changes import explain_missing
+from eaglelocal.tui.monitor.machine_text import format_bytes, format_machine, join_pairs, list_caches
+from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot
 from eaglelocal.tui.monitor.table_text import TableView, arrange_rows, format_row, format_titles
 from eaglelocal.tui.panel.feed import PanelFrame
-from eaglelocal.tui.panel.panel_text import UNKNOWN, format_count, format_panel, format_percent
+from eaglelocal.tui.panel.panel_text import UNKNOWN, format_count, format_panel
 from eaglelocal.tui.styled_lines import EMPTY, Line, Role, StyledSpan, fit_line, make_line, plain_text, sanitize
 
-GIB, MIB = 2**30, 2**20
+LOG_INDENT = 10  # the width of a line's time
 HEALTHY_STATES = frozenset({"ready", "idle"})
-NUM_HEADER_LINES = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MonitorSnapshot:
-    """A frame of the monitor, the machine's load, and the server that they belong to."""
-
-    url: str
-    frame: PanelFrame
-    machine: MachineGauge | None  # None: not known yet
-    is_local: bool = True  # else the server is on another machine, whose load is unknown
-    is_paused: bool = False
 
 
 def format_header(snapshot: MonitorSnapshot, width: int, glyphs: Glyphs) -> list[Line]:
@@ -54,6 +44,7 @@ def format_server(snapshot: MonitorSnapshot, glyphs: Glyphs) -> Line:
         (reading.state, state),
         (reading.detail if reading.state not in HEALTHY_STATES else "", "text"),
         (f"up {format_duration(reading.uptime_s)}" if reading.uptime_s is not None else "", "quiet"),
+        (f"restarts {reading.restarts}" if reading.restarts else "", "warn"),
         (reading.model + f" +{len(reading.other_models)}" * bool(reading.other_models), "text"),
     ):
         if text:
@@ -65,61 +56,45 @@ def format_load(reading: ServerReading | None, width: int) -> Line:
     """Return the header line of requests, caches and restarts, as many figures as fit."""
     if reading is None or reading.state == DISCONNECTED:
         return EMPTY
-    slots = "" if reading.num_slots is None else f" of {reading.num_slots}"
     pairs = [
-        ("running", format_count(reading.running) + slots),
+        *_list_counts(reading),
+        *list_caches(reading),
+        ("drafting", name_setting(reading.drafting.setting)),
+        ("engine memory", format_bytes(reading.memory_bytes)),
+        ("swapped chats", format_bytes(reading.swapped_bytes or None)),
+    ]
+    return join_pairs(pairs, width)
+
+
+def _list_counts(reading: ServerReading) -> list[tuple[str, str]]:
+    slots = "" if reading.num_slots is None else f" of {reading.num_slots}"
+    return [
+        ("running", format_count(reading.running) + slots if reading.running is not None else UNKNOWN),
         ("waiting", format_count(reading.waiting)),
         ("answered", format_count(reading.answered)),
-        ("prefix cache", format_percent(compute_prefix_share(reading))),
-        ("KV", format_percent(compute_kv_share(reading))),
-        ("restarts", format_count(reading.restarts)),
-        ("drafting", reading.drafting.setting or UNKNOWN),
-        ("engine memory", _format_bytes(reading.memory_bytes)),
-        *([("swapped chats", _format_bytes(reading.swapped_bytes))] if reading.swapped_bytes else []),
     ]
-    return _join_pairs(pairs, width)
 
 
-def compute_prefix_share(reading: ServerReading) -> float | None:
-    """Return the share of all prompt tokens so far that a prefix cache spared.
-
-    llama-server counts prompt tokens without the cached ones, the others count all of them.
-    """
-    total, cached = reading.totals.prompt_tokens, reading.totals.cached_prompt_tokens
-    if total is None or cached is None:
-        return None
-    whole = total + cached if reading.kind == "llama-server" else total
-    return min(cached / whole, 1.0) if whole else None
+def name_setting(setting: str) -> str:
+    """Return how much is drafted, in words: `automatic`, `off`, `4 tokens`."""
+    if setting == "auto":
+        return "automatic"
+    return f"{setting} token{'' if setting == '1' else 's'}" if setting.isdigit() else setting or UNKNOWN
 
 
-def compute_kv_share(reading: ServerReading) -> float | None:
-    if reading.cache_share is not None:
-        return reading.cache_share
-    used, size = reading.cached_tokens, reading.cache_cells
-    return used / size if used is not None and size else None
+# ---- the titles of the frames
+def format_requests_title(reading: ServerReading | None) -> str:
+    """Return `requests: 2 of 4 running, 1 waiting, 37 answered`, with what the server reports of it."""
+    if reading is None or reading.state == DISCONNECTED:
+        return "requests"
+    known = [f"{value} {name}" for name, value in _list_counts(reading) if value != UNKNOWN]
+    return ": ".join(filter(None, ["requests", ", ".join(known)]))
 
 
-def format_machine(snapshot: MonitorSnapshot, width: int, glyphs: Glyphs) -> Line:
-    if not snapshot.is_local:
-        return make_line(("the server is on another machine, whose load is unknown", "quiet"))
-    machine = snapshot.machine
-    if machine is None:
-        return EMPTY
-    heat = "" if machine.temperature_c is None else f", {machine.temperature_c:.0f} {glyphs.degrees}"
-    first = [
-        ("CPU", f"{format_percent(machine.cpu_load)}{heat}"),
-        ("RAM", _format_used_bytes(machine.used_bytes, machine.total_bytes)),
-    ]
-    whole = [*first, *((f"GPU{gpu.index}", format_gpu(gpu, glyphs)) for gpu in machine.gpus)]
-    if sum(len(label) + len(value) + 3 for label, value in whole) - 2 <= width:
-        return _join_pairs(whole, width)
-    return _join_pairs([*first, *((f"GPU{gpu.index}", format_percent(gpu.load)) for gpu in machine.gpus)], width)
-
-
-def format_gpu(gpu: GpuGauge, glyphs: Glyphs) -> str:
-    power = UNKNOWN if gpu.power_w is None else f"{gpu.power_w:.0f} W"
-    heat = UNKNOWN if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} {glyphs.degrees}"
-    return f"{format_percent(gpu.load)}, {_format_used_bytes(gpu.used_bytes, gpu.total_bytes)}, {power}, {heat}"
+def format_drafting_title(frame: PanelFrame) -> str:
+    """Return `drafting: automatic`, as it is set for requests that do not set it."""
+    setting = name_setting(frame.drafting.setting)
+    return "drafting" if setting == UNKNOWN else f"drafting: {setting}"
 
 
 def format_snapshot(snapshot: MonitorSnapshot, width: int, glyphs: Glyphs, *, max_rows: int = 20) -> str:
@@ -155,26 +130,24 @@ def find_first_row(num_rows: int, selected: int, height: int) -> int:
     return max(min(selected - height + 1, num_rows - height), 0) if selected >= height else 0
 
 
-def _join_pairs(pairs: list[tuple[str, str]], width: int) -> Line:
-    """Return as many labels with values as fit, none of them cut."""
-    made: list[StyledSpan] = []
-    used = 0
-    for label, value in pairs:
-        size = len(label) + 1 + len(value) + (2 if made else 0)
-        if used + size > width:
-            break
-        made += [StyledSpan(f"{'  ' if made else ''}{label} ", "quiet"), StyledSpan(value)]
-        used += size
-    return tuple(made)
+def format_log(newest: Sequence[str], width: int, height: int) -> list[Line]:
+    """Return the newest lines of the log that fit; a long one goes on below its text instead of being cut off.
+
+    Of a line for which too few rows are left, the beginning is shown.
+    """
+    rows: list[str] = []
+    for line in reversed(newest):
+        left = max(height - len(rows), 0)
+        rows = [*wrap_log_line(sanitize(line), width)[:left], *rows]
+    return [fit_line(make_line((row, "quiet")), width) for row in rows]
 
 
-def _format_bytes(value: float | None) -> str:
-    if value is None:
-        return UNKNOWN
-    return f"{value / GIB:.1f} GiB" if value >= GIB else f"{value / MIB:.0f} MiB"
+def wrap_log_line(line: str, width: int) -> list[str]:
+    """Return the rows of a line that begins with its time.
 
-
-def _format_used_bytes(used: float | None, total: float | None) -> str:
-    if used is None or total is None:
-        return _format_bytes(used)
-    return f"{used / GIB:.1f}/{total / GIB:.1f} GiB"
+    >>> wrap_log_line("10:00:00  the engine has restarted", 24)
+    ['10:00:00  the engine has', '          restarted']
+    """
+    if len(line) <= width:
+        return [line]
+    return textwrap.wrap(line, max(width, 2 * LOG_INDENT), subsequent_indent=" " * LOG_INDENT, break_on_hyphens=False)

@@ -28,8 +28,8 @@ class RequestTable(LinesWidget, can_focus=True):
     ]
     view: reactive[TableView] = reactive(TableView())
 
-    def __init__(self, glyphs: Glyphs, *, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self, glyphs: Glyphs, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
         self._glyphs = glyphs
         self._reading: ServerReading | None = None
         self._selected_id = ""
@@ -80,11 +80,14 @@ class RequestTable(LinesWidget, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         """Sort by the clicked title, reverse at a second click, or choose the clicked row."""
-        if event.y == 0:
-            self._click_title(event.x)
+        at = event.get_content_offset(self)
+        if at is None:  # on the border
+            return
+        if at.y == 0:
+            self._click_title(at.x)
             return
         rows = self.rows
-        index = find_first_row(len(rows), self._selected_index(rows), self.size.height - 1) + event.y - 1
+        index = find_first_row(len(rows), self._selected_index(rows), self.size.height - 1) + at.y - 1
         if index < len(rows):
             self._selected_id = rows[index].id
             self._show_rows()

@@ -23,11 +23,14 @@ def is_local(url: str) -> bool:
     return parse_url(url).hostname in LOCAL
 
 
-def watch_server(url: str, api_key: str, settings: Settings) -> None:
-    """Show the monitor until the user leaves. Raises UsageError for keys of unknown actions or an invalid address."""
+def watch_server(url: str, api_key: str, settings: Settings, *, keeps_theme: bool = True) -> None:
+    """Show the monitor until the user leaves. Raises UsageError for keys of unknown actions or an invalid address.
+
+    keeps_theme: as in `make_display_options`
+    """
     from eaglelocal.tui.monitor.monitor_app import Monitor, ReadMachine
 
-    options = make_display_options(settings)
+    options = make_display_options(settings, keeps_theme=keeps_theme)
     check_display_options(options)
     gauges = GaugeWatch() if is_local(url) else None
     read_machine: ReadMachine | None = gauges.latest if gauges is not None else None

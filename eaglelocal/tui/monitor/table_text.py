@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from eaglelocal.client.server_reading import RequestRow
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.panel.panel_text import UNKNOWN, format_count, format_percent
-from eaglelocal.tui.styled_lines import Line, StyledSpan, fit_line, sanitize
+from eaglelocal.tui.styled_lines import Line, Role, StyledSpan, fit_line, sanitize
 
 SortKey = float | str
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the table; screens of fewer than `min_width` cells leave it out."""
+    """A column of the table; tables of fewer than `min_width` cells leave it out.
+
+    A column with a `max_width` takes the cells that are left, up to that width.
+    """
 
     title: str
     width: int
@@ -23,6 +27,7 @@ class Column:
     format: Callable[[RequestRow], str]
     min_width: int = 0
     is_text: bool = False
+    max_width: int = 0  # 0: it does not grow
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,7 @@ class TableView:
 
     sort: str = ""  # title of a column; "": in the server's order
     is_reversed: bool = False
-    filter: str = ""  # rows with this in owner, state, model or id
+    filter: str = ""  # rows with this in owner, state, end, model or id
 
     def choose_next_sort(self, columns: Sequence[Column]) -> TableView:
         titles = ["", *(column.title for column in columns)]
@@ -52,25 +57,56 @@ def format_seconds(value: float | None) -> str:
     return f"{value:.0f} s" if value < 99.5 else f"{value / 60:.0f} min" if value < 5970 else f"{value / 3600:.0f} h"
 
 
+def describe_row_state(row: RequestRow) -> str:
+    """Return what a request does now; `ended` once it does nothing more."""
+    return row.state if row.is_active else "ended" if row.state else ""
+
+
+def describe_end(row: RequestRow) -> str:
+    """Return why an answer ended: stop, length, cancelled ...; "" while it runs."""
+    return "" if row.is_active else row.state
+
+
+STATE_ROLES: Mapping[str, Role] = MappingProxyType(
+    {"running": "good", "reading": "accent", "waiting": "warn", "failed": "bad"}
+)
+DRAFTING_WORDS = {"asleep": "paused"}  # states of drafting that other words say better
+
 COLUMNS = (
-    Column("key", 12, lambda row: row.owner, lambda row: row.owner or UNKNOWN, is_text=True),
-    Column("state", 9, lambda row: row.state, lambda row: row.state or UNKNOWN, is_text=True),
-    Column("prompt", 7, lambda row: row.prompt_tokens, lambda row: format_count(row.prompt_tokens)),
-    Column("cached", 7, lambda row: row.cached_tokens, lambda row: format_count(row.cached_tokens)),
-    Column("answer", 7, lambda row: row.generated_tokens, lambda row: format_count(row.generated_tokens)),
-    Column("tok/s", 7, lambda row: row.tok_s, lambda row: format_figure(row.tok_s)),
-    Column("drafted", 7, lambda row: row.share, lambda row: format_percent(row.share)),
-    Column("accept", 6, lambda row: row.acceptance, lambda row: format_percent(row.acceptance)),
-    Column("wait", 6, lambda row: row.wait_s, lambda row: format_seconds(row.wait_s)),
-    Column("age", 6, lambda row: row.age_s, lambda row: format_seconds(row.age_s), min_width=84),
-    Column("drafting", 8, lambda row: row.drafting, lambda row: row.drafting or UNKNOWN, min_width=96, is_text=True),
-    Column("model", 20, lambda row: row.model, lambda row: row.model or UNKNOWN, min_width=120, is_text=True),
-    Column("id", 34, lambda row: row.id, lambda row: row.id, min_width=160, is_text=True),
+    Column("state", 7, describe_row_state, lambda row: describe_row_state(row) or UNKNOWN, is_text=True),
+    Column("end", 10, describe_end, describe_end, min_width=51, is_text=True),
+    Column(
+        "model", 10, lambda row: row.model, lambda row: row.model or UNKNOWN, min_width=25, is_text=True, max_width=32
+    ),
+    Column("key", 14, lambda row: row.owner, lambda row: row.owner or UNKNOWN, min_width=112, is_text=True),
+    Column(
+        "drafting",
+        8,
+        lambda row: row.drafting,
+        lambda row: DRAFTING_WORDS.get(row.drafting, row.drafting) or UNKNOWN,
+        min_width=122,
+        is_text=True,
+    ),
+    Column("prompt", 7, lambda row: row.prompt_tokens, lambda row: format_count(row.prompt_tokens), min_width=59),
+    Column("cached", 7, lambda row: row.cached_tokens, lambda row: format_count(row.cached_tokens), min_width=96),
+    Column("answer", 7, lambda row: row.generated_tokens, lambda row: format_count(row.generated_tokens), min_width=33),
+    Column("tok/s", 6, lambda row: row.tok_s, lambda row: format_figure(row.tok_s)),
+    Column("by draft", 8, lambda row: row.share, lambda row: format_percent(row.share), min_width=68),
+    Column("acceptance", 10, lambda row: row.acceptance, lambda row: format_percent(row.acceptance), min_width=88),
+    Column("wait", 6, lambda row: row.wait_s, lambda row: format_seconds(row.wait_s), min_width=75),
+    Column("age", 6, lambda row: row.age_s, lambda row: format_seconds(row.age_s), min_width=40),
+    Column("id", 34, lambda row: row.id, lambda row: row.id, min_width=170, is_text=True),
 )
 
 
 def visible_columns(width: int) -> list[Column]:
-    return [column for column in COLUMNS if width >= column.min_width]
+    """Return the columns of a table of this width, the growing ones as wide as the others let them be."""
+    shown = [column for column in COLUMNS if width >= column.min_width]
+    left = width - sum(column.width + 1 for column in shown) + 1
+    return [
+        replace(column, width=min(column.width + max(left, 0), column.max_width)) if column.max_width else column
+        for column in shown
+    ]
 
 
 def arrange_rows(active: Sequence[RequestRow], recent: Sequence[RequestRow], view: TableView) -> list[RequestRow]:
@@ -92,7 +128,8 @@ def _sort(rows: list[RequestRow], view: TableView) -> list[RequestRow]:
 
 def _matches_filter(row: RequestRow, view: TableView) -> bool:
     text = view.filter.casefold()
-    return not text or any(text in field.casefold() for field in (row.owner, row.state, row.model, row.id))
+    fields = (row.owner, describe_row_state(row), row.state, row.model, row.id)
+    return not text or any(text in field.casefold() for field in fields)
 
 
 def format_titles(width: int, view: TableView, glyphs: Glyphs) -> Line:
@@ -109,11 +146,14 @@ def _format_title(column: Column, view: TableView, glyphs: Glyphs) -> Line:
 
 
 def format_row(row: RequestRow, width: int, *, is_selected: bool) -> Line:
-    text = " ".join(_format_cell(column.format(row), column) for column in visible_columns(width))
+    """Return a row; the columns that say what it does, or why it ended, in the color of that."""
+    columns = visible_columns(width)
+    cells = [_format_cell(column.format(row), column) for column in columns]
     if is_selected:
-        return (StyledSpan("".join(span.text for span in fit_line((StyledSpan(text),), width)), "selected"),)
-    role = "text" if row.is_active else "bad" if row.state == "failed" else "quiet"
-    return fit_line((StyledSpan(text, role),), width)  # type: ignore[arg-type]
+        return (StyledSpan("".join(span.text for span in fit_line((StyledSpan(" ".join(cells)),), width)), "selected"),)
+    role: Role = "text" if row.is_active else "quiet"
+    roles = (STATE_ROLES.get(row.state, role) if column.title in ("state", "end") else role for column in columns)
+    return fit_line(tuple(StyledSpan(f"{cell} ", each) for cell, each in zip(cells, roles, strict=True)), width)
 
 
 def _format_cell(text: str, column: Column) -> str:

@@ -16,13 +16,19 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from eaglelocal.client.server_reading import DISCONNECTED, DraftingState, ServerReading, ServerTotals, count_drafts
+from eaglelocal.client.server_reading import (
+    DISCONNECTED,
+    DraftingState,
+    ServerReading,
+    ServerTotals,
+    add_totals,
+    count_answer,
+)
 from eaglelocal.core.events import Failed, Finished, RequestEvent, SpeculationChanged, Started, Tokens
-from eaglelocal.core.stats import SpeculationStats, sum_stats
-from eaglelocal.tui.panel.rate_meter import History, Rate
-from eaglelocal.tui.panel.snapshot_rates import SnapshotRates, compute_rates, has_restarted
+from eaglelocal.tui.panel.rate_meter import WINDOW_S, History, Rate
+from eaglelocal.tui.panel.snapshot_rates import SnapshotRates, compute_rates, count_tokens, has_restarted
 
-WINDOW_TOKENS = 256  # the figures describe this many of the newest tokens
+WINDOW_TOKENS = 256  # the figures of a server or of a long answer describe this many of the newest tokens
 MAX_SAMPLES = 512
 HISTORY_S = 180
 
@@ -33,14 +39,16 @@ class PanelFrame:
 
     connection: str = ""  # state of the server or the engine: ready, loading, restarting, disconnected ...
     drafting: DraftingState = field(default_factory=DraftingState)
-    tok_s: float | None = None  # now; while nothing moves, the last rate
+    tok_s: float | None = None  # while tokens come; None: none came yet
+    tok_s_window: str = ""  # which tokens that speed is of: the last 2 s, the last answer ...; "": it is not reported
     is_moving: bool = False
-    figures: SnapshotRates = field(default_factory=SnapshotRates)  # over the newest WINDOW_TOKENS tokens
+    figures: SnapshotRates = field(default_factory=SnapshotRates)  # of an answer, at most the newest WINDOW_TOKENS
+    num_figure_tokens: float | None = None  # tokens that the figures are of
     drafted: float | None = None  # totals of the process
     accepted: float | None = None
     context_used: float | None = None  # tokens in the KV cache
     context_size: float | None = None
-    tok_s_history: tuple[float | None, ...] = ()  # one value per second, the newest last
+    tok_s_history: tuple[float | None, ...] = ()  # while tokens came, one value per second, the newest last
     acceptance_history: tuple[float | None, ...] = ()  # likewise; None where nothing was drafted
     reading: ServerReading | None = None  # the newest one, for screens that show more
 
@@ -56,26 +64,28 @@ class Feed:
         """by_events: count tokens by events as they come, else by the totals of readings."""
         self._by_events = by_events
         self._lock = threading.Lock()
+        self._begin()
+
+    def _begin(self) -> None:
         self._rate, self._tokens = Rate(), History()
         self._drafted, self._accepted = History(), History()
         self._samples: deque[ServerTotals] = deque(maxlen=MAX_SAMPLES)  # one for each growth; the first is the baseline
         self._totals, self._read_at = ServerTotals(), 0.0
-        self._answer_stats = SpeculationStats()  # sums over answers, for engines that report no totals
+        self._answers: ServerTotals | None = None  # sums over answers, for engines that report no totals
         self._drafting = DraftingState()
         self._last_answer: Finished | None = None  # until another answer begins
         self._reading: ServerReading | None = None
-        self._has_rate = by_events
+        self._has_rate = self._by_events
         self._context: tuple[float | None, float | None] = (None, None)
         self._num_cached = 0.0
         self._running: set[str] = set()  # request ids
+        self._token_at: float | None = None  # when tokens of the running answer came last
 
     # ---- in
-    def count_by(self, *, events: bool) -> None:
-        """Count the tokens of another engine, by events or by the totals of readings."""
+    def forget(self) -> None:
+        """Begin anew, with another engine: no figure of the last one is true for it."""
         with self._lock:
-            self._by_events = self._has_rate = events
-            self._last_answer = None
-            self._rate.restart()
+            self._begin()
 
     def add_event(self, event: RequestEvent, now: float) -> None:
         """Add an event of an answer."""
@@ -109,27 +119,39 @@ class Feed:
     def make_frame(self, now: float, *, seconds: int = HISTORY_S) -> PanelFrame:
         """Return the current values, with `seconds` seconds of history."""
         with self._lock:
-            base = self._samples[0] if self._samples else self._totals
+            before, now_totals = self._choose_stretch()
             used, size = self._context
+            n_ctx = self._reading.n_ctx if self._reading is not None else None
+            tok_s, window = self._measure_speed(now)
             return PanelFrame(
                 connection=self._reading.state if self._reading is not None else "",
                 drafting=self._drafting,
-                tok_s=self._compute_tok_s(now),
+                tok_s=tok_s,
+                tok_s_window=window,
                 is_moving=bool(self._running) or self._rate.is_moving(now),
-                figures=compute_rates(base, self._totals),
+                figures=compute_rates(before, now_totals),
+                num_figure_tokens=count_tokens(before, now_totals),
                 drafted=self._totals.draft_tokens,
                 accepted=self._totals.accepted_tokens,
                 context_used=used if used is not None else self._num_cached or None,
-                context_size=size,
-                tok_s_history=self._tokens.amounts(now, seconds) if self._has_rate else (),
+                context_size=size or n_ctx or None,
+                tok_s_history=self._tokens.rates(now, seconds) if self._has_rate else (),
                 acceptance_history=self._acceptance_history(now, seconds),
                 reading=self._reading,
             )
 
     # ---- inside
+    def _choose_stretch(self) -> tuple[ServerTotals, ServerTotals]:
+        """Return the totals between which the figures are: of the last answer, beside its speed; else the newest."""
+        last = self._find_last_answer(self._reading) if self._by_events else None
+        if last is not None:
+            return ServerTotals(), count_answer(last)
+        return (self._samples[0] if self._samples else self._totals), self._totals
+
     def _find_last_answer(self, reading: ServerReading | None) -> Finished | None:
-        """Return the last answer, or None if another one is running."""
-        return None if self._running or (reading is not None and reading.running) else self._last_answer
+        """Return the last answer, or None if another one is running; only this feed's own, if they are its events."""
+        is_busy = not self._by_events and reading is not None and reading.running
+        return None if self._running or is_busy else self._last_answer
 
     def _choose_drafting(self, reading: ServerReading) -> DraftingState:
         """Return the drafting state; at rest, that of the last answer, not the "on" of an idle engine."""
@@ -138,27 +160,37 @@ class Feed:
             return drafting
         return DraftingState(state=last.speculation.state, reason=last.speculation.reason, setting=drafting.setting)
 
-    def _compute_tok_s(self, now: float) -> float | None:
+    def _measure_speed(self, now: float) -> tuple[float | None, str]:
+        """Return the speed while tokens come, and which tokens it is of; None before the first ones."""
+        reading, last = self._reading, self._find_last_answer(self._reading)
+        recent = reading.recent if reading is not None and not self._by_events else ()
+        speeds = (
+            (last.timings.decode_tok_s if last is not None else None, "last answer"),  # more exact than readings
+            (self._rate.compute_rate(now), f"last {WINDOW_S:.0f} s"),
+            (self._rate.last, "when busy"),
+            (next((row.tok_s for row in recent if row.tok_s), None), "last answer"),
+            (reading.totals.tok_s if reading is not None else None, "average"),
+        )
         if not self._has_rate:
-            return None
-        average = self._reading.totals.tok_s if self._reading is not None else None
-        last = self._find_last_answer(self._reading)
-        if last is not None and last.timings.decode_tok_s:
-            return last.timings.decode_tok_s  # more exact than readings, which are seconds apart
-        return self._rate.compute_rate(now) or self._rate.last or average or 0.0
+            return None, ""
+        idle = "no answer yet" if self._by_events else "waiting for tokens"
+        return next(((speed, window) for speed, window in speeds if speed), (None, idle))
 
     def _start(self, request_id: str, prompt_tokens: int) -> None:
         if not self._running:
             self._rate.begin()
         self._running.add(request_id)
-        self._last_answer = None
+        self._last_answer = self._token_at = None
+        if self._by_events:
+            self._samples = deque([self._totals], maxlen=MAX_SAMPLES)  # the figures are of this answer
         self._num_cached = prompt_tokens
 
     def _count(self, num_tokens: int, now: float) -> None:
         self._num_cached += num_tokens
         if self._by_events:
             self._rate.mark(self._rate.count + num_tokens, now)
-            self._tokens.add(num_tokens, now, now)
+            self._tokens.add(num_tokens, now if self._token_at is None else min(self._token_at, now), now)
+            self._token_at = now
 
     def _add_totals(self, totals: ServerTotals, now: float) -> None:
         before, since = self._totals, self._read_at
@@ -211,9 +243,9 @@ class Feed:
         if finished.completion_tokens:
             self._last_answer = finished
         if self._reading is None or self._reading.totals.drafts is None:
-            self._answer_stats = sum_stats([self._answer_stats, finished.speculation])
-            self._drafting = DraftingState(state=finished.speculation.state, reason=finished.speculation.reason)
-            self._totals = count_drafts(self._answer_stats)
+            stats, before = finished.speculation, self._answers
+            self._drafting = DraftingState(state=stats.state, reason=stats.reason, setting=self._drafting.setting)
+            self._totals = self._answers = add_totals([*([before] if before else []), count_answer(finished)])
             self._samples = deque([ServerTotals()], maxlen=MAX_SAMPLES)
 
 

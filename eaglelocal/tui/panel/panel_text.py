@@ -1,16 +1,24 @@
 """Format the speculation panel: a frame in, lines with roles out. Pure; does not know widgets.
 
-Two columns from 76 cells on, else one below the other. An unknown value is a dash, never a zero.
+The monitor shows the two halves, speed and drafting, in frames of their own; the chat one above the other, or side by
+side from 76 cells on. Only what is known is drawn. Roles mean the same everywhere: good is faster than plain, or most
+drafts accepted; warn is under 60 %; quiet is rare or old.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
+from rich.cells import cell_len
+
 from eaglelocal.client.server_reading import DISCONNECTED
+from eaglelocal.core.drafting_words import NOT_REPORTED, describe_drafting
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.panel.feed import PanelFrame
+from eaglelocal.tui.panel.graph_text import format_bar, format_graph, format_timed_graph
 from eaglelocal.tui.styled_lines import (
     EMPTY,
     Line,
@@ -26,8 +34,12 @@ from eaglelocal.tui.styled_lines import (
 MIN_TWO_COLUMNS = 76
 MIN_LEFT, MAX_LEFT = 38, 84  # cells of the left column, the gap included
 LABEL_CELLS = 11
+MAX_STATE_LINES = 2
 MAX_POSITIONS = 8
-UNKNOWN = "-"
+MAX_GRAPH_ROWS = 12
+MIN_LARGE_ROWS = 5  # of a speed in large digits: three, the labels and a graph
+GOOD_SHARE, RARE_SHARE = 0.6, 0.2  # of drafts: from which on a position is good, below which it is rare
+UNKNOWN, GAIN_LABEL = "-", "gain over plain"
 # states in which nothing new is reported
 STATES_WITHOUT_DATA = frozenset({DISCONNECTED, "loading", "restarting", "failed", "closed"})
 STATE_ROLES: Mapping[str, Role] = MappingProxyType({"on": "good", "asleep": "warn"})
@@ -35,62 +47,89 @@ STATE_ROLES: Mapping[str, Role] = MappingProxyType({"on": "good", "asleep": "war
 
 def format_panel(frame: PanelFrame, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     """Return at most `height` lines of `width` cells: the state, the speed, and what became of the drafts."""
-    state = [fit_line((format_state(frame),), width)]
+    state = format_state(frame, width)
+    left = min(max(width * 2 // 5, MIN_LEFT), MAX_LEFT)
+    rows = height - len(state)
     if width >= MIN_TWO_COLUMNS:
-        left = min(max(width * 2 // 5, MIN_LEFT), MAX_LEFT)
-        right = format_drafts(frame, width - left, height - 1, glyphs)
-        body = join_columns(format_speed(frame, left - 2, glyphs), right, at=left)
+        speed = format_speed(frame, left - 2, rows, glyphs)
+        body = join_columns(speed, format_drafts(frame, width - left, rows, glyphs), at=left)
     else:
-        speed = format_speed(frame, width, glyphs)
-        body = [*speed, EMPTY, *format_drafts(frame, width, height - len(speed) - 2, glyphs)]
-    return [fit_line(each, width) for each in [*state, *body][:height]]
+        num_speed = min(max(rows - MAX_POSITIONS - 6, MIN_LARGE_ROWS), MIN_LARGE_ROWS + 4)
+        speed = [*format_speed(frame, width, num_speed, glyphs), make_line((format_window(frame), "quiet"))]
+        body = [*speed, *format_drafts(frame, width, rows - len(speed), glyphs)]
+    return [fit_line(each, width) for each in [*state, *body][: max(height, 0)]]
 
 
 # ---- the state
-def format_state(frame: PanelFrame) -> StyledSpan:
-    """Return the state of speculation as a span."""
-    text, drafting = describe_state(frame), frame.drafting
-    if frame.connection == DISCONNECTED:
-        return StyledSpan(text, "bad")
-    return StyledSpan(text, STATE_ROLES.get(drafting.state, "strong"))
+def format_state(frame: PanelFrame, width: int) -> list[Line]:
+    """Return the state of drafting, in two lines if it is long; no line if it is unknown."""
+    role = "bad" if frame.connection == DISCONNECTED else STATE_ROLES.get(frame.drafting.state, "strong")
+    lines = textwrap.wrap(describe_state(frame), max(width, 1), max_lines=MAX_STATE_LINES, placeholder="")
+    return [make_line((line, role)) for line in lines]
 
 
 def describe_state(frame: PanelFrame) -> str:
-    """Return `speculation on, 3.1 tokens a draft`, or why it is not on."""
+    """Return `drafting, 3.1 tokens at a time`, or why nothing is drafted; "" if the server does not report it."""
     drafting, length = frame.drafting, frame.figures.draft_length
     if frame.connection in STATES_WITHOUT_DATA:
-        return f"speculation: unknown, {frame.connection}"
-    reason = f": {sanitize(drafting.reason)}" if drafting.reason else ""
-    match drafting.state:
-        case "on" if length:
-            return f"speculation on, {length:.1f} tokens a draft"
-        case "on":
-            return "speculation on, nothing drafted yet"
-        case "asleep" | "off":
-            return f"speculation {drafting.state}{reason}"
-        case _ if frame.drafted:
-            return "speculation: state not reported, drafts are"
-        case _:
-            return "speculation: not reported" if frame.connection else "speculation: not known yet"
+        return f"drafting: unknown, {frame.connection}"
+    if drafting.state == "on":
+        return f"drafting, {length:.1f} tokens at a time" if length else "ready to draft, nothing drafted yet"
+    return describe_drafting(drafting.state, sanitize(drafting.reason)) or ("drafting" if frame.drafted else "")
 
 
 # ---- the speed
-def format_speed(frame: PanelFrame, width: int, glyphs: Glyphs) -> list[Line]:
-    """Return large digits for tok/s and the gain, and sparklines below."""
-    speed = UNKNOWN if frame.tok_s is None else f"{frame.tok_s:.1f}" if frame.tok_s < 1000 else f"{frame.tok_s:.0f}"
-    gain = UNKNOWN if frame.figures.gain is None else f"{frame.figures.gain:.2f}"
-    half = max(width // 2, 18)
-    rows = [
-        join_columns(
-            [make_line((a, "strong" if frame.is_moving else "quiet"))],
-            [make_line((b, choose_gain_role(frame)))],
-            at=half,
-        )[0]
-        for a, b in zip(glyphs.draw_large(speed), _append_times(glyphs.draw_large(gain), glyphs, gain), strict=True)
-    ]
-    when = "tok/s now" if frame.is_moving else "tok/s, last"
-    labels = join_columns([make_line((when, "quiet"))], [make_line(("gain over plain", "quiet"))], at=half)
-    return [*rows, *labels, *format_sparklines(frame, width, glyphs)]
+def format_speed(frame: PanelFrame, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+    """Return tok/s and the gain, large if there is room, and below them a graph of tok/s."""
+    if not frame.tok_s_window:
+        return [fit_line(make_line((NOT_REPORTED, "quiet")), width)][: max(height, 0)] if frame.reading else []
+    is_large = height >= MIN_LARGE_ROWS and bool(glyphs.digits)
+    figures = _format_large(frame, width, glyphs) if is_large else _format_small(frame, width, glyphs)
+    rows = min(height - len(figures), MAX_GRAPH_ROWS)
+    known = [value for value in frame.tok_s_history if value is not None]
+    graph = format_graph(frame.tok_s_history, width, rows, glyphs, top=max(known)) if rows > 0 and known else []
+    return [fit_line(line, width) for line in [*figures, *graph][: max(height, 0)]]
+
+
+def _format_large(frame: PanelFrame, width: int, glyphs: Glyphs) -> list[Line]:
+    speed, gain = _format_figures(frame)
+    digits, digits_gain = glyphs.draw_large(speed), glyphs.draw_large(gain)
+    label, times = _label_speed(frame), ("", "", f" {glyphs.times}" if gain else "")
+    at = max(min(width // 2, width - len(digits_gain[2]) - 2), len(label) + 2, len(digits[0]) + 2)
+    left = [make_line((row, choose_speed_role(frame))) for row in digits]
+    right = [make_line((row + after, choose_gain_role(frame))) for row, after in zip(digits_gain, times, strict=True)]
+    labels = make_line((label, "quiet")), make_line((GAIN_LABEL if gain else "", "quiet"))
+    return join_columns([*left, labels[0]], [*right, labels[1]], at=at)
+
+
+def _format_small(frame: PanelFrame, width: int, glyphs: Glyphs) -> list[Line]:
+    speed, gain = _format_figures(frame)
+    line = make_line(
+        (f"{speed} ", choose_speed_role(frame)), (_label_speed(frame), "quiet"),
+        (f"   {gain}{glyphs.times}" if gain else "", choose_gain_role(frame)),
+        (" plain" if gain else "", "quiet"),
+    )  # fmt: skip
+    return [fit_line(line, width)]
+
+
+def _format_figures(frame: PanelFrame) -> tuple[str, str]:
+    gain = frame.figures.gain if frame.drafting.state != "off" else None  # else it is of earlier tokens
+    return format_tok_s(frame.tok_s), "" if gain is None else f"{gain:.2f}" if gain < 9.995 else f"{gain:.1f}"
+
+
+def format_tok_s(tok_s: float | None) -> str:
+    if tok_s is None:
+        return UNKNOWN
+    return f"{tok_s:.1f}" if tok_s < 1000 else f"{tok_s:.0f}"
+
+
+def _label_speed(frame: PanelFrame) -> str:
+    """Return the unit of the speed, with the tokens that it is of."""
+    return f"tok/s, {frame.tok_s_window}"
+
+
+def choose_speed_role(frame: PanelFrame) -> Role:
+    return "strong" if frame.is_moving else "quiet"
 
 
 def choose_gain_role(frame: PanelFrame) -> Role:
@@ -98,86 +137,97 @@ def choose_gain_role(frame: PanelFrame) -> Role:
     return "quiet" if gain is None or frame.connection in STATES_WITHOUT_DATA else "good" if gain >= 1.0 else "bad"
 
 
-def _append_times(rows: tuple[str, str, str], glyphs: Glyphs, text: str) -> tuple[str, str, str]:
-    return rows if text == UNKNOWN else (rows[0], rows[1], f"{rows[2]} {glyphs.times}")
-
-
-def format_sparklines(frame: PanelFrame, width: int, glyphs: Glyphs) -> list[Line]:
-    cells = max(width - LABEL_CELLS - 9, 4)
-    speeds = [value for value in frame.tok_s_history[-cells:] if value is not None]
-    top = max(speeds, default=0.0)
-    return [
-        _format_sparkline(
-            "tok/s", glyphs.draw_sparkline(frame.tok_s_history, cells, top=top), f"max {top:.0f}" if top else ""
-        ),
-        _format_sparkline(
-            "acceptance",
-            glyphs.draw_sparkline(frame.acceptance_history, cells, top=1.0),
-            format_percent(frame.figures.acceptance),
-        ),
-    ]
-
-
-def _format_sparkline(label: str, draw_sparkline: str, figure: str) -> Line:
-    return make_line((f"{label:<{LABEL_CELLS}}", "quiet"), (draw_sparkline, "accent"), f" {figure:<8}")
-
-
 # ---- the drafts
+def format_drafting(frame: PanelFrame, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+    """Return the state of drafting and what became of the drafts; the context is left to others."""
+    state = format_state(frame, width)
+    drafts = format_drafts(replace(frame, context_used=None, reading=None), width, height - len(state), glyphs)
+    lines = [*state, *drafts] or [make_line((NOT_REPORTED, "quiet"))]
+    return [fit_line(line, width) for line in lines[: max(height, 0)]]
+
+
+def format_window(frame: PanelFrame) -> str:
+    """Return which tokens the figures of drafting are of; "" where there are none."""
+    return f"last {format_count(frame.num_figure_tokens)} tokens" if frame.num_figure_tokens else ""
+
+
 def format_drafts(frame: PanelFrame, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """Return counts, length, shares and context, and above them bars by position in the lines that are left."""
-    below = [
-        format_counts(frame, width),
-        format_acceptance_length(frame),
+    """Return what is known of the drafts: acceptance, totals, time and context, above them the positions."""
+    lines = [
+        format_acceptance(frame, width),
+        format_totals(frame, width),
         format_time_shares(frame, width),
         format_context(frame, width, glyphs),
     ]
+    below = [line for line in lines if line]
     max_rows = min(max(height - len(below), 0), MAX_POSITIONS)
-    return [*format_positions(frame.figures.per_position, width, max_rows, glyphs), *below][: max(height, 0)]
+    above = format_positions(frame.figures.per_position, width, max_rows, glyphs)
+    left = height - len(above) - len(below)
+    graph = format_timed_graph("acceptance", frame.acceptance_history, width, left, glyphs)
+    return [*above, *below, *graph][: max(height, 0)]
 
 
 def format_positions(shares: Sequence[float] | None, width: int, max_rows: int, glyphs: Glyphs) -> list[Line]:
-    """Return a bar for each draft position: the share of drafts that were accepted at least so far."""
-    if not shares:
-        return [make_line((f"{'position':<{LABEL_CELLS}}", "quiet"), UNKNOWN)][:max_rows]
+    """Return the share of drafts that were accepted at least so far, for each position: bars, or all in one line."""
+    if not shares or max_rows < 1:
+        return []
+    if max_rows < min(len(shares), 3):
+        label, end = StyledSpan(f"{'positions':<{LABEL_CELLS}}", "quiet"), StyledSpan("%", "quiet")
+        spans = [StyledSpan(f"{share * 100:.0f} ", choose_share_role(share)) for share in shares[:MAX_POSITIONS]]
+        while cell_width((label, *spans, end)) > width and spans:
+            spans.pop()
+        return [(label, *spans, end)]
     cells = max(min(width - LABEL_CELLS - 7, 40), 4)
     return [
         make_line(
-            (f"position {depth:<2}", "quiet"), (glyphs.draw_bar(share, cells), "good"), f" {format_percent(share):>5}"
+            (f"position {depth:<2}", "quiet"),
+            *format_bar(share, cells, glyphs, choose_share_role(share)),
+            f" {format_percent(share):>5}",
         )
         for depth, share in enumerate(shares[:max_rows], 1)
     ]
 
 
-def format_counts(frame: PanelFrame, width: int) -> Line:
-    values = (frame.drafted, frame.accepted, frame.wasted)
-    whole = _format_counts(("drafted", "accepted", "wasted"), values)
-    return whole if cell_width(whole) <= width else _format_counts(("draft", "ok", "waste"), values)
+def choose_share_role(share: float) -> Role:
+    """Return the role of a position by the share of drafts that reach it: dim what is rare, warn where most fail."""
+    return "good" if share >= GOOD_SHARE else "warn" if share >= RARE_SHARE else "quiet"
 
 
-def _format_counts(labels: Sequence[str], values: Sequence[float | None]) -> Line:
-    pairs = zip(labels, values, ("  ", "  ", ""), strict=True)
-    return tuple(
-        span
-        for label, value, gap in pairs
-        for span in (StyledSpan(f"{label} ", "quiet"), StyledSpan(f"{format_count(value)}{gap}"))
-    )
+def format_acceptance(frame: PanelFrame, width: int) -> Line:
+    """Return `acceptance 60 %, length 2.80`: the acceptance rate and the acceptance length."""
+    rate, length = frame.figures.acceptance, frame.figures.acceptance_length
+    parts = [format_percent(rate)] if rate is not None else []
+    parts += [f"length {length:.2f}"] if length is not None and rate is not None else []
+    text = ", ".join(parts)
+    return next(_label("acceptance", text, width), make_line(text)) if parts else EMPTY
 
 
-def format_acceptance_length(frame: PanelFrame) -> Line:
-    length = frame.figures.acceptance_length
-    text = UNKNOWN if length is None else f"{length:.2f} tokens a pass"
-    return make_line((f"{'acceptance length':<18}", "quiet"), text)
+def _label(label: str, text: str, width: int) -> Iterator[Line]:
+    """Yield the labelled text as a line, if it fits: the texts below each other if possible, else close together."""
+    for cells in (LABEL_CELLS, len(label) + 1):
+        if cells + cell_len(text) <= width:
+            yield make_line((label.ljust(cells), "quiet"), text)
+
+
+def format_totals(frame: PanelFrame, width: int) -> Line:
+    """Return the drafted, accepted and wasted tokens since the start, as many of them as fit."""
+    if not frame.drafted:
+        return EMPTY
+    pairs = (("drafted", frame.drafted), ("accepted", frame.accepted), ("wasted", frame.wasted))
+    texts = [f"{format_count(value)} {name}" for name, value in pairs if value is not None]
+    lines = (line for number in range(len(texts), 1, -1) for line in _label("in all", ", ".join(texts[:number]), width))
+    return next(lines, make_line(", ".join(texts[:2])))
 
 
 def format_time_shares(frame: PanelFrame, width: int) -> Line:
-    """Return the shares of drafting and verifying, which make a step, and of the host, which is part of both."""
-    figures = frame.figures
-    verify, host = ("  verify ", "  of it host ") if width >= 44 else (" verify ", " host ")  # two digits each must fit
-    return make_line(
-        ("step: draft ", "quiet"), format_percent(figures.draft_share),
-        (verify, "quiet"), format_percent(figures.verify_share),
-        (host, "quiet"), format_percent(figures.host_share),
-    )  # fmt: skip
+    """Return how the time was spent: on drafting, in the model, and on overhead outside llama.cpp."""
+    shares = frame.figures.time_shares
+    if shares is None:
+        return EMPTY
+    names = ("drafting", "model", "overhead")
+    texts = [f"{name} {share * 100:.0f}" for name, share in zip(names, shares, strict=True)]
+    line = make_line((f"{'time':<{LABEL_CELLS}}", "quiet"), f"{' / '.join(texts)} %")
+    return line if cell_width(line) <= width else make_line(f"{', '.join(texts)} %")
 
 
 def format_context(frame: PanelFrame, width: int, glyphs: Glyphs) -> Line:
@@ -185,15 +235,12 @@ def format_context(frame: PanelFrame, width: int, glyphs: Glyphs) -> Line:
     share = frame.reading.cache_share if frame.reading is not None else None
     if used is not None and size:
         share = used / size
-    text = f"{format_count(used)} of {format_count(size)}" if used is not None else ""
+    label = StyledSpan(f"{'context':<{LABEL_CELLS}}", "quiet")
     if share is None:
-        return make_line((f"{'context':<{LABEL_CELLS}}", "quiet"), f"{text.replace(' of -', ' tokens')}" or UNKNOWN)
+        return EMPTY if used is None else make_line(label, f"{format_count(used)} tokens")
+    text = f"{format_count(used)} of {format_count(size)}" if used is not None and size else ""
     cells = max(min(width - LABEL_CELLS - len(text) - 8, 16), 0)
-    return make_line(
-        (f"{'context':<{LABEL_CELLS}}", "quiet"),
-        (glyphs.draw_bar(share, cells), "accent"),
-        f" {format_percent(share):>5} {text}",
-    )
+    return make_line(label, *format_bar(share, cells, glyphs, "accent"), f" {format_percent(share):>5} {text}")
 
 
 # ---- figures

@@ -9,6 +9,7 @@ MERGE_S = 0.05  # marks that are closer than this are merged
 GRACE_S = 1.0  # after a mark, before its age makes the rate fall
 SILENCE_S, SILENCE_GAPS = 1.6, 3.0  # seconds or gaps between marks without growth, after which it has ended
 KEPT_S = 240  # seconds of history
+MIN_ACTIVE_S = 0.1  # of a second, to which its rate refers at least: a token or two say nothing
 
 
 class Rate:
@@ -57,14 +58,18 @@ class Rate:
 
 
 class History:
-    """The amounts of each second, for the newest KEPT_S seconds."""
+    """The amounts of each second, for the newest KEPT_S seconds, and how long something was counted in each."""
 
     def __init__(self) -> None:
         self._amounts: dict[int, float] = {}
+        self._timed: dict[int, tuple[float, float]] = {}  # second: (amount, seconds in which it was counted)
         self._first_second: int | None = None
 
     def add(self, amount: float, since: float, now: float) -> None:
-        """Add an amount between two moments, spread evenly over the seconds that they span."""
+        """Add an amount between two moments, spread evenly over the seconds that they span.
+
+        Of an amount that came at one moment (`since` is `now`) nobody knows how long it took: it has no rate.
+        """
         first, last = int(max(since, now - KEPT_S)), int(now)
         begin = max(since, float(first))
         span = now - begin
@@ -72,9 +77,13 @@ class History:
             part = min(now, second + 1.0) - max(begin, float(second))
             share = part / span if span > 0 else float(second == last)
             self._amounts[second] = self._amounts.get(second, 0.0) + amount * share
+            if span > 0 and amount > 0:
+                timed, active_s = self._timed.get(second, (0.0, 0.0))
+                self._timed[second] = (timed + amount * share, active_s + max(part, 0.0))
         self._first_second = first if self._first_second is None else self._first_second
         if len(self._amounts) > 2 * KEPT_S:
             self._amounts = {second: value for second, value in self._amounts.items() if second > last - KEPT_S}
+            self._timed = {second: pair for second, pair in self._timed.items() if second > last - KEPT_S}
 
     def amounts(self, now: float, num_seconds: int) -> tuple[float | None, ...]:
         """Return the amounts of the last `num_seconds` full seconds, the newest last; None before the first `add`."""
@@ -84,3 +93,18 @@ class History:
             self._amounts.get(second, 0.0) if first is not None and second >= first else None
             for second in range(end - num_seconds, end)
         )
+
+    def rates(self, now: float, num_seconds: int) -> tuple[float | None, ...]:
+        """Return the rate while something was counted, of each of the last `num_seconds` full seconds, the newest last.
+
+        Pauses do not lower it, so that it means the same as the rate of a stretch without pauses. 0.0 in a second in
+        which nothing was counted; None before the first `add`.
+        """
+        end = int(now)
+        return tuple(self._rate(second) for second in range(end - num_seconds, end))
+
+    def _rate(self, second: int) -> float | None:
+        if self._first_second is None or second < self._first_second:
+            return None
+        amount, active_s = self._timed.get(second, (0.0, 0.0))
+        return amount / max(active_s, MIN_ACTIVE_S)

@@ -15,10 +15,22 @@ class SnapshotRates:
     acceptance_length: float | None = None  # with the bonus token
     draft_length: float | None = None  # drafted tokens per draft
     per_position: tuple[float, ...] | None = None  # [depth], share of drafts whose token i + 1 was accepted
-    gain: float | None = None  # over plain decoding, estimated
+    gain: float | None = None  # over plain decoding, estimated; None without drafts
     draft_share: float | None = None  # of drafting plus verification time
     verify_share: float | None = None
     host_share: float | None = None  # time outside llama.cpp, relative to the same sum
+
+    @property
+    def time_shares(self) -> tuple[float, float, float] | None:
+        """Return the shares of drafting, of the model and of overhead, whose sum is 1; None if they are not reported.
+
+        Overhead is the time outside llama.cpp. It lies before and after the model's decode, where drafting is counted.
+        """
+        if self.draft_share is None or self.verify_share is None or self.host_share is None:
+            return None
+        drafting = max(self.draft_share - self.host_share, 0.0)
+        model = max(1.0 - drafting - self.host_share, 0.0)
+        return drafting, model, 1.0 - drafting - model
 
 
 def compute_rates(before: ServerTotals, now: ServerTotals) -> SnapshotRates:
@@ -32,11 +44,16 @@ def compute_rates(before: ServerTotals, now: ServerTotals) -> SnapshotRates:
         acceptance_length=_acceptance_length(before, now, drafts),
         draft_length=_ratio(drafted, drafts),
         per_position=_acceptance_per_position(before, now, drafts),
-        gain=_ratio(_growth(before.plain_s, now.plain_s), _growth(before.answer_s, now.answer_s)) or None,
+        gain=_gain(before, now) if drafts else None,
         draft_share=_ratio(draft_s, step_s),
         verify_share=_ratio(verify_s, step_s),
         host_share=_ratio(_growth(before.host_s, now.host_s), step_s),
     )
+
+
+def count_tokens(before: ServerTotals, now: ServerTotals) -> float | None:
+    """Return the tokens that were generated between two totals of the same process; None if they are not counted."""
+    return _growth(before.generated_tokens, now.generated_tokens)
 
 
 def has_restarted(before: ServerTotals, now: ServerTotals) -> bool:
@@ -69,6 +86,10 @@ def _acceptance_per_position(before: ServerTotals, now: ServerTotals, drafts: fl
     old = before.per_position or ()
     counts = [count - (old[i] if i < len(old) else 0.0) for i, count in enumerate(now.per_position)]
     return tuple(max(count, 0.0) / drafts for count in counts)
+
+
+def _gain(before: ServerTotals, now: ServerTotals) -> float | None:
+    return _ratio(_growth(before.plain_s, now.plain_s), _growth(before.answer_s, now.answer_s)) or None
 
 
 def _growth(before: float | None, now: float | None) -> float | None:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eaglelocal.conversation.pictures import complete_path
-from eaglelocal.conversation.slash_commands import COMMANDS
+from eaglelocal.conversation.slash_commands import COMMANDS, ListModels, list_no_models
 
-IMAGE = "/image "
+IMAGE, MODEL = "/image ", "/model "
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,13 @@ def describe_command(name: str) -> str:
     return f"{name} {COMMANDS[name].arguments}".rstrip() + f": {COMMANDS[name].purpose}"
 
 
-def complete_typed(typed: str) -> Completion:
-    """Return the completion of a command, or of the path in `/image PATH`."""
+def complete_typed(typed: str, list_models: ListModels = list_no_models) -> Completion:
+    """Return the completion of a command, of the path in `/image PATH`, or of the reference in `/model REF`."""
+    if typed.startswith(MODEL):
+        begun = typed.removeprefix(MODEL)
+        models = [name for name in list_models() if name.lower().startswith(begun.lower())]
+        same_case = [name for name in models if name.startswith(begun)]
+        return Completion(_common_prefix(same_case)[len(begun) :], tuple(models) if len(models) > 1 else ())
     if typed.startswith(IMAGE):
         begun = typed.removeprefix(IMAGE)
         paths = complete_path(begun)

@@ -16,7 +16,9 @@ from textual.widgets.text_area import Selection
 
 from eaglelocal.conversation.pictures import find_dropped_pictures
 from eaglelocal.conversation.question_history import QuestionHistory
-from eaglelocal.tui.prompt.command_completion import IMAGE, complete_typed, describe_command, matching_commands
+from eaglelocal.conversation.slash_commands import ListModels, list_no_models
+from eaglelocal.tui.mapped_keys import map_keys
+from eaglelocal.tui.prompt.command_completion import IMAGE, MODEL, complete_typed, describe_command, matching_commands
 from eaglelocal.tui.prompt.folding_text_area import FoldingTextArea
 from eaglelocal.tui.prompt.history_search import HistorySearch
 from eaglelocal.tui.transcript.text_rows import sanitize_text
@@ -52,8 +54,8 @@ class PromptInput(FoldingTextArea):
         Binding("ctrl+c,super+c", "app.interrupt", "", id="interrupt", show=False),
         Binding("ctrl+z", "app.suspend_process", "", id="suspend", show=False),
         Binding("ctrl+underscore", "undo", "", id="undo", show=False),
-        Binding("pageup", "app.page_up", "", id="page_up", show=False),
-        Binding("pagedown", "app.page_down", "", id="page_down", show=False),
+        Binding("pageup", "app.scroll_chat('page_up')", "", id="page_up", show=False),
+        Binding("pagedown", "app.scroll_chat('page_down')", "", id="page_down", show=False),
     ]
 
     class Submitted(Message):
@@ -72,19 +74,21 @@ class PromptInput(FoldingTextArea):
         """Ctrl-D was pressed with nothing typed."""
 
     def __init__(
-        self, history: QuestionHistory, keys: Mapping[str, str], *, placeholder: str, id: str | None = None
+        self,
+        history: QuestionHistory,
+        keys: Mapping[str, str],
+        *,
+        placeholder: str,
+        id: str | None = None,
+        list_models: ListModels = list_no_models,
     ) -> None:
-        """keys: binding id -> comma-separated keys, in place of the default ones."""
+        """keys: binding id -> comma-separated keys, in place of the default ones. list_models: to complete `/model`."""
         super().__init__(placeholder=placeholder, id=id)
-        self._history = history
+        self._history, self._list_models = history, list_models
         self._search: HistorySearch | None = None
         self._title: str | None = None  # to show again after a search
-        self._actions_by_key = {
-            key: binding.action
-            for binding in (*TextArea.BINDINGS, *self.BINDINGS)
-            if isinstance(binding, Binding)
-            for key in keys.get(binding.id or "", binding.key).split(",")
-        }
+        self.mapped_keys = map_keys((*TextArea.BINDINGS, *self.BINDINGS), keys)
+        self.reads_files = True  # paths are completed, and dropped pictures attached
         self._waiting: tuple[str, ...] = ()
         self._subtitle = ""
         self.cursor_blink = False  # each blink would cost a redraw
@@ -94,7 +98,8 @@ class PromptInput(FoldingTextArea):
 
         Textual runs bindings on other queues: in a line that arrives at once, Enter would overtake the text before it.
         """
-        action = self._actions_by_key.get(event.key)
+        binding = self.mapped_keys.get(event.key)
+        action = None if binding is None else binding.action
         is_done = self._search is not None and self._apply_to_search(self._search, event, action)
         if action is not None or is_done:
             event.stop()
@@ -122,10 +127,14 @@ class PromptInput(FoldingTextArea):
         if self._search is not None:
             self._search.extend(text.partition("\n")[0])
             self._show_search(self._search)
-        elif not self.text.startswith("/") and find_dropped_pictures(text):  # after a command a path is text
+        elif self._is_drop(text):
             self.post_message(self.Dropped(text.strip()))
         else:
             self.insert_pasted(text)
+
+    def _is_drop(self, text: str) -> bool:
+        """Return whether a paste is the paths of dropped pictures; after a command a path is text."""
+        return self.reads_files and not self.text.startswith("/") and bool(find_dropped_pictures(text))
 
     # ---- earlier questions
     def action_search(self) -> None:
@@ -230,15 +239,22 @@ class PromptInput(FoldingTextArea):
             self.load_text("")
             self.post_message(self.Submitted(text))
 
+    def keep_unsent(self) -> None:
+        """Keep a question that was not sent among the earlier ones, so that it can be recalled at the next start."""
+        if self._search is None and self.text.strip():
+            self._history.add(self.whole_text.strip("\n"))
+
     def action_newline(self) -> None:
         self.insert("\n")
 
     def action_complete(self) -> None:
         typed = self.text
-        completion = complete_typed(typed)
+        if typed.startswith(IMAGE) and not self.reads_files:
+            return
+        completion = complete_typed(typed, self._list_models)
         if completion.text:
             self.insert(completion.text)
-        if typed.startswith(IMAGE):
+        if typed.startswith((IMAGE, MODEL)):
             self._show_subtitle(" ".join(completion.choices))
 
     def action_delete_or_leave(self) -> None:

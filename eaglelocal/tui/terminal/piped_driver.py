@@ -1,11 +1,12 @@
 """A Textual driver for screens behind a pipe, as textual-serve runs them. The screen ends with the pipe, and only then.
 
-Textual's own runs on for ever when the program at the other end is killed, and ends at a byte that is not UTF-8.
+Textual's own runs on for ever when the program at the other end is killed, and ends at a byte that is not UTF-8. It
+also begins without focus, so that the names of keys are missing until somebody clicks.
 """
 
 from __future__ import annotations
 
-from textual import messages
+from textual import events, messages
 from textual.drivers._byte_stream import ByteStream
 from textual.drivers.web_driver import WebDriver, _ExitInput
 
@@ -19,6 +20,15 @@ class PipedDriver(WebDriver):
     def write(self, data: str) -> None:
         """Write `data`, with half a surrogate pair replaced, since it cannot be encoded."""
         super().write(join_surrogates(data))
+
+    def start_application_mode(self) -> None:
+        super().start_application_mode()
+        self._app.call_later(self._app.post_message, events.AppFocus())
+
+    def on_meta(self, packet_type: str, payload: dict[str, object]) -> None:
+        """Process what the page says, except that it lost the focus: its keys are shown all the time."""
+        if packet_type != "blur":
+            super().on_meta(packet_type, payload)
 
     def run_input_thread(self) -> None:
         try:

@@ -4,14 +4,18 @@ A terminal that closes sends SIGCONT, as does `kill -CONT`. Textual's own driver
 more thread that reads, but ends only the last. The others never end, and spin once the terminal is gone.
 
 It also ends the app at a byte that is not UTF-8, spins at the end of its input, draws on stderr even if that is a file,
-and believes COLUMNS rather than the terminal.
+believes COLUMNS rather than the terminal, and takes an Enter that was pressed before the screen was there for a Ctrl+J:
+until then the terminal turns carriage returns into line feeds.
 """
 
 from __future__ import annotations
 
+import array
+import fcntl
 import os
 import select
 import sys
+import termios
 from contextlib import suppress
 from typing import TextIO
 
@@ -57,7 +61,7 @@ class TerminalDriver(LinuxDriver):
 
     def run_input_thread(self) -> None:
         """Read keys until the driver stops. A lost terminal ends the app; the end of a file or /dev/null does not."""
-        reader = KeyReader()
+        reader, num_early = KeyReader(), count_waiting_bytes(self.fileno)
         while not self.exit_event.is_set():
             if select.select([self.fileno], [], [], TICK_S)[0]:
                 data = self._read()
@@ -65,7 +69,8 @@ class TerminalDriver(LinuxDriver):
                     if self.input_tty:
                         self._app.post_message(messages.ExitApp())
                     break
-                for event in reader.feed(data):
+                early, num_early = data[:num_early], max(num_early - len(data), 0)
+                for event in reader.feed(early.replace(b"\n", b"\r") + data[len(early) :]):
                     if self._in_band_window_resize or not isinstance(event, events.Resize):
                         self.process_message(event)
             for event in reader.tick():
@@ -95,6 +100,15 @@ class TerminalDriver(LinuxDriver):
     @property
     def _is_reading(self) -> bool:
         return self._key_thread is not None and self._key_thread.is_alive()
+
+
+def count_waiting_bytes(descriptor: int) -> int:
+    """Return how many bytes were typed that nobody has read; 0 if the descriptor is no terminal."""
+    number = array.array("i", [0])
+    with suppress(OSError):
+        if os.isatty(descriptor):
+            fcntl.ioctl(descriptor, termios.FIONREAD, number)
+    return number[0]
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

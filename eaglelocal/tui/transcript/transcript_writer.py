@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from eaglelocal.conversation.answer_stats import statistics_line
+from eaglelocal.conversation.answer_stats import format_ending, statistics_line
 from eaglelocal.conversation.ask import AskResult, left_out_line
 from eaglelocal.conversation.conversation import Turn
 from eaglelocal.errors import EagleLocalError
@@ -21,6 +21,7 @@ class TranscriptWriter:
 
     def __init__(self, transcript: Transcript) -> None:
         self._transcript = transcript
+        self.has_figures = True  # a line of figures stands below each answer, not only why it ended early
         self._live = LiveAnswer()
         self._tail = 0  # index in the transcript from which the running answer may change
 
@@ -57,7 +58,10 @@ class TranscriptWriter:
         if result.num_left_out:
             self.note(left_out_line(result.num_left_out, n_ctx))
         if outcome.finished is not None:
-            self._add(TranscriptEntry(EntryKind.FIGURES, statistics_line(outcome.finished), has_gap=False))
+            endings = format_ending(outcome.finished, n_ctx)
+            line = statistics_line(outcome.finished, n_ctx) if self.has_figures else " · ".join(endings)
+            if line:
+                self._add(TranscriptEntry(EntryKind.FIGURES, line, has_gap=False))
         elif outcome.text:
             self._add(TranscriptEntry(EntryKind.FIGURES, "the answer above is incomplete", has_gap=False))
         if outcome.error is not None:

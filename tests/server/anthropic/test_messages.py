@@ -233,7 +233,7 @@ def test_strict_tools_and_answers_that_go_on_reach_the_engine(actor: Server) -> 
     messages: list[Any] = [*run_script("show"), {"role": "assistant", "content": "The answer is ("}]
     request = seen(actor, messages=messages, tools=[{**TOOLS[0], "strict": True}])
     assert request["tools"][0]["is_strict"] is True
-    assert request["continues_last"] is True
+    assert request["resumes"] is True
     assert request["messages"][-1]["content"] == "The answer is ("
 
 

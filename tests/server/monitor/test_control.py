@@ -11,6 +11,7 @@ import pytest
 from doubles.running_server import Server, directed, served
 from doubles.timeouts import wait_until
 
+from eaglelocal.client.servers.eaglelocal_server import parse_snapshot
 from eaglelocal.server.access import THIS_MACHINE, Access, ApiKeys
 from eaglelocal.worker.supervisor import RestartPolicy
 
@@ -58,9 +59,35 @@ def test_a_request_is_cancelled_and_its_caller_notified(actor: Server) -> None:
     reply = actor.http.post(f"/v1/requests/{wanted}/cancel")
     assert (reply.status_code, reply.json()) == (200, {"id": wanted, "cancelled": True})
     thread.join(10)
-    assert answers[0].status_code == 403  # clients ask again after a 5xx
-    assert answers[0].json()["error"]["code"] == "cancelled"
+    assert answers[0].status_code == 499  # clients ask again after a 5xx, and take 403 for a matter of keys
+    error = answers[0].json()["error"]
+    assert (error["type"], error["code"]) == ("request_cancelled", "cancelled")
+    assert "cancelled at the server" in error["message"]
     actor.wait_until_idle()
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [("/v1/messages", {"max_tokens": 9}), ("/v1/responses", {}), ("/api/chat", {"stream": False})],
+)
+def test_every_api_says_that_it_was_cancelled(actor: Server, path: str, more: dict[str, object]) -> None:
+    said = [{"role": "user", "content": "forever"}]
+    body = {"model": "actor", ("input" if path == "/v1/responses" else "messages"): said, **more}
+    answers: list[httpx.Response] = []
+    thread = threading.Thread(target=lambda: answers.append(actor.http.post(path, json=body)))
+    thread.start()
+    actor.http.post(f"/v1/requests/{running_id(actor)}/cancel")
+    thread.join(10)
+    assert (answers[0].status_code, "cancelled at the server" in answers[0].text) == (499, True)
+    actor.wait_until_idle()
+
+
+def test_clients_without_keys_are_told_apart(actor: Server) -> None:
+    body = {"messages": [{"role": "user", "content": "say x"}]}
+    for agent in ("curl/7.88.1", "OpenAI/Python 2.1"):
+        assert actor.http.post("/v1/chat/completions", json=body, headers={"User-Agent": agent}).status_code == 200
+    reading = parse_snapshot(actor.http.get("/v1/snapshot").json())
+    assert {row.owner for row in reading.recent} >= {"curl", "OpenAI"}
 
 
 def test_a_stream_that_is_cancelled_ends_with_an_error(actor: Server) -> None:
@@ -92,7 +119,7 @@ def test_who_may_cancel_whose(shared: Server) -> None:
     wanted = f"/v1/requests/{running_id(shared, bearer(OWN))}/cancel"
     assert shared.http.post(wanted, headers=bearer(OWN)).status_code == 200
     thread.join(10)
-    assert [answer.status_code for answer in answers] == [403, 403]
+    assert [answer.status_code for answer in answers] == [499, 499]
 
 
 @pytest.mark.parametrize("spec", ["off", "auto", "pid", 3])
@@ -164,7 +191,7 @@ def test_a_request_that_waits_for_its_model_is_cancelled() -> None:
         other = next(row["id"] for row in server.snapshot()["requests"] if row["id"] != wanted)
         assert server.http.post(f"/v1/requests/{other}/cancel").status_code == 200
         second.join(10)
-        assert (waiting[0].status_code, waiting[0].json()["error"]["code"]) == (403, "cancelled")
+        assert (waiting[0].status_code, waiting[0].json()["error"]["code"]) == (499, "cancelled")
         assert first.is_alive() and server.ask("say x", model="one").status_code == 200
         assert server.http.post(f"/v1/requests/{wanted}/cancel").status_code == 200
         first.join(10)

@@ -254,7 +254,7 @@ def test_results_are_of_the_latest_calls(actor: Server) -> None:
 def test_a_last_message_of_the_assistant_goes_on(actor: Server) -> None:
     messages = [*said("show"), {"role": "assistant", "content": "The answer is ("}]
     reply = actor.http.post("/api/chat", json={"messages": messages, "stream": False}).json()
-    assert json.loads(reply["message"]["content"])["continues_last"] is True
+    assert json.loads(reply["message"]["content"])["resumes"] is True
 
 
 def test_a_question_has_a_system_before_it(actor: Server) -> None:
@@ -341,6 +341,23 @@ def test_a_tag_may_be_said_or_not(several: Server, name: str) -> None:
     assert (answer["model"], answer["response"]) == (name or "one", "x")
 
 
+@pytest.mark.parametrize(
+    ("label", "capabilities"),
+    [
+        ("plain", ["completion"]),
+        ("tools only", ["completion", "tools"]),
+        ("thinker", ["completion", "thinking"]),
+    ],
+)
+def test_only_what_the_template_can_is_advertised(label: str, capabilities: list[str]) -> None:
+    with served(directed(label)) as server:
+        reply = server.http.post("/api/show", json={"model": label}).json()
+        assert reply["capabilities"] == capabilities
+        assert ("tools" in reply["template"]) == ("tools" in capabilities)
+        (card,) = server.http.get("/api/tags").json()["models"]
+        assert card["capabilities"] == capabilities
+
+
 def test_what_is_not_loaded_has_no_figures_and_older_clients_are_understood(several: Server) -> None:
     reply = several.http.post("/api/show", json={"name": "two:q4_k_m"}).json()
     assert reply["model_info"]["general.basename"] == "two:q4_k_m"
@@ -375,7 +392,8 @@ def test_programs_look_whether_it_is_there(actor: Server, path: str) -> None:
 
 def test_it_is_known_by_its_words_and_its_version(actor: Server) -> None:
     assert actor.http.get("/").text == "Ollama is running"
-    assert actor.http.get("/", headers={"Accept": "text/html,*/*"}).text.startswith("eaglelocal ")
+    page = actor.http.get("/", headers={"Accept": "text/html,*/*"}).text
+    assert page.startswith("eaglelocal ") and f"{actor.url}/v1 " in page and "eaglelocal top --web" in page
     version = actor.http.get("/api/version").json()["version"]
     assert version == API_VERSION
     assert tuple(map(int, version.split("."))) >= (0, 6, 4)  # below, VS Code's Copilot does not talk to it

@@ -479,7 +479,7 @@ def test_the_result_of_a_call_with_a_long_id_reaches_the_engine(actor: Server) -
 def test_whether_the_last_message_goes_on_reaches_the_engine(actor: Server, asked: Any, continues: bool) -> None:
     messages: list[Any] = [*run_script("show"), {"role": "assistant", "content": "The answer is ("}]
     answer = actor.openai().chat.completions.create(model="", messages=messages, extra_body=asked)
-    assert json.loads(answer.choices[0].message.content or "")["continues_last"] is continues
+    assert json.loads(answer.choices[0].message.content or "")["resumes"] is continues
 
 
 TOOLS: list[Any] = [{"type": "function", "function": {"name": "weather", "description": "of a city"}}]

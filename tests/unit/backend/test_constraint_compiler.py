@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from doubles.timeouts import wait_until
 
 from eaglelocal.backend.constraint_compiler import (
     MAX_CACHED,
@@ -137,8 +138,19 @@ def test_what_constraints_need_can_be_made_ready_before(model: LlamaModel) -> No
     constraints = LlamaConstraints(model.constraints._handle, model.vocabulary)
     constraints.prepare()
     prepared = constraints._tokenizer
+    assert constraints._checker is not None and constraints._checker.pid is None  # until somebody needs it
     constraints.check(Constraint(Syntax.REGEX, "a+"))
     assert prepared is not None and constraints._tokenizer is prepared
+
+
+def test_the_checks_process_starts_by_itself_a_little_later(model: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eaglelocal.backend.constraint_compiler.LATER_S", 0.01)
+    constraints = LlamaConstraints(model.constraints._handle, model.vocabulary)
+    constraints.prepare()
+    checker = constraints._checker
+    assert checker is not None
+    wait_until(lambda: checker.pid is not None, "the start")
+    constraints.close()
 
 
 # ---- calls

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ctypes as C
 import mmap
+import os
 import platform
 import re
 import sys
+import threading
+from collections.abc import Iterator
 
 import pytest
 
 from eaglelocal.backend import lazy_clearing
-from eaglelocal.backend.lazy_clearing import clear_memory, find_touched, populate
+from eaglelocal.backend.lazy_clearing import clear_memory, find_touched, list_pieces, populate, populate_last
 
 PAGE = mmap.PAGESIZE
 NUM_PAGES = 64
@@ -67,3 +70,40 @@ def test_memory_is_provided_with_its_content_kept(memory: mmap.mmap) -> None:
     populate([(first + 1, first + 9 * PAGE)])
     assert find_touched(first, NUM_PAGES * PAGE) == [(first + PAGE, first + 9 * PAGE)]
     assert memory[2 * PAGE] == 9 and not any(memory[3 * PAGE :])
+
+
+def test_memory_is_provided_behind_the_first_answers(memory: mmap.mmap) -> None:
+    """Else it takes a processor from them; the priority of the other threads stays."""
+    own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    seen: list[int] = []
+
+    def ranges() -> Iterator[tuple[int, int]]:
+        seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        yield address(memory), address(memory) + 3 * PAGE
+
+    thread = threading.Thread(target=populate_last, args=(ranges(),))
+    thread.start()
+    thread.join()
+    assert seen == [19]
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == own
+    assert find_touched(address(memory), NUM_PAGES * PAGE) == [(address(memory), address(memory) + 3 * PAGE)]
+
+
+def test_the_beginnings_of_all_tensors_are_provided_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots lie behind one another in each tensor: in a row, the first tensors would take all that is provided."""
+    monkeypatch.setattr(lazy_clearing, "PIECE_BYTES", 2 * PAGE)
+    cache = (0, 12 * PAGE)
+    found = [(first // PAGE, end // PAGE) for first, end in list_pieces([cache], 3, 8 * PAGE)]
+    assert found == [(0, 2), (4, 6), (8, 10), (2, 4)]
+    assert list(list_pieces([], 3, 100)) == []
+
+
+@pytest.mark.parametrize("num_parts", [0, 1, 3, 7, 1000])
+def test_all_is_provided_once_where_there_is_little(monkeypatch: pytest.MonkeyPatch, num_parts: int) -> None:
+    monkeypatch.setattr(lazy_clearing, "PIECE_BYTES", 2 * PAGE)
+    ranges = [(5, 10 * PAGE + 7), (20 * PAGE, 23 * PAGE)]
+    pieces = sorted(list_pieces(ranges, num_parts, 1000 * PAGE))
+    covered = [byte for first, end in pieces for byte in (first, end)]
+    assert covered == sorted(covered) and sum(end - first for first, end in pieces) == 13 * PAGE + 2
+    limited = list(list_pieces(ranges, num_parts, 4 * PAGE))
+    assert sum(end - first for first, end in limited) == 4 * PAGE

@@ -41,12 +41,22 @@ llama_trial.main()
     "draws a page": f"""
 import os, re, sys
 from eaglelocal.web import monitor_process
-def hang(*_):
+def hang(*_, **__):
     print(os.getpid(), flush=True)
     {BUSY}
 monitor_process.watch_server = hang
 sys.argv = ["screen", "http://127.0.0.1:9"]
 monitor_process.main()
+""",
+    "draws a chat": f"""
+import os, re, sys
+from eaglelocal.web import chat_process
+def hang(*_, **__):
+    print(os.getpid(), flush=True)
+    {BUSY}
+chat_process.run_chat = hang
+sys.argv = ["screen", "http://127.0.0.1:9"]
+chat_process.main()
 """,
 }
 
@@ -54,10 +64,12 @@ monitor_process.main()
 @pytest.mark.parametrize("source", CHILDREN.values(), ids=list(CHILDREN))
 def test_a_process_ends_with_its_killed_parent(source: str) -> None:
     with subprocess.Popen([sys.executable, "-c", STARTS, source], stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        pid = int(parent.stdout.readline())
-        assert not has_ended(pid)
-        parent.kill()
+        try:
+            assert parent.stdout is not None
+            pid = int(parent.stdout.readline())
+            assert not has_ended(pid)
+        finally:
+            parent.kill()
     wait_until(lambda: has_ended(pid), "the process ends")
 
 

@@ -32,6 +32,7 @@ def run(category: str, side: str, speedup: Bound | None, concurrency: int = 1) -
         num_answers=3,
         num_identical=3,
         num_reused=0,
+        num_drafts=9,
         num_asleep=0,
         differences=(),
     )

@@ -173,6 +173,9 @@ def test_a_text_that_differs_is_examined_and_named() -> None:
     lines = format_report(evaluation).splitlines()
     (wrong,) = [i for i, line in enumerate(lines) if "in hard at token 6: DIFFERENT (gap 1)" in line]
     assert "in easy at token 6: near-tie (gap 0.01)" in lines[wrong + 1]
+    share = lines.index("same texts as without drafts: 0 of 2 (0 %)")
+    assert lines[share + 1] == "  1 near-tie: rounding chose the other of two almost equally likely tokens"
+    assert lines[share + 2] == "  1 DIFFERENT: the tokens were not equally likely; please report this"
     assert SAME_TEXT_HINT in lines and "--flash-attn on" in SAME_TEXT_HINT
     assert SAME_TEXT_HINT not in format_report(evaluation, flash_attn="on")
     runs = result_object(evaluation)["runs"]

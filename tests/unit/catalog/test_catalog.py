@@ -119,6 +119,14 @@ def test_a_wrong_name_gets_the_nearest(catalog: Catalog) -> None:
     assert "qwen3-8b" in target.value.hint
 
 
+def test_files_are_parsed_once_but_a_change_is_seen(tmp_path: Path) -> None:
+    write(tmp_path, "machines/box.toml", MACHINE)
+    machines = load_catalog(user_folder=tmp_path).machines
+    assert load_catalog(user_folder=tmp_path).machines is machines
+    write(tmp_path, "machines/box.toml", MACHINE.replace("900", "12345"))
+    assert load_catalog(user_folder=tmp_path).machines["mine"].bandwidth_gb_s == 12345.0
+
+
 def test_ours_and_yours(tmp_path: Path) -> None:
     write(tmp_path, "machines/box.toml", MACHINE)
     write(tmp_path, "machines/worn.toml", MACHINE.replace("[mine]", "[rtx-3090]").replace("900", "800"))
@@ -247,7 +255,7 @@ def test_a_report_of_millions_of_drafted_tokens_is_refused(tmp_path: Path) -> No
 
 def test_a_draft_cannot_give_more_than_it_drafts(tmp_path: Path) -> None:
     write(tmp_path, "drafts/mine.toml", DRAFT)
-    with pytest.raises(UsageError, match=r"2 drafted tokens cannot give 3\.5 tokens per step"):
+    with pytest.raises(UsageError, match=r"2 drafted tokens cannot give a length of 3\.5"):
         load_catalog(user_folder=tmp_path)
 
 

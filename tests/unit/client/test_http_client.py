@@ -313,6 +313,13 @@ def test_a_server_of_ours_tells_all_figures() -> None:
     assert script.bodies[0]["spec"] == 3
 
 
+def test_a_step_of_several_tokens_is_as_many_pieces() -> None:
+    """So that a screen can count them; the text is in the first."""
+    chunk = {"choices": [{"text": "a b c"}], "drafted": [True, True, False]}
+    pieces = StreamedAnswer().take(json.dumps(chunk), 0.0)
+    assert [(piece.text, piece.token) for piece in pieces] == [("a b c", NO_ID), ("", NO_ID), ("", NO_ID)]
+
+
 def test_a_piece_is_drafted_when_all_its_tokens_are() -> None:
     answer = StreamedAnswer()
     chunks = [{"choices": [{"text": "a"}], "drafted": flags} for flags in ([True, True], [True, False], [], "x")]

@@ -61,6 +61,15 @@ def test_a_server_is_found_while_it_runs_and_only_by_its_owner() -> None:
     assert not path.exists()
 
 
+def test_the_file_of_an_older_version_is_read() -> None:
+    with keep_announced(server()) as path:
+        older = json.loads(path.read_text())
+        del older["reference"]
+        path.write_text(json.dumps(older))
+        (found,) = find_running_servers()
+        assert (found.reference, found.runs("demo")) == ("", True)
+
+
 def test_the_key_is_not_in_what_a_log_would_show() -> None:
     assert "secret" not in repr(server())
 

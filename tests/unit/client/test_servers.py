@@ -155,6 +155,19 @@ def test_a_server_is_known_by_what_it_says_even_without_a_list_of_models(pages: 
     assert read_once(pages).kind == kind
 
 
+@pytest.mark.parametrize(
+    ("drafts", "accepted", "drafting", "acceptance", "share"),
+    [(10, 6, "on", 0.6, 0.3), (10, 0, "asleep", 0.0, 0.0), (0, 0, "off", None, None), (0, 0, "on", None, None)],
+)
+def test_a_request_without_drafts_has_no_acceptance(
+    drafts: int, accepted: int, drafting: str, acceptance: float | None, share: float | None
+) -> None:
+    figures = {"drafts": drafts, "acceptance_rate": accepted / drafts if drafts else 0.0}
+    row = {"state": "stop", "completion_tokens": 20, "accepted_tokens": accepted, "drafting": drafting}
+    (read,) = parse_snapshot({"recent": [{**row, "speculation": figures}]}).recent
+    assert (read.acceptance, read.share) == (acceptance, share)
+
+
 def test_a_stranger_is_no_server_that_we_know() -> None:
     reading = read_once(Pages({"/v1/models": Page("<html>hello</html>")}))
     assert reading.state == DISCONNECTED

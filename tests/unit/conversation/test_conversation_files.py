@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -154,3 +155,15 @@ def test_a_disk_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:
     history = QuestionHistory(tmp_path / "file" / "questions")
     history.add("one")
     assert history.older("") == "one"
+
+
+def test_the_last_conversation_is_the_one_that_was_saved_last(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no conversation is saved yet"):
+        conversation_file.load_last(tmp_path)
+    for number, name in enumerate(("b", "a", "c")):
+        path = tmp_path / f"{name}.json"
+        conversation_file.save(Conversation(turns=[Turn(name, "x")]), path, target="m")
+        os.utime(path, (number, number))
+    os.utime(tmp_path / "a.json", (9, 9))
+    last = conversation_file.load_last(tmp_path)
+    assert (last.name, last.turns[0].question, last.num_saved) == ("a", "a", 1)

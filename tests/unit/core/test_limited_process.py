@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from doubles.timeouts import wait_until
 
 from eaglelocal.core import child_process, process_usage
 from eaglelocal.core.limited_process import LimitedProcess
@@ -249,6 +250,16 @@ def test_no_process_at_all_is_an_error_by_name(monkeypatch: pytest.MonkeyPatch) 
 def test_start_opens_it_next_to_other_work(process: LimitedProcess) -> None:
     process.start()
     assert process.call("text", 1) == "x"
+
+
+def test_a_start_can_wait_but_no_call_waits_for_it(process: LimitedProcess) -> None:
+    process.start(after_s=HANG_S)
+    assert process.pid is None
+    assert process.call("text", 1) == "x"
+    other = table()
+    other.start(after_s=0.1)
+    wait_until(lambda: other.pid is not None, "the start")
+    other.close()
 
 
 def test_close_ends_a_call_in_the_making_and_starts_no_other(process: LimitedProcess) -> None:

@@ -80,26 +80,28 @@ def test_nothing_is_wrong_where_nothing_is_wrong() -> None:
             "2x-rtx-4090",
             BUILT,
             "llama.cpp cannot use 2 x NVIDIA GeForce RTX 4090: this build has no CUDA",
-            'CMAKE_ARGS="-DGGML_CUDA=on" pip install --no-cache-dir --force-reinstall llama-cpp-python==0.3.36',
+            'CMAKE_ARGS="-DGGML_CUDA=on" pip install --no-cache-dir --force-reinstall --no-deps '
+            "llama-cpp-python==0.3.36",
         ),
         (
             "arc-a770",
             BUILT,
             "llama.cpp cannot use Intel Arc A770: this build has no Vulkan",
-            'CMAKE_ARGS="-DGGML_VULKAN=on" pip install --no-cache-dir --force-reinstall llama-cpp-python==0.3.36',
+            'CMAKE_ARGS="-DGGML_VULKAN=on" pip install --no-cache-dir --force-reinstall --no-deps '
+            "llama-cpp-python==0.3.36",
         ),
         (
             "arc-a770",
             dataclasses.replace(BUILT, icpx=Path("/opt/icpx")),
             "llama.cpp cannot use Intel Arc A770: this build has no SYCL",
             'CMAKE_ARGS="-DGGML_SYCL=on -DCMAKE_C_COMPILER=icx -DCMAKE_CXX_COMPILER=icpx" '
-            "pip install --no-cache-dir --force-reinstall llama-cpp-python==0.3.36",
+            "pip install --no-cache-dir --force-reinstall --no-deps llama-cpp-python==0.3.36",
         ),
         (
             "wsl",
             dataclasses.replace(BUILT, pip="/venv/bin/python -m pip"),
             "llama.cpp cannot use NVIDIA GeForce RTX 4070 Laptop GPU: this build has no CUDA",
-            'CMAKE_ARGS="-DGGML_CUDA=on" /venv/bin/python -m pip install --no-cache-dir --force-reinstall '
+            'CMAKE_ARGS="-DGGML_CUDA=on" /venv/bin/python -m pip install --no-cache-dir --force-reinstall --no-deps '
             "llama-cpp-python==0.3.36",
         ),
     ],
@@ -277,7 +279,7 @@ def test_a_variable_that_leaves_a_gpu_is_meant(machine_of: MachineOf) -> None:
 def test_a_wrong_llama_cpp(version: str | None, text: str) -> None:
     finding = found(changed(WELL, llama_cpp=LlamaCpp(version=version, backends=("cpu",))), "library_version")
     assert (finding.level, finding.text) == ("problem", text)
-    assert finding.command == "pip install --no-cache-dir --force-reinstall llama-cpp-python==0.3.36"
+    assert finding.command == "pip install --no-cache-dir --force-reinstall --no-deps llama-cpp-python==0.3.36"
 
 
 def test_a_wrong_llama_cpp_is_replaced_by_one_with_the_same_backend(machine_of: MachineOf) -> None:

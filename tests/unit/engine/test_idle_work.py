@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -59,21 +60,36 @@ def start(costs: StepCosts, stored: object) -> list[None]:
     return list(warmup.Warmup(context, (), max_outputs=17).measure(costs, num_slots=1, stored=stored))
 
 
-def test_with_stored_costs_one_row_runs_before_the_first_request(decoded: list[int]) -> None:
+def test_with_stored_costs_nothing_runs_before_the_first_request(decoded: list[int]) -> None:
     context, costs = ScriptedContext(TABLE, n_ctx=128, n_batch=48), StepCosts()
     work = warmup.Warmup(context, (), max_outputs=17).measure(costs, num_slots=1, stored=measured(true_s))
-    assert decoded == [1]
+    assert decoded == []
     next(work)
-    assert decoded == [1, 1]
-    assert len([*work]) + 1 == len(decoded) - 1
+    assert decoded == [1]
+    assert len([*work]) + 1 == len(decoded)
     assert set(decoded) == {1, 4}
     assert costs.seconds(4) == pytest.approx(true_s(4), rel=0.05)
 
 
-def test_without_stored_costs_everything_runs_before(decoded: list[int]) -> None:
-    costs = StepCosts()
-    assert start(costs, None) == []
-    assert {*SIZES} <= {*decoded}
+def test_without_stored_costs_only_few_rows_run_before_the_first_request(decoded: list[int]) -> None:
+    context, costs = ScriptedContext(TABLE, n_ctx=128, n_batch=48), StepCosts()
+    work = warmup.Warmup(context, (), max_outputs=17).measure(costs, num_slots=1)
+    assert {*decoded} == {1, 2, 4, 8}
+    for rows in (2, 4, 8):
+        assert costs.ratio(rows, 0) == pytest.approx(true_s(rows) / true_s(1), rel=0.05)
+    before = len(decoded)
+    assert len([*work]) == len(decoded) - before
+    assert {*SIZES} <= {*decoded[before:]}
+
+
+def test_a_slow_model_is_measured_for_less_than_a_second(decoded: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row takes 0.4 s: two sizes are timed before the first request, three more are when nothing else is to do."""
+    monkeypatch.setattr(sys.modules[__name__], "true_s", lambda rows: 0.4 * (1.0 + 0.05 * rows))
+    context, costs = ScriptedContext(TABLE, n_ctx=128, n_batch=48), StepCosts()
+    work = warmup.Warmup(context, (), max_outputs=17).measure(costs, num_slots=1)
+    assert decoded == [1, 1, 2]
+    list(work)
+    assert {1, 2, 4} <= {*decoded}
 
 
 @pytest.mark.parametrize("factor", [3.0, 1 / 3])

@@ -123,7 +123,7 @@ def test_a_prompt_without_room_for_an_answer_is_refused(asked: dict[str, object]
     assert (caught.value.parameter, caught.value.code) == (parameter, "context_length_exceeded")
 
 
-@pytest.mark.parametrize(("trained", "hint"), [(0, "--ctx"), (11, "--ctx"), (10, "shorter"), (8, "shorter")])
+@pytest.mark.parametrize(("trained", "hint"), [(0, "--ctx 1280"), (11, "--ctx 11"), (10, "shorter"), (8, "shorter")])
 def test_a_larger_context_is_no_way_out_where_the_model_has_none(trained: int, hint: str) -> None:
     with pytest.raises(RequestError) as caught:
         InputProcessor(CharacterVocabulary(), 10, trained_ctx=trained).read(ChatRequest(id="a", text="x" * 9))
@@ -142,7 +142,7 @@ FUNCTION = Tool("f")
 
 
 def split_of(vocabulary: CharacterVocabulary, *messages: Message, **fields: object) -> tuple[str, Split | None]:
-    known: dict[str, object] = {"continues_last": True, "is_split": True, "tools": (FUNCTION,)}
+    known: dict[str, object] = {"resumes": True, "is_split": True, "tools": (FUNCTION,)}
     asked = ChatRequest(id="a", messages=messages, **known | fields)  # type: ignore[arg-type]
     request = InputProcessor(vocabulary, N_CTX, Anything()).read(asked)
     return shown(request.prompt), request.split
@@ -177,7 +177,7 @@ BOUND = {"constraint": Constraint(Syntax.JSON_OBJECT)}
 @pytest.mark.parametrize(
     ("last", "fields"),
     [
-        (Message("assistant", "Because"), {"continues_last": False}),
+        (Message("assistant", "Because"), {"resumes": False}),
         (Message("assistant", "Because"), BOUND),
         (Message("assistant", "Because"), {"tool_choice": ToolChoice(use=ToolUse.REQUIRED)}),
         (Message("user", "Because"), {}),
@@ -193,7 +193,7 @@ def test_an_answer_that_begins_has_a_generation_prompt(last: Message, fields: di
 def test_a_strict_tool_is_bound_after_what_was_said() -> None:
     strict = replace(FUNCTION, is_strict=True)
     asked = ChatRequest(
-        id="a", messages=(ASKED, Message("assistant", "So")), tools=(strict,), continues_last=True, is_split=True
+        id="a", messages=(ASKED, Message("assistant", "So")), tools=(strict,), resumes=True, is_split=True
     )
     bound = InputProcessor(QWEN, N_CTX, Anything()).read(asked).constraint
     assert bound is not None and bound.source.startswith("start:  (plain_text?")

@@ -272,7 +272,7 @@ def test_few_prompts_are_kept_and_short_ones_not_at_all() -> None:
         {"suffix": "y"},
         {"is_counted": True},
         {"tells_prompt": True},
-        {"continues_last": True},
+        {"resumes": True},
         {"tools": (Tool("f"),)},
         {"tool_choice": ToolChoice(use=ToolUse.NONE)},
         {"template_values": (("a", "1"),)},

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import struct
-from types import SimpleNamespace
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.gguf import string_arrays
-from eaglelocal.gguf.string_arrays import walk_strings
+from eaglelocal.gguf.string_arrays import _MANY, walk_strings
 
 PIECES = st.one_of(
     st.binary(max_size=12),
@@ -52,16 +52,29 @@ def test_agrees_on_noise(window: bytes, count: int) -> None:
 def test_few_strings_look_at_few_bytes(word: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """However much lies behind them: a header may have 60 000 short arrays."""
     looked_at: list[int] = []
+    plain = np.frombuffer
 
     def counted(window: bytes, kind: type, count: int, offset: int) -> np.ndarray:
         looked_at.append(count)
-        return np.frombuffer(window, kind, count, offset)
+        return plain(window, kind, count, offset)
 
-    monkeypatch.setattr(string_arrays, "np", SimpleNamespace(**vars(np) | {"frombuffer": counted}))
+    monkeypatch.setattr(np, "frombuffer", counted)
     window = (struct.pack("<Q", len(word)) + word) * 100_000
     for count in (1, 20, 100, 1000):
         assert walk_strings(window, 0, count) == (count * (8 + len(word)), count)
     assert sum(looked_at) <= 100_000 < len(window)
+
+
+@pytest.mark.parametrize(("count", "is_imported"), [(_MANY - 1, False), (_MANY, True)])
+def test_numpy_is_imported_for_large_arrays_only(count: int, is_imported: bool) -> None:
+    code = (
+        "import sys; from eaglelocal.gguf.string_arrays import walk_strings\n"
+        f"window = (b'\\2' + bytes(7) + b'ab') * {count}\n"
+        f"assert walk_strings(window, 0, {count}) == (len(window), {count})\n"
+        "print('numpy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == str(is_imported)
 
 
 def test_empty_strings_are_stepped_over_together() -> None:

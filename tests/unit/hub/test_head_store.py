@@ -13,7 +13,7 @@ from doubles.imported_heads import imported, understood
 from doubles.random_models import TargetShape, write_target
 
 from eaglelocal.cli import main
-from eaglelocal.cli.amounts import size_text
+from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.errors import ModelFileError, ResourceError, UsageError
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
@@ -169,7 +169,7 @@ def test_what_a_killed_import_left_is_seen_and_removed(
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     partial = killed_import(target, tmp_path)
     assert main.run(["ls"]) == 0
-    assert f"unfinished: an imported head, {size_text(partial.stat().st_size)} so far" in capsys.readouterr().err
+    assert f"unfinished: an imported head, {format_disk(partial.stat().st_size)} so far" in capsys.readouterr().err
     assert main.run(["ls", "--json"]) == 0
     (report,) = json.loads(capsys.readouterr().out.splitlines()[-1])["unfinished"]
     assert report == {"repo": None, "size_bytes": partial.stat().st_size, "path": str(partial)}

@@ -116,10 +116,11 @@ def test_what_is_not_there_is_reported_with_the_command_that_fetches_it() -> Non
     cache = locations.hub_cache_dir()
     with pytest.raises(ModelFileError, match="some/model-GGUF:Q4_0 is not on disk") as missing:
         find_cached(cache, reference("some/model-GGUF:Q4_0", "some/model-GGUF", quant="Q4_0", size=4_700_000_000))
-    assert missing.value.hint == "eaglelocal pull some/model-GGUF:Q4_0 (4.7 GB), or take some/model-GGUF:Q8_0"
+    assert missing.value.message.endswith("is not on disk (4.70 GB to download); on disk: some/model-GGUF:Q8_0")
+    assert missing.value.hint == "eaglelocal pull some/model-GGUF:Q4_0"
     with pytest.raises(ModelFileError) as missing:
         find_cached(cache, reference("some/modle-GGUF", "some/modle-GGUF"))
-    assert "did you mean some/model-GGUF" in missing.value.hint
+    assert missing.value.message == "some/modle-GGUF is not on disk; on disk: some/model-GGUF"
 
 
 def test_the_draft_that_was_fetched_with_a_target_is_remembered(tmp_path: Path) -> None:

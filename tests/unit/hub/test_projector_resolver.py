@@ -118,7 +118,7 @@ def test_a_named_file_is_taken_wherever_it_lies_or_refused_with_numbers(tmp_path
         resolved(target, str(target))
     with pytest.raises(ModelFileError, match="does not exist") as missing:
         resolved(target, str(tmp_path / "nowhere.gguf"))
-    assert missing.value.hint == "`--mmproj auto` takes what lies beside the model"
+    assert missing.value.hint == "--mmproj auto"
 
 
 @pytest.mark.parametrize(

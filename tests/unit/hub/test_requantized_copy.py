@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from eaglelocal import locations
 from eaglelocal.cli import main
-from eaglelocal.cli.amounts import size_text
+from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.errors import ModelFileError, ResourceError
 from eaglelocal.gguf import head_requantization
 from eaglelocal.gguf.eagle_info import EagleInfo
@@ -188,7 +188,7 @@ def test_copies_are_listed_next_to_the_models(head: Path, capsys: pytest.Capture
     assert "quantized head" not in capsys.readouterr().err
     size_bytes = sum(copied(head, kind).stat().st_size for kind in ("q4_0", "q8_0"))
     assert main.run(["ls"]) == 0
-    assert f"also on disk: 2 quantized heads, {size_text(size_bytes)}" in capsys.readouterr().err
+    assert f"also on disk: 2 quantized heads, {format_disk(size_bytes)}" in capsys.readouterr().err
     assert main.run(["ls", "--json"]) == 0
     report = json.loads(capsys.readouterr().out.splitlines()[-1])["light_heads"]
     assert sum(one["size_bytes"] for one in report) == size_bytes

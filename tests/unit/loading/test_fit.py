@@ -210,18 +210,19 @@ def test_the_draft_lies_on_the_gpu_where_any_of_the_target_does(
 
 
 @pytest.mark.parametrize(
-    ("huge_pages", "is_brief", "can_repack", "read"),
+    ("huge_pages", "is_brief", "can_repack", "read", "moved"),
     [
-        ("always", False, True, ["F32", "Q4_0"]),
-        ("always", True, True, ["Q4_0"]),
-        ("always", False, False, ["F32"]),
-        ("always", True, False, []),
-        ("never", False, True, []),
+        ("always", False, True, ["Q4_0"], ["F32"]),
+        ("always", True, True, ["Q4_0"], []),
+        ("always", False, False, [], ["F32"]),
+        ("always", True, False, [], []),
+        ("never", False, True, [], []),
     ],
 )
-def test_which_weights_are_read(
-    plan: Plan, huge_pages: str, is_brief: bool, can_repack: bool, read: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_which_weights_are_read_or_move(
+    plan: Plan, huge_pages: str, is_brief: bool, can_repack: bool, read: list[str], moved: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     library, machine = load_library(), probe()
     monkeypatch.setattr(library, "layouts", ("CPU_REPACK",) if can_repack else ("AMX",))
     machine = replace(
@@ -235,7 +236,8 @@ def test_which_weights_are_read(
     asked = replace(plan, is_brief=is_brief)
     found = {name: make_placements(asked, machine, library, [source, draft], there) for name, source in of_type.items()}
     assert [name for name, (place, _) in found.items() if place.no_mmap] == read
-    assert {place.no_mmap for _, place in found.values()} == {"F32" in read}, (
+    assert [name for name, (place, _) in found.items() if place.moves_weights] == moved
+    assert {place.moves_weights for _, place in found.values()} == {"F32" in moved}, (
         "the head's own type decides over the head"
     )
 
@@ -283,7 +285,7 @@ def test_what_llama_cpp_would_abort_on_is_refused(
         return
     with pytest.raises(ResourceError, match="cannot give 2 slots of a phi3 model caches of q8_0") as refusal:
         check_graph(asked, shape)
-    assert refusal.value.hint == "--kv-type f16, or --parallel 1"
+    assert refusal.value.hint == "--kv-type f16"
 
 
 @pytest.mark.parametrize(("count", "words"), [(0, ""), (2, "has no experts"), (9, "has no experts")])

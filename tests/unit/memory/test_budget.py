@@ -102,32 +102,46 @@ def test_without_a_gpu_the_memory_has_no_name() -> None:
         (
             buffers(CUDA0=(9, 1, 1)),
             rooms(RAM=8, CUDA0=8),
-            AdjustableSizes(n_ctx=8192),
-            "a smaller --gpu-layers or a smaller model or quantization",
+            AdjustableSizes(n_ctx=8192, num_layers=33),
+            "--gpu-layers 22 or a smaller model or quantization",  # 3.3 of 10 GiB go
         ),
         (
             buffers(CUDA0=(2, 8, 1)),
             rooms(RAM=8, CUDA0=8),
-            AdjustableSizes(n_ctx=8192),
-            "--ctx 4608 or a smaller --gpu-layers",
+            AdjustableSizes(n_ctx=8192, num_layers=33),
+            "--ctx 4608 or --gpu-layers 22",
         ),
         (
             buffers(CUDA0=(9, 1, 1)),
             rooms(RAM=8, CUDA0=8),
-            AdjustableSizes(n_ctx=8192, movable_experts=3),
-            "a larger --n-cpu-moe or a smaller model or quantization",
+            AdjustableSizes(n_ctx=8192, num_layers=33, n_cpu_moe=2, movable_experts=30, expert_layer_bytes=GIB // 2),
+            "--n-cpu-moe 9 or a smaller model or quantization",
+        ),
+        # more experts than there are: whole layers
+        (
+            buffers(CUDA0=(9, 1, 1)),
+            rooms(RAM=8, CUDA0=8),
+            AdjustableSizes(n_ctx=8192, num_layers=33, movable_experts=6, expert_layer_bytes=GIB // 2),
+            "--gpu-layers 22 or a smaller model or quantization",
+        ),
+        # RAM has no room for what would leave the GPU
+        (
+            buffers(RAM=(1, 0, 0), CUDA0=(9, 1, 1)),
+            rooms(RAM=4, CUDA0=8),
+            AdjustableSizes(n_ctx=8192, num_layers=33),
+            "a smaller model or quantization",
         ),
         # layers were kept off a GPU that has room
         (
             buffers(RAM=(9, 1, 1), CUDA0=(1, 1, 1)),
             rooms(RAM=8, CUDA0=24),
-            AdjustableSizes(n_ctx=8192, gpu_layers=4),
-            "a larger --gpu-layers or a smaller model or quantization",
+            AdjustableSizes(n_ctx=8192, gpu_layers=4, num_layers=33),
+            "--gpu-layers 14 or a smaller model or quantization",  # 3.3 of 10 GiB in 29 layers
         ),
         (
             buffers(RAM=(9, 1, 1), CUDA0=(1, 1, 1)),
             rooms(RAM=8, CUDA0=3),
-            AdjustableSizes(n_ctx=8192, gpu_layers=4),
+            AdjustableSizes(n_ctx=8192, gpu_layers=4, num_layers=33),
             "a smaller model or quantization",
         ),
     ],

@@ -68,7 +68,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 def on(monkeypatch: pytest.MonkeyPatch) -> On:
     def machine(spec: MachineSpec) -> None:
         for module in (autoplan_module, coresidency):
-            monkeypatch.setattr(module, "this_machine", lambda catalog: spec)
+            monkeypatch.setattr(module, "this_machine", lambda known: spec)
 
     return machine
 

@@ -115,7 +115,7 @@ def test_no_entry_names_the_maker_of_its_card() -> None:
 def test_a_known_machine_with_one_memory_shares_it() -> None:
     known = load_catalog(user_folder=Path("/nonexistent"))
     for name, device, kind in (
-        ("strix-halo", "Vulkan0", "cuda"),
+        ("strix-halo", "Vulkan0", "vulkan"),
         ("dgx-spark", "CUDA0", "cuda"),
         ("m2-16gb", "MTL0", "metal"),
     ):

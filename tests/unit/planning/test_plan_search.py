@@ -33,7 +33,7 @@ from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvalua
 from eaglelocal.planning.goals import COMFORTABLE_CTX, GOALS
 from eaglelocal.planning.no_fit_hints import explain_no_fit
 from eaglelocal.planning.options import DraftOption, ModelOption
-from eaglelocal.planning.plan_search import DOES_NOT_PAY, list_setups, search_plan
+from eaglelocal.planning.plan_search import DOES_NOT_PAY, exceeds_room, list_setups, search_plan
 from eaglelocal.planning.reasons import explain_choice
 
 memory = st.floats(0.5, 100.0)
@@ -80,8 +80,10 @@ def test_best_first_finds_what_weighing_everything_finds(ram_gib: float, gpus: t
     evaluator, best = CandidateEvaluator(machine, num_slots=1, measured={}), float("-inf")
     for each, draft, setup, offload in everything(options, asked, has_gpus=bool(gpus)):
         value = score_of(evaluator, each, draft, setup, offload)
-        if value > best and evaluator.estimate_memory(each, draft, setup, offload).fits:
-            best = value
+        if value > best:
+            memory = evaluator.estimate_memory(each, draft, setup, offload)
+            if memory.fits and (bool(gpus) or not exceeds_room(setup, memory, asked)):
+                best = value
     assert chosen_of(search_plan(options, machine, asked)).candidate.score == pytest.approx(best, abs=1e-9)
 
 
@@ -93,7 +95,7 @@ def everything(
         parted = [*map(partial(Offload, None), counts[1:]), *(Offload(layers, counts[-1]) for layers in counts)]
         offloads = [*map(Offload, counts), *(parted if each.shape.expert_bytes else ())]
         for draft in each.drafts:
-            for setup in list_setups(each, asked):
+            for setup in list_setups(each, asked, on_gpu=has_gpus):
                 yield each, draft, setup, WHOLE
                 if has_gpus and setup.n_ctx <= COMFORTABLE_CTX:
                     yield from ((each, draft, setup, offload) for offload in offloads)

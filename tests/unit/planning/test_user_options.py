@@ -132,7 +132,7 @@ def test_experts_leave_the_card_before_layers_do() -> None:
     check_fits(outcome)
     candidate = chosen_of(outcome).candidate
     assert candidate.gpu_layers is None and 20 <= candidate.n_cpu_moe <= 28
-    assert candidate.prediction.plain_tok_s > 15
+    assert candidate.prediction.plain_tok_s > 14
     memory = "main memory (64 GiB at 51 GB/s, as assumed)"
     report = f"the experts of {candidate.n_cpu_moe} of 36 layers run from {memory}, prompts"
     assert any(reason.startswith(report) for reason in explain_choice(outcome, chosen_of(outcome)))

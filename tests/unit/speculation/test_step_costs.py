@@ -13,6 +13,7 @@ from doubles.simulated_machine import BF16, Q4_0, Q8_0, SimulatedMachine, drifti
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eaglelocal.core.costs import SizeCost
 from eaglelocal.speculation.costs.cost_curve import (
     BEYOND,
     OPTIMISM,
@@ -21,7 +22,7 @@ from eaglelocal.speculation.costs.cost_curve import (
     interpolate_costs,
     make_optimistic,
 )
-from eaglelocal.speculation.costs.saved_costs import MAX_ROWS
+from eaglelocal.speculation.costs.saved_costs import MAX_ROWS, SavedCosts
 from eaglelocal.speculation.costs.step_costs import StepCosts
 
 STARTED_WITH = (1, 2, 4, 8)
@@ -318,6 +319,32 @@ def test_what_was_learnt_outlives_the_process() -> None:
         assert again.num_samples(rows) == costs.num_samples(rows)
     assert again.draft_seconds("head", 2) == pytest.approx(costs.draft_seconds("head", 2))
     assert again.overhead(drafted=False) == pytest.approx(costs.overhead(drafted=False))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_costs_on_disk_are_read_without_restoring_them(seed: int) -> None:
+    machine = SimulatedMachine(seed)
+    costs = calibrated(machine)
+    run(costs, machine, (mixed, in_runs, mostly_one)[seed % 3], 40 * seed)
+    if seed % 2:
+        costs.learn_draft("head", 2, 0.01)
+        costs.learn_draft("ngram", 1, 0.001)
+        costs.learn_overhead(drafted=seed > 3, seconds=0.002)
+    state = json.loads(json.dumps(costs.state()))
+    again = StepCosts()
+    assert again.restore(state)
+    expected, read = again.measured(), SavedCosts.read(state).measured()
+    for kind in ("decodes", "draft_steps", "plain_overhead_s", "drafted_overhead_s"):
+        assert flatten(getattr(read, kind)) == pytest.approx(flatten(getattr(expected, kind)))
+
+
+def flatten(costs: object) -> list[float]:
+    """The numbers of costs, in order; names of drafters are left out."""
+    if isinstance(costs, tuple):
+        return [number for cost in costs for number in flatten(cost)]
+    if isinstance(costs, SizeCost):
+        return [costs.num_rows, costs.seconds, costs.num_samples]
+    return [costs] if isinstance(costs, float) else []
 
 
 def test_a_restored_curve_keeps_its_shape_on_a_slower_day() -> None:

@@ -10,10 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from eaglelocal.client.server_reading import DraftingState
 from eaglelocal.conversation.session import ActiveModel, ModelChoice
+from eaglelocal.core.drafting_words import SWITCHED_OFF
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.tui.chat.chat_events import Activity, ModelChanged
-from eaglelocal.tui.chat.chat_lines import MIN_NAME_CELLS, format_activity, format_title, shorten
+from eaglelocal.tui.chat.chat_lines import MIN_NAME_CELLS, format_activity, format_status, format_title, shorten
+from eaglelocal.tui.glyphs import UNICODE
+from eaglelocal.tui.panel.feed import PanelFrame
+from eaglelocal.tui.panel.snapshot_rates import SnapshotRates
+from eaglelocal.tui.styled_lines import make_line, plain_text
 
 ANSWERING = Activity(is_answering=True, is_busy=True)
 
@@ -70,4 +76,35 @@ def test_what_is_cut_from_the_title_is_marked(width: int, shown: str) -> None:
     ],
 )
 def test_the_status_tells_what_goes_on(doing: Activity, expected: str) -> None:
-    assert "".join(span[0] for span in format_activity("ready", doing)) == expected
+    assert "".join(span[0] for span in format_activity("ready", doing, "esc")) == expected
+
+
+FIGURES = PanelFrame(
+    drafting=DraftingState(state="on"), tok_s=32.5, figures=SnapshotRates(gain=1.45, acceptance=0.81, draft_length=3.0)
+)
+
+
+@pytest.mark.parametrize(
+    ("frame", "width", "figures"),
+    [
+        (FIGURES, 60, "32.5 tok/s · 1.45× plain · acceptance 81 %"),
+        (FIGURES, 40, "32.5 tok/s · 1.45× plain"),
+        (FIGURES, 20, "32.5 tok/s"),
+        (FIGURES, 12, ""),
+        (replace(FIGURES, tok_s=None, figures=SnapshotRates()), 60, ""),
+        (
+            PanelFrame(drafting=DraftingState(state="off", reason=SWITCHED_OFF), tok_s=8.2),
+            60,
+            "8.2 tok/s · drafting off (your setting)",
+        ),
+        (
+            PanelFrame(drafting=DraftingState(state="asleep", reason="it would be slower (0.68x)"), tok_s=8.2),
+            80,
+            "8.2 tok/s · drafting paused: it would be slower (0.68x)",
+        ),
+    ],
+)
+def test_the_figures_of_an_answer_are_a_quiet_line(frame: PanelFrame, width: int, figures: str) -> None:
+    line = format_status(make_line(("ready", "quiet")), frame, width, UNICODE)
+    assert plain_text(line) == f"ready{figures.rjust(width - 5)}".rstrip()
+    assert {span.role for span in line if span.text.strip()} == {"quiet"}

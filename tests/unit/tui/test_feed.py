@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.client.server_reading import DraftingState, ServerReading, ServerTotals, make_reading
+from eaglelocal.core.drafting_words import SWITCHED_OFF
 from eaglelocal.core.events import (
     EngineSnapshot,
     Failed,
@@ -81,6 +82,18 @@ def test_when_nothing_moves_the_last_speed_stays_and_is_said_to_be_old() -> None
         feed.add_reading(replace(EMPTY, totals=ServerTotals(process="1", generated_tokens=10.0 * min(i, 4))), i * 0.5)
     frame = feed.make_frame(60.0)
     assert (frame.is_moving, frame.tok_s) == (False, pytest.approx(20.0, rel=0.3))
+    assert frame.tok_s_window == "when busy"
+
+
+def test_who_comes_later_sees_the_last_answer_and_no_zero() -> None:
+    feed = Feed()
+    for second in range(3):
+        feed.add_reading(busy(200), float(second))  # 37 answers, and nothing moves
+    frame = feed.make_frame(9.0)
+    assert (frame.tok_s, frame.tok_s_window) == (45.0, "last answer")
+    feed = Feed()
+    feed.add_reading(EMPTY, 0.0)
+    assert (feed.make_frame(1.0).tok_s, feed.make_frame(1.0).tok_s_window) == (None, "waiting for tokens")
 
 
 def test_a_stream_that_stands_still_gets_slower() -> None:
@@ -118,8 +131,29 @@ def test_no_token_is_lost_or_counted_twice_in_the_history(steps: list[tuple[floa
     for gap, more in steps:
         now, count = now + gap, count + more
         feed.add_reading(replace(EMPTY, totals=ServerTotals(process="1", generated_tokens=count)), now)
-    history = feed.make_frame(now + 1.0, seconds=180).tok_s_history
+    history = feed._tokens.amounts(now + 1.0, 180)
     assert sum(value for value in history if value is not None) == pytest.approx(count)
+
+
+def test_a_short_answer_is_as_fast_in_the_history_as_in_large_digits() -> None:
+    """28 tokens in 0.3 s: not 28 a second."""
+    feed = Feed(by_events=True)
+    feed.add_event(Started("r", 10, 0), 4.5)
+    for i in range(29):
+        feed.add_event(tokens(1), 5.1 + i * 0.3 / 28)
+    frame = feed.make_frame(5.4)
+    history = feed.make_frame(6.5, seconds=2).tok_s_history
+    assert (frame.tok_s, frame.tok_s_window) == (pytest.approx(28 / 0.3, rel=0.05), "last 2 s")
+    assert history[-1] == pytest.approx(28 / 0.3, rel=0.01)
+
+
+@pytest.mark.parametrize("gap", [0.25, 0.5, 0.9])
+def test_what_comes_between_two_readings_has_their_speed_in_the_history_too(gap: float) -> None:
+    feed = Feed()
+    for i, count in enumerate((0.0, 0.0, 28.0, 28.0, 28.0)):
+        feed.add_reading(replace(EMPTY, totals=ServerTotals(process="1", generated_tokens=count)), 10.0 + i * gap)
+    history = feed.make_frame(10.0 + 5 * gap, seconds=6).tok_s_history
+    assert max(value or 0.0 for value in history) == pytest.approx(28 / gap)
 
 
 def test_acceptance_of_a_second_without_drafts_is_a_gap() -> None:
@@ -193,17 +227,62 @@ def test_an_engine_that_begins_anew_is_not_compared_with_its_past() -> None:
     assert feed.make_frame(1.0).figures.acceptance == pytest.approx(0.0)
 
 
+def test_nothing_drafted_is_no_gain() -> None:
+    """Answers with `--spec off` take a little longer than estimated; that is no gain of 0.93x."""
+    feed = Feed()
+    plain = replace(totals(200), drafts=0.0, draft_tokens=0.0, accepted_tokens=0.0, plain_s=9.3, answer_s=10.0)
+    feed.add_reading(replace(EMPTY, totals=plain), 1.0)
+    figures = feed.make_frame(1.0).figures
+    assert (figures.gain, figures.acceptance, figures.acceptance_length, figures.draft_length) == (None,) * 4
+
+
+def test_figures_say_how_many_tokens_they_are_of() -> None:
+    feed = Feed()
+    feed.add_reading(busy(200), 1.0)
+    assert feed.make_frame(1.0).num_figure_tokens == pytest.approx(560)
+
+
+def test_figures_of_another_model_are_forgotten() -> None:
+    feed = Feed(by_events=True)
+    feed.add_event(Started("r", 10, 0), 0.0)
+    for i in range(30):
+        feed.add_event(tokens(1), 0.5 + i * 0.05)
+    feed.add_event(finished(SpeculationStats("on", "", 10, 30, 18, (9, 6, 3), 1.5, 28)), 2.0)
+    feed.add_reading(busy(200), 2.0)
+    feed.forget()
+    assert feed.make_frame(3.0) == Feed(by_events=True).make_frame(3.0)
+
+
 # ---- events
 def test_answers_of_an_engine_that_tells_no_totals_count_when_they_end() -> None:
     feed = Feed(by_events=True)
     stats = SpeculationStats("on", "", 10, 30, 18, (9, 6, 3), 1.5, 28)
     feed.add_reading(make_reading(NOTHING_TOLD), 0.0)
-    feed.add_event(finished(stats), 1.0)
-    feed.add_event(finished(SpeculationStats("on", "", 10, 30, 0, (), 1.0, 10)), 2.0)
+    feed.add_event(finished(SpeculationStats("on", "", 10, 30, 0, (), 1.0, 10)), 1.0)
+    feed.add_event(finished(stats), 2.0)
     frame = feed.make_frame(2.0)
     assert (frame.drafted, frame.accepted, frame.wasted) == (60, 18, 42)
-    assert frame.figures.per_position == pytest.approx((0.45, 0.3, 0.15))
+    assert frame.figures.per_position == pytest.approx((0.9, 0.6, 0.3))
     assert frame.drafting.state == "on"
+
+
+def test_the_figures_beside_the_speed_of_an_answer_are_of_that_answer() -> None:
+    """After `/spec off` there is no gain, whatever the answers before had."""
+    feed = Feed(by_events=True)
+    feed.add_event(Started("r", 10, 0), 0.0)
+    feed.add_reading(busy(200), 1.0)
+    drafted = SpeculationStats("on", "", 10, 30, 20, (9, 7, 4), 1.5, 30)
+    feed.add_event(replace(finished(drafted), timings=Timings(decode_s=1.0, decode_tok_s=19.0)), 2.0)
+    frame = feed.make_frame(2.0)
+    assert (frame.figures.gain, frame.num_figure_tokens) == (pytest.approx(1.5), 20)
+    feed.add_event(Started("r", 10, 0), 3.0)
+    figures = feed.make_frame(3.5).figures
+    assert (figures.gain, figures.acceptance) == (None, None)  # nothing is known of this one yet
+    plain = SpeculationStats("off", SWITCHED_OFF)
+    feed.add_event(replace(finished(plain), timings=Timings(decode_s=2.0, decode_tok_s=9.5)), 5.0)
+    frame = feed.make_frame(5.0)
+    assert (frame.tok_s, frame.figures.gain, frame.figures.acceptance) == (9.5, None, None)
+    assert frame.drafted == 600  # in all
 
 
 def test_a_change_of_drafting_is_known_at_once() -> None:
@@ -267,7 +346,7 @@ def test_threads_may_write_while_one_reads() -> None:
         feed.make_frame(i * 0.02)
     for writer in writers:
         writer.join()
-    assert sum(value or 0.0 for value in feed.make_frame(10.0).tok_s_history) == 4 * 500 * 2
+    assert sum(value or 0.0 for value in feed._tokens.amounts(10.0, 180)) == pytest.approx(4 * 500 * 2)
 
 
 NOTHING_TOLD = EngineSnapshot(0, 0, 0, 0, 0, SpeculationStats(), 0.0, 0.0, 0)

@@ -5,27 +5,39 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from doubles.monitor_states import EMPTY, GONE, MACHINE, RESTARTING, ROWS, URL, busy, off
+from doubles.monitor_states import EMPTY, GONE, MACHINE, RESTARTING, ROWS, URL, busy, off, totals
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from eaglelocal.client.server_reading import DraftingState, RequestRow, ServerReading, ServerTotals
+from eaglelocal.core.drafting_words import MEASURING, SWITCHED_OFF
 from eaglelocal.probe.load_gauges import GpuGauge, MachineGauge
 from eaglelocal.tui.frame_rate import CPU_SHARE, FASTEST_S, IDLE_S, LONGEST_S, SLOWEST_S, FrameRate
 from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
-from eaglelocal.tui.monitor.log_changes import describe_changes
+from eaglelocal.tui.monitor.log_changes import ChangeLog, describe_changes, describe_drafting_change
 from eaglelocal.tui.monitor.log_tail import KEPT_LINES, LogTail
+from eaglelocal.tui.monitor.machine_text import compute_prefix_share, format_machine_rows
+from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot, RecentLoads
 from eaglelocal.tui.monitor.monitor_text import (
-    MonitorSnapshot,
-    compute_prefix_share,
     format_header,
+    format_log,
+    format_requests_title,
     format_snapshot,
     format_table,
 )
-from eaglelocal.tui.monitor.table_text import COLUMNS, TableView, arrange_rows, format_seconds
+from eaglelocal.tui.monitor.table_text import COLUMNS, TableView, arrange_rows, format_seconds, visible_columns
 from eaglelocal.tui.panel.feed import Feed, PanelFrame
-from eaglelocal.tui.panel.panel_text import describe_state, format_count, format_panel
+from eaglelocal.tui.panel.graph_text import format_graph
+from eaglelocal.tui.panel.panel_text import (
+    describe_state,
+    format_count,
+    format_drafting,
+    format_panel,
+    format_positions,
+    format_speed,
+)
+from eaglelocal.tui.panel.snapshot_rates import SnapshotRates
 from eaglelocal.tui.styled_lines import cell_width, fit_line, join_columns, make_line, plain_text
 
 LLAMA = ServerReading(
@@ -49,14 +61,19 @@ def scene_of(reading: ServerReading, machine: MachineGauge | None = MACHINE) -> 
 @pytest.mark.parametrize(
     ("reading", "said"),
     [
-        (busy(), "speculation on, 3.0 tokens a draft"),
-        (EMPTY, "speculation on, nothing drafted yet"),
-        (off(), "speculation asleep: 0.94x over the last 256 tokens, acceptance 0.21"),
-        (replace(EMPTY, drafting=DraftingState(state="off", reason="switched off")), "speculation off: switched off"),
-        (RESTARTING, "speculation: unknown, restarting"),
-        (GONE, "speculation: unknown, disconnected"),
-        (LLAMA, "speculation: not reported"),
-        (replace(busy(), drafting=DraftingState()), "speculation: state not reported, drafts are"),
+        (busy(), "drafting, 3.0 tokens at a time"),
+        (EMPTY, "ready to draft, nothing drafted yet"),
+        (off(), "drafting paused: it would be slower (0.94x)"),
+        (replace(EMPTY, drafting=DraftingState(state="off", reason=SWITCHED_OFF)), "drafting off (your setting)"),
+        (
+            replace(EMPTY, drafting=DraftingState(state="off", reason="no head is known")),
+            "drafting off: no head is known",
+        ),
+        (replace(EMPTY, drafting=DraftingState(state="asleep", reason=MEASURING)), "measuring whether drafting pays"),
+        (RESTARTING, "drafting: unknown, restarting"),
+        (GONE, "drafting: unknown, disconnected"),
+        (LLAMA, ""),
+        (replace(busy(), drafting=DraftingState()), "drafting"),
     ],
 )
 def test_the_state_line_is_true(reading: ServerReading, said: str) -> None:
@@ -77,8 +94,19 @@ def test_nothing_is_wider_or_higher_than_its_place(
     panel = format_panel(scene.frame, width, height, glyphs)
     table = format_table(reading, TableView(), width, height, glyphs)
     assert len(panel) <= height and len(table) <= height
-    for each in (*panel, *table, *format_header(scene, width, glyphs)):
+    frames = [
+        format_speed(scene.frame, width, height, glyphs),
+        format_drafting(scene.frame, width, height, glyphs),
+        format_machine_rows(scene, width, height, glyphs),
+    ]
+    assert all(len(lines) <= height for lines in frames)
+    for each in (*panel, *table, *format_header(scene, width, glyphs), *(line for lines in frames for line in lines)):
         assert cell_width(each) <= width
+
+
+def test_the_title_of_the_requests_counts_them() -> None:
+    assert format_requests_title(busy()) == "requests: 2 of 4 running, 1 waiting, 37 answered"
+    assert format_requests_title(LLAMA) == format_requests_title(GONE) == format_requests_title(None) == "requests"
 
 
 @pytest.mark.parametrize("reading", READINGS)
@@ -90,9 +118,17 @@ def test_ascii_is_ascii(reading: ServerReading, width: int) -> None:
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_everything_that_the_issue_names_is_there(width: int) -> None:
     text = format_snapshot(scene_of(busy()), width, UNICODE)
-    for word in ("tok/s", "gain over plain", "position 1", "acceptance length", "step: draft", "verify", "host"):
+    for word in (
+        "tok/s",
+        "gain over plain",
+        "position 1",
+        "acceptance 60 %, length 2.80",
+        "drafting 18",
+        "model 80",
+        "overhead 2 %",
+    ):
         assert word in text
-    for word in ("running 2 of 4", "waiting 1", "prefix cache 60 %", "KV 32 %", "restarts 0", "CPU 42 %", "anna"):
+    for word in ("running 2 of 4", "waiting 1", "prefix cache 60 %", "KV 32 %", "CPU 42 %", "qwen3-8b"):
         assert word in text
 
 
@@ -103,21 +139,98 @@ def test_the_gpu_is_reported_with_units() -> None:
     assert "GPU0 87 %  GPU1" in format_snapshot(scene_of(busy(), two_gpus), 80, UNICODE)
 
 
+def test_nothing_drafted_is_no_gain_whatever_the_times_suggest() -> None:
+    plain = replace(totals(200), drafts=0.0, draft_tokens=0.0, accepted_tokens=0.0, per_position=None)
+    off_by_choice = DraftingState(state="off", reason=SWITCHED_OFF)
+    text = format_snapshot(scene_of(replace(busy(), totals=plain, drafting=off_by_choice)), 80, UNICODE)
+    for word in ("gain", "×", "acceptance ", "in all"):
+        assert word not in text
+
+
+def test_figures_that_have_little_room_are_not_cut() -> None:
+    figures = SnapshotRates(acceptance=1.0, acceptance_length=11.83, draft_share=0.12, verify_share=0.9, host_share=0.1)
+    frame = PanelFrame(figures=figures, drafted=1333.0, accepted=1292.0, drafting=DraftingState(state="on"))
+    lines = [plain_text(line) for line in format_drafting(frame, 36, 5, UNICODE)]
+    assert lines[1:] == [
+        "acceptance 100 %, length 11.83",
+        "in all 1 333 drafted, 1 292 accepted",
+        "drafting 2, model 88, overhead 10 %",
+    ]
+
+
+def test_a_position_is_good_fair_or_rare() -> None:
+    lines = format_positions((0.9, 0.6, 0.59, 0.2, 0.19), 60, 8, UNICODE)
+    assert [line[1].role for line in lines] == ["good", "good", "warn", "warn", "quiet"]
+    (one_line,) = format_positions((0.9, 0.3, 0.1), 36, 1, UNICODE)
+    assert plain_text(one_line) == "positions  90 30 10 %"
+    assert [span.role for span in one_line[1:4]] == ["good", "warn", "quiet"]
+    (cut,) = format_positions((1.0, 1.0, 1.0, 0.91, 0.91, 0.91, 0.82, 0.7), 36, 1, UNICODE)
+    assert plain_text(cut) == "positions  100 100 100 91 91 91 82 %"  # no figure is cut in two
+
+
+def test_shares_of_time_are_of_the_whole() -> None:
+    for draft, verify, host in ((0.14, 0.86, 0.01), (0.01, 0.99, 0.03), (0.0, 1.0, 0.0)):
+        shares = SnapshotRates(draft_share=draft, verify_share=verify, host_share=host).time_shares
+        assert shares is not None and sum(shares) == pytest.approx(1.0) and min(shares) >= 0.0
+    assert SnapshotRates(draft_share=0.2, verify_share=0.8).time_shares is None
+
+
+@given(
+    values=st.lists(st.none() | st.floats(0, 500), max_size=90),
+    width=st.integers(0, 90),
+    height=st.integers(1, 9),
+    glyphs=st.sampled_from([UNICODE, ASCII]),
+)
+def test_a_graph_has_its_size_and_says_what_it_spans(
+    values: list[float | None], width: int, height: int, glyphs: Glyphs
+) -> None:
+    lines = format_graph(values, width, height, glyphs, top=500.0)
+    assert len(lines) == height and all(cell_width(line) == width for line in lines)
+    if width >= 40:
+        text = "\n".join(map(plain_text, lines))
+        assert "500" in text and " s" in text
+
+
+def test_a_graph_rises_with_its_values() -> None:
+    rows = UNICODE.draw_graph([None, 0.0, 25.0, 50.0, 100.0, 200.0], 6, 2, top=100.0)
+    assert rows == ["    ██", " ▁▄███"]
+
+
 def test_conversations_in_main_memory_are_reported_where_there_are_some() -> None:
     assert "swapped chats" not in format_snapshot(scene_of(busy()), 140, UNICODE)
     waiting = replace(busy(), memory_bytes=6 * 2**30, swapped_bytes=300.0 * 2**20)
     assert "engine memory 6.0 GiB  swapped chats 300 MiB" in format_snapshot(scene_of(waiting), 140, UNICODE)
 
 
-def test_what_is_not_reported_is_a_dash() -> None:
+def test_what_is_not_reported_is_not_drawn() -> None:
     bare = scene_of(ServerReading(kind="vLLM", state="ready"), MachineGauge(gpus=(GpuGauge(index=0),)))
     text = format_snapshot(bare, 100, UNICODE).replace(URL, "")
-    assert "running -" in text and "prefix cache -" in text and "GPU0 -, -, -, -" in text
-    assert "0 %" not in text and "0.0" not in text
+    for word in ("running", "prefix cache", "GPU0", "position", "in all", "gain", "time ", "drafting: ", "0 %", "0.0"):
+        assert word not in text
+    assert list(map(plain_text, format_drafting(bare.frame, 40, 6, UNICODE))) == ["not reported by the server"]
+
+
+def test_the_bars_of_the_machine_take_the_space_that_their_texts_leave() -> None:
+    for width, cells in ((36, 4), (60, 27), (90, 40)):
+        lines = format_machine_rows(scene_of(busy()), width, 8, UNICODE)
+        bars = [line for line in map(plain_text, lines) if " %" in line]
+        assert len(bars) == 6 and {sum(char in "█░▏▎▍▌▋▊▉" for char in bar) for bar in bars} == {cells}
+        assert all(cell_width(line) == width for line in lines)
+        assert any(bar.endswith("18.0/24.0 GiB") for bar in bars)
+
+
+def test_the_machine_s_load_has_a_graph_where_there_is_room() -> None:
+    loads = RecentLoads(label="GPU", shares=(None, *[0.5] * 60))
+    scene = replace(scene_of(busy()), loads=loads)
+    for height, has_graph in ((5, False), (9, False), (10, True), (14, True)):
+        lines = list(map(plain_text, format_machine_rows(scene, 36, height, UNICODE)))
+        assert ("GPU load" in lines) is has_graph, height
+        assert lines[-1].endswith(" now") is has_graph and len(lines) <= height
+    assert "GPU load" not in list(map(plain_text, format_machine_rows(scene_of(busy()), 36, 14, UNICODE)))
 
 
 def test_a_server_elsewhere_does_not_show_this_machine() -> None:
-    assert "another machine" in format_snapshot(scene_of(busy(), None), 100, UNICODE)
+    assert "load of the server's machine: unknown" in format_snapshot(scene_of(busy(), None), 100, UNICODE)
 
 
 def test_what_could_be_switched_on_is_said() -> None:
@@ -154,6 +267,39 @@ def test_figures_are_sorted_from_the_largest_and_unknown_ones_stand_last() -> No
     assert names(arrange_rows(ROWS, (), TableView("key", is_reversed=True))) == ["r2", "r1", "r3"]
 
 
+def test_the_end_of_an_answer_has_a_column_of_its_own() -> None:
+    lines = format_table(busy(), TableView(), 80, 9, UNICODE)
+    titles, running, *_, stopped, failed = map(plain_text, lines)
+    assert titles.split()[:2] == ["state", "end"]
+    assert running.split()[0] == "running"
+    assert (stopped.split()[:2], failed.split()[:2]) == (["ended", "stop"], ["ended", "failed"])
+
+
+def test_what_a_request_does_has_a_color_and_the_rest_of_its_row_is_calm() -> None:
+    reading = busy()
+    rows = format_table(reading, TableView(), 120, 9, UNICODE, selected_id="nothing")[1:]
+    by_state = {row.state: line for row, line in zip((*(reading.requests or ()), *reading.recent), rows, strict=True)}
+    roles = {state: line[0].role for state, line in by_state.items()}
+    assert roles == {"running": "good", "reading": "accent", "waiting": "warn", "stop": "quiet", "failed": "bad"}
+    assert {span.role for span in by_state["failed"][2:]} == {"quiet"}
+    assert all(cell_width(line) == 120 for line in rows)
+
+
+def test_at_80_columns_age_and_model_stay_and_the_key_goes() -> None:
+    titles = [column.title for column in visible_columns(76)]
+    assert {"model", "age"} <= set(titles) and "key" not in titles
+    assert "key" in [column.title for column in visible_columns(118)]
+    for width in range(14, 240):  # in a narrow one columns are left out, none is cut
+        columns = visible_columns(width)
+        assert sum(column.width + 1 for column in columns) - 1 <= width
+
+
+def test_drafted_means_the_same_everywhere() -> None:
+    """Tokens that were proposed: neither a state nor a share of the answer."""
+    assert "drafted" not in [column.title for column in COLUMNS]
+    assert "600 drafted" in format_snapshot(scene_of(busy()), 120, UNICODE)
+
+
 @pytest.mark.parametrize(("wanted", "found"), [("ANNA", ["r1", "r3"]), ("wait", ["r3"]), ("r2", ["r2"]), ("none", [])])
 def test_a_filter_looks_at_key_state_model_and_id(wanted: str, found: list[str]) -> None:
     assert names(arrange_rows(ROWS, (), TableView(filter=wanted))) == found
@@ -170,7 +316,7 @@ def test_sorting_goes_through_all_columns_and_back() -> None:
 @given(at=st.integers(0, 39), height=st.integers(2, 12))
 def test_the_chosen_row_is_always_shown(at: int, height: int) -> None:
     rows = tuple(RequestRow(id=f"id{i}", owner=f"owner{i}.", state="running") for i in range(40))
-    lines = format_table(replace(EMPTY, requests=rows), TableView(), 80, height, UNICODE, selected_id=f"id{at}")
+    lines = format_table(replace(EMPTY, requests=rows), TableView(), 120, height, UNICODE, selected_id=f"id{at}")
     assert f"owner{at}." in "\n".join(map(plain_text, lines))
     assert len(lines) == height
 
@@ -191,11 +337,47 @@ def test_what_is_noticed() -> None:
     assert describe_changes(EMPTY, lacking) == describe_changes(GONE, lacking)[1:] == said
     assert describe_changes(lacking, lacking) == []
     assert describe_changes(GONE, EMPTY) == ["eaglelocal is ready again"]
-    assert describe_changes(busy(), off()) == [
-        "speculation is asleep: 0.94x over the last 256 tokens, acceptance 0.21",
-    ]
+    assert describe_changes(busy(), off()) == []
+    assert describe_drafting_change(busy(), off()) == "drafting paused: it would be slower (0.94x)"
+    assert describe_drafting_change(off(), busy()) == "drafting resumed"
+    assert describe_drafting_change(None, off()) == describe_drafting_change(off(), off()) == ""
+    assert describe_drafting_change(GONE, off()) == describe_drafting_change(replace(busy(), model="x"), off()) == ""
     switched = replace(EMPTY, drafting=DraftingState(state="on", setting="4"))
     assert describe_changes(EMPTY, switched) == ["drafting was set to 4"]
+
+
+def test_drafting_that_pauses_and_resumes_is_one_line_with_a_count() -> None:
+    tail = LogTail()
+    log = ChangeLog(tail)
+    log.add(busy(), 0.0, "10:00:00")
+    for second in range(1, 5):
+        log.add(off() if second % 2 else busy(), float(second), f"10:00:0{second}")
+        tail.add("POST /v1/chat/completions 200")
+    log.add(off(), 60.0, "10:01:00")
+    drafting = [line for line in tail.newest(20) if "drafting" in line]
+    assert drafting == [
+        "10:00:01  drafting resumed; 4 changes until 10:00:04",
+        "10:01:00  drafting paused: it would be slower (0.94x)",
+    ]
+
+
+def test_a_long_line_of_the_log_goes_on_below() -> None:
+    lines = ["10:00:00  first", "10:00:01  POST /v1/chat/completions 400  " + "messages: a list is expected " * 3]
+    shown = [plain_text(line).rstrip() for line in format_log(lines, 60, 9)]
+    assert len(shown) > 2 and all(len(line) <= 60 for line in shown)
+    assert shown[:2] == ["10:00:00  first", "10:00:01  POST /v1/chat/completions 400  messages: a list is"]
+    assert all(line.startswith(" " * 10) for line in shown[2:])
+    assert [plain_text(line).rstrip() for line in format_log(lines, 60, 2)] == shown[1:3], "its beginning"
+    assert format_log(lines, 60, 0) == []
+
+
+def test_a_line_that_is_no_longer_kept_is_not_replaced() -> None:
+    tail = LogTail()
+    number = tail.add("first")
+    assert tail.replace(number, "1st") and tail.newest(1) == ["1st"]
+    for i in range(KEPT_LINES):
+        tail.add(str(i))
+    assert not tail.replace(number, "again")
 
 
 # ---- small things
@@ -222,21 +404,22 @@ def test_cached_prompt_tokens_are_counted_apart_by_llama_server() -> None:
 
 @given(st.floats(-1, 2), st.integers(0, 60), st.sampled_from([UNICODE, ASCII]))
 def test_bars_have_their_width_and_grow(share: float, width: int, glyphs: Glyphs) -> None:
-    bar = glyphs.draw_bar(share, width)
-    assert cell_len(bar) == width
-    assert bar.count(glyphs.full) <= glyphs.draw_bar(min(share + 0.3, 1.0), width).count(glyphs.full)
+    filled, rest = glyphs.draw_bar(share, width)
+    assert cell_len(filled + rest) == width
+    assert len(filled) <= len(glyphs.draw_bar(min(share + 0.3, 1.0), width)[0])
+    assert set(rest) <= {glyphs.empty} and glyphs.empty.strip()  # one sees where the end would be
 
 
 @given(st.lists(st.none() | st.floats(0, 1e6), max_size=50), st.integers(0, 40), st.floats(0, 1e6))
-def test_sparklines_have_their_width(values: list[float | None], width: int, top: float) -> None:
-    assert cell_len(UNICODE.draw_sparkline(values, width, top=top)) == width
+def test_graphs_have_their_width(values: list[float | None], width: int, top: float) -> None:
+    assert {cell_len(row) for row in UNICODE.draw_graph(values, width, 3, top=top)} == {width}
 
 
 @given(st.text("0123456789.-x ", max_size=8), st.sampled_from([UNICODE, ASCII]))
 def test_large_digits_are_three_even_rows(text: str, glyphs: Glyphs) -> None:
     rows = glyphs.draw_large(text)
     assert len({cell_len(row) for row in rows}) == 1
-    assert len({glyphs.draw_large(digit) for digit in "0123456789-"}) == 11
+    assert len({glyphs.draw_large(digit) for digit in "0123456789-."}) == 12
 
 
 @given(st.text(max_size=30), st.integers(0, 20))

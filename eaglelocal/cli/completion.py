@@ -1,0 +1,102 @@
+"""The values that a shell completes for options: words, machines of the catalog, models. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from eaglelocal.errors import EagleLocalError
+
+GGUF = ".gguf"
+Complete = Callable[[str], list[str]]
+
+
+def complete_words(*words: str) -> Complete:
+    """Return a completion of fixed words."""
+
+    def complete(incomplete: str) -> list[str]:
+        return list_matches(words, incomplete)
+
+    return complete
+
+
+def complete_machine(incomplete: str) -> list[str]:
+    """Return names of machines, also after a comma; `list`, which goes alone, only as the first."""
+    from eaglelocal.catalog.catalog import load_machines
+
+    before, comma, begun = incomplete.rpartition(",")
+    names = [*([] if comma else ["list"]), *find_or_nothing(lambda: list(load_machines()))]
+    taken = before.split(",")
+    return [f"{before}{comma}{name}" for name in list_matches(names, begun) if name not in taken]
+
+
+def complete_target(incomplete: str) -> list[str]:
+    """Return models: the embedded one, those on disk, those of the catalog, and .gguf files of a path."""
+    if incomplete.startswith((".", "/", "~")):
+        return list_paths(incomplete)
+    return list_matches(
+        dict.fromkeys(["demo", *find_or_nothing(list_cached), *find_or_nothing(list_known)]), incomplete
+    )
+
+
+def complete_on_disk(incomplete: str) -> list[str]:
+    """Return the models on disk, and .gguf files of a path."""
+    if incomplete.startswith((".", "/", "~")):
+        return list_paths(incomplete)
+    return list_matches(find_or_nothing(list_cached), incomplete)
+
+
+def complete_port(incomplete: str) -> list[str]:
+    """Return the ports of the servers on this machine."""
+    from eaglelocal.client.running_servers import find_running_servers
+
+    ports = [str(server.port) for server in find_running_servers(remove_stale=False)]
+    return list_matches([*ports, "all"], incomplete)
+
+
+def complete_server(incomplete: str) -> list[str]:
+    """Return the addresses of the servers on this machine."""
+    from eaglelocal.client.running_servers import find_running_servers
+
+    return list_matches([server.url for server in find_running_servers(remove_stale=False)], incomplete)
+
+
+def list_known() -> list[str]:
+    from eaglelocal.catalog.catalog import load_catalog
+
+    return list(load_catalog().targets)
+
+
+def list_cached() -> list[str]:
+    from eaglelocal.cli.load_model import load_settings
+    from eaglelocal.planning.model_choices import list_names
+
+    return list_names(load_settings({}).model_folders)
+
+
+def list_matches(words: Iterable[str], begun: str) -> list[str]:
+    return [word for word in words if word.startswith(begun)]
+
+
+def list_paths(begun: str) -> list[str]:
+    """Return the folders and .gguf files whose path begins so, written as the user began it."""
+    folder, slash, name = begun.rpartition("/")
+    if not slash:  # "." or "~": only a folder can follow
+        return [f"{begun}/"]
+    try:
+        found = sorted(Path(folder or "/").expanduser().iterdir())
+    except OSError:
+        return []
+    return [
+        f"{folder}/{path.name}{'/' if path.is_dir() else ''}"
+        for path in found
+        if path.name.startswith(name) and (path.is_dir() or path.suffix == GGUF)
+    ]
+
+
+def find_or_nothing(find: Callable[[], list[str]]) -> list[str]:
+    """Return what a search finds; nothing if it fails, because a shell would show the error between the words."""
+    try:
+        return find()
+    except (EagleLocalError, OSError):
+        return []

@@ -1,0 +1,30 @@
+"""The state of drafting in words, the same on every screen and in every report. Pure.
+
+States and reasons come from the engine or a server; this module only words them.
+"""
+
+from __future__ import annotations
+
+SWITCHED_OFF = "switched off"  # reason of the state `off` that the user chose
+MEASURING = "measuring whether drafting pays"  # reason of the state `asleep` during a probe
+NOT_REPORTED = "not reported by the server"
+LOOKUP = "lookup in the text so far"  # the name of drafting without a model, whose flag is `--draft ngram`
+
+
+def describe_drafting(state: str, reason: str) -> str:
+    """Return the state in words, such as `drafting paused: it would be slower (0.68x)`; "" if it is unknown."""
+    match state:
+        case _ if reason == NOT_REPORTED:
+            return ""
+        case "on":
+            return "drafting"
+        case "asleep" if reason == MEASURING:
+            return MEASURING
+        case "asleep":
+            return f"drafting paused: {reason}" if reason else "drafting paused"
+        case "off" if reason == SWITCHED_OFF:
+            return "drafting off (your setting)"
+        case "off":
+            return f"drafting off: {reason}" if reason else "drafting off"
+        case _:
+            return ""

@@ -1,0 +1,154 @@
+"""The models that people keep elsewhere on this disk: of LM Studio, of Ollama, and in folders of their own.
+
+Each has a short name, which `--target` takes. Lists names and files; headers are not read. The hub's cache has its own
+references (hub_cache.py).
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from eaglelocal import locations
+from eaglelocal.catalog.catalog import load_catalog
+from eaglelocal.catalog.reference import GGUF_SUFFIX, File, Profile, Reference, Repo, parse_reference
+from eaglelocal.errors import UsageError
+from eaglelocal.hub.hub_cache import repo_folder
+from eaglelocal.hub.ollama_store import LATEST, is_blob, list_ollama_models
+from eaglelocal.hub.repo_builds import group_builds
+
+PLACES = LM_STUDIO, OLLAMA, OWN_FOLDER = "LM Studio", "Ollama", "own folder"
+MAX_FILES, MAX_DEPTH = 5000, 6  # that are looked at below a folder
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryModel:
+    """A model outside the hub's cache.
+
+    name     the shortest that means only this model
+    aliases  further names that mean it
+    """
+
+    name: str
+    place: str  # LM_STUDIO, OLLAMA or OWN_FOLDER
+    paths: tuple[Path, ...]
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """Return the file that llama.cpp opens."""
+        return self.paths[0]
+
+    def is_named(self, text: str) -> bool:
+        return text.lower() in _list_names(self)
+
+
+def list_library(folders: Sequence[str] = ()) -> list[LibraryModel]:
+    """Return the models of LM Studio and Ollama, and those in `folders`, each file once; sorted by name."""
+    found: dict[object, LibraryModel] = {}
+    for model in _list_all(folders):
+        file = model.path.name if is_blob(model.path) else model.path.resolve()  # a blob's name is its digest
+        first = found.setdefault(file, model)
+        if first is not model:
+            found[file] = replace(first, aliases=(*first.aliases, model.name, *model.aliases))
+    return sorted(_make_unique(list(found.values())), key=lambda model: model.name.lower())
+
+
+def list_folder(folder: Path, place: str = OWN_FOLDER) -> Iterator[LibraryModel]:
+    """Yield the models in a folder and below it, by the names of their files."""
+    for build in group_builds(_list_gguf_names(folder)):
+        if build.is_complete and not build.is_draft:
+            stem = build.stem
+            repo = stem.rpartition("/")[0]
+            in_folder = f"{folder.name}/{stem}"  # for a file that has the name of one elsewhere
+            aliases = [stem, in_folder, f"{stem}{GGUF_SUFFIX}", *([repo, f"{repo}:{build.quant}"] if repo else [])]
+            paths = tuple(folder / name for name in build.names)
+            yield LibraryModel(stem.rpartition("/")[2], place, paths, tuple(aliases))
+
+
+def find_in_library(text: str, folders: Sequence[str] = ()) -> LibraryModel | None:
+    """Return the model of this name; None if there is none. Raises UsageError if several have it."""
+    return choose_named(text, list_library(folders))
+
+
+def choose_named(text: str, models: Sequence[LibraryModel]) -> LibraryModel | None:
+    """Return the one of the models that has this name; None if none has. Raises UsageError if several have it."""
+    found = [model for model in models if model.is_named(text)]
+    if len(found) > 1:
+        raise UsageError(f"{text!r} means several models", hint=" or ".join(model.name for model in found))
+    return found[0] if found else None
+
+
+def locate_reference(text: str, folders: Sequence[str] = ()) -> Reference:
+    """Return what a target's reference means: the file of a model in the library, if only there is one of the name.
+
+    Raises UsageError if the text has no form of a reference and names no model.
+    """
+    try:
+        parsed = parse_reference(text)
+    except UsageError:
+        model = find_in_library(text, folders)
+        if model is None:
+            raise
+        return File(model.path, text)
+    models = list_library(folders) if isinstance(parsed, Profile | Repo) else []
+    if not models or not isinstance(parsed, Profile | Repo) or _is_known(parsed):
+        return parsed
+    if model := choose_named(text, models):
+        return File(model.path, text)
+    near = difflib.get_close_matches(text, [model.name for model in models], n=1)
+    if near and isinstance(parsed, Profile):
+        raise UsageError(f"unknown target {text!r}", hint=f"did you mean `{near[0]}`?")
+    return parsed
+
+
+def _is_known(parsed: Profile | Repo) -> bool:
+    """Return whether the catalog has the profile, or the hub's cache the repository."""
+    if isinstance(parsed, Repo):
+        return repo_folder(locations.hub_cache_dir(), parsed.name).is_dir()
+    catalog = load_catalog()
+    return parsed.id.lower() in catalog.targets or parsed.id.lower() in catalog.drafts
+
+
+def _list_all(folders: Sequence[str]) -> Iterator[LibraryModel]:
+    for folder in folders:
+        yield from list_folder(Path(os.path.expanduser(folder)))
+    for place in locations.lm_studio_dirs():
+        yield from list_folder(place, LM_STUDIO)
+    for store in locations.ollama_dirs():
+        for name, paths in list_ollama_models(store):
+            bare, _, tag = name.rpartition(":")
+            yield LibraryModel(name, OLLAMA, paths, (bare,) if tag == LATEST else ())
+
+
+def _make_unique(models: Sequence[LibraryModel]) -> Iterator[LibraryModel]:
+    """Yield the models; those that share a name, also with the catalog, are named by their folders too or by paths."""
+    catalog = load_catalog()
+    taken = catalog.targets.keys() | catalog.drafts.keys()
+    for model in models:
+        own_names = (model.name, *model.aliases[:2])  # from the shortest to the longest
+        names = [name for name in own_names if name.lower() not in taken] + [str(model.path)]
+        name = next(name for name in names if sum(name.lower() in _list_names(other) for other in models) <= 1)
+        yield LibraryModel(name, model.place, model.paths, model.aliases)
+
+
+def _list_names(model: LibraryModel) -> tuple[str, ...]:
+    return tuple(name.lower() for name in (model.name, *model.aliases))
+
+
+def _list_gguf_names(folder: Path) -> list[str]:
+    """Return the names of the GGUF files below a folder, relative to it; hidden folders are left out."""
+    found: list[str] = []
+    num_seen = 0
+    for parent, folders, names in os.walk(folder):
+        depth = len(Path(parent).relative_to(folder).parts)
+        folders[:] = sorted(name for name in folders if not name.startswith(".")) if depth < MAX_DEPTH else []
+        num_seen += len(names)
+        if num_seen > MAX_FILES:
+            break
+        paths = (Path(parent, name) for name in names if name.lower().endswith(GGUF_SUFFIX) and name.isprintable())
+        found += [path.relative_to(folder).as_posix() for path in paths if path.is_file()]
+    return sorted(found)

@@ -1,0 +1,100 @@
+"""The models on this disk as choices: their names and sizes at once, and how each would run here when asked.
+
+For the model picker and for completion. Nothing is loaded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from eaglelocal import locations
+from eaglelocal.catalog.catalog import load_machines
+from eaglelocal.core.events import EngineInfo
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.run_options import RunOptions
+from eaglelocal.errors import EagleLocalError
+from eaglelocal.hub.hub_cache import list_models
+from eaglelocal.hub.inventory import InventoryEntry, list_all_models, list_embedded, list_inflated
+from eaglelocal.hub.model_library import list_library
+from eaglelocal.memory.budget import RAM, Buffer, MemoryKind
+from eaglelocal.planning.autoplan import autoplan, this_machine
+from eaglelocal.planning.candidate import offload_text
+from eaglelocal.planning.decision import EMBEDDED, Decision
+from eaglelocal.planning.eviction import Needs
+from eaglelocal.planning.resolve import choose_ctx
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoiceEntry:
+    """A model that can answer. `place`: whose folder it is in."""
+
+    reference: str
+    size_bytes: int
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOutlook:
+    """The way in which a model would run here. `problem`: why it cannot; `note`: what is unexpected."""
+
+    fits: bool
+    n_ctx: int = 0
+    kv_type: str = "f16"
+    draft: str = ""
+    note: str = ""
+    problem: str = ""
+
+
+def list_choices(folders: Sequence[str] = ()) -> list[ModelChoiceEntry]:
+    """Return the models on this disk that write text, the embedded one last. Reads their headers."""
+    entries = [entry for entry in list_all_models(locations.hub_cache_dir(), folders) if can_answer(entry)]
+    entries.sort(key=lambda entry: entry.reference.startswith(EMBEDDED))
+    return [ModelChoiceEntry(entry.reference, entry.size_bytes, entry.origin) for entry in entries]
+
+
+def can_answer(entry: InventoryEntry) -> bool:
+    about = entry.description
+    return about.kind == "model" and not about.problem and not entry.is_outdated
+
+
+def list_names(folders: Sequence[str] = ()) -> list[str]:
+    """Return the references of the models on this disk, for completion: by file names, without reading headers."""
+    cached = (model.reference for model in list_models(locations.hub_cache_dir()) if not model.build.is_draft)
+    library = (model.name for model in list_library(folders))
+    generated = (entry.reference for entry in (*list_inflated(), *list_embedded()) if not entry.is_outdated)
+    return list(dict.fromkeys([*cached, *library, EMBEDDED, *generated]))
+
+
+def assess_model(options: RunOptions, *, freed: Needs = ()) -> ModelOutlook:
+    """Return how the options' target would run here. `freed`: the memory of a model that is unloaded for it."""
+    try:
+        return describe_decision(autoplan(options, other_needs=negate(freed)))
+    except EagleLocalError as error:
+        return ModelOutlook(fits=False, problem=error.message)
+
+
+def estimate_held(plan: Plan, info: EngineInfo) -> Needs:
+    """Return the memory that unloading an engine would free; weights in RAM are mapped and count as free already."""
+    rooms = this_machine(load_machines()).free_memory
+    gpus = [room.device for room in rooms if room.device != RAM]
+    if gpus and plan.gpu_layers is None:
+        return tuple(Buffer(gpu, MemoryKind.CACHE, info.total_bytes // len(gpus)) for gpu in gpus)
+    return (Buffer(RAM, MemoryKind.CACHE, info.cache_bytes + info.compute_bytes),)
+
+
+def negate(needs: Needs) -> Needs:
+    return tuple(dataclasses.replace(buffer, num_bytes=-buffer.num_bytes) for buffer in needs)
+
+
+def describe_decision(decision: Decision) -> ModelOutlook:
+    """Return a decision as an outlook. Raises UsageError on a context that the model was not trained for."""
+    files, candidate = decision.files, decision.candidate
+    n_ctx = choose_ctx(decision.ctx, files.target) if files is not None else decision.ctx or 0
+    kv_type = decision.kv_type or "f16"
+    if not decision.fits:
+        return ModelOutlook(fits=False, n_ctx=n_ctx, kv_type=kv_type, problem="too large for this machine")
+    draft = decision.without_draft or (files.draft.label if files is not None else "its own EAGLE-3.1 head")
+    note = "" if candidate is None else offload_text(candidate)
+    return ModelOutlook(fits=True, n_ctx=n_ctx, kv_type=kv_type, draft=draft, note=note)

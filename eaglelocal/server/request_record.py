@@ -1,0 +1,87 @@
+"""The record of a request for the access log: its answers' figures, or why it was refused. Never any text of either.
+
+The log's middleware begins a record; code further in, which does not know the request, finds it through a context
+variable. Tasks of the request share it.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from eaglelocal.server.answer_state import AnswerState
+from eaglelocal.server.http_errors import Problem
+
+# in the log of an answer; for several answers to one request the sums, and the rate over all of them
+GONE = 499  # status in the log of a request whose client disconnected, as in nginx's
+ANSWER_FIELDS = ("model", "prompt_tokens", "completion_tokens", "tok_s", "acceptance_rate", "ttft_s", "finish_reason")
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """The knowledge about a request besides its path and status."""
+
+    problem: Problem | None = None
+    model: str = ""
+    client: str = ""  # who sent it, as far as the request says: a program, or an address
+    warnings: list[str] = field(default_factory=list)
+    answers: list[dict[str, float]] = field(default_factory=list)
+    finish_reasons: list[str] = field(default_factory=list)
+
+    def add_answer(self, model: str, choice: AnswerState) -> None:
+        """Add an answer before its state is closed. One that never began has a model, but no figures."""
+        self.model = model
+        if choice.started is None and choice.finished is None:
+            return
+        stats = choice.finished.speculation if choice.finished is not None else None
+        self.answers.append(
+            {
+                "prompt_tokens": choice.prompt_tokens,
+                "completion_tokens": choice.num_tokens,
+                "seconds": choice.last_token_at - choice.first_token_at,
+                "ttft_s": choice.first_token_at - choice.requested_at if choice.first_token_at else 0.0,
+                "draft_tokens": stats.draft_tokens if stats is not None else 0,
+                "accepted_tokens": stats.accepted_tokens if stats is not None else 0,
+            }
+        )
+        if choice.finished is not None:
+            self.finish_reasons.append(choice.finished.reason)
+
+    def fields(self) -> dict[str, object]:
+        """Return what the log adds: reason, param and code of a refusal, and ANSWER_FIELDS as far as they are known."""
+        found: dict[str, object] = {}
+        if self.problem is not None:
+            found |= {"reason": self.problem.message, "param": self.problem.parameter, "code": self.problem.code}
+        found |= {"model": self.model} if self.model else {}
+        found |= {"warnings": self.warnings} if self.warnings else {}
+        return found | (self._answer_fields() if self.answers else {})
+
+    def _answer_fields(self) -> dict[str, object]:
+        sums = {name: sum(answer[name] for answer in self.answers) for name in self.answers[0]}
+        timed = sum(max(answer["completion_tokens"] - 1, 0) for answer in self.answers)
+        longest_s = max(answer["seconds"] for answer in self.answers)
+        return {
+            "prompt_tokens": sums["prompt_tokens"],
+            "completion_tokens": sums["completion_tokens"],
+            "tok_s": round(timed / longest_s, 2) if longest_s > 0 else None,
+            "acceptance_rate": round(sums["accepted_tokens"] / sums["draft_tokens"], 4)
+            if sums["draft_tokens"]
+            else None,
+            "ttft_s": round(min(answer["ttft_s"] for answer in self.answers), 3) or None,
+            "finish_reason": ",".join(dict.fromkeys(self.finish_reasons)) or None,
+        }
+
+
+_current: ContextVar[RequestRecord | None] = ContextVar("request_record", default=None)
+
+
+def begin_record() -> RequestRecord:
+    """Return a new record, which `current_record` returns from now on within this request."""
+    record = RequestRecord()
+    _current.set(record)
+    return record
+
+
+def current_record() -> RequestRecord:
+    """Return the record of the present request; outside of one, a record that nobody reads."""
+    return _current.get() or RequestRecord()

@@ -1,0 +1,333 @@
+"""The model picker: all models on this disk, with how each would run here, and draft, context and cache beside them.
+
+One dialog for F5 and `/model`. What is on disk comes from a `ModelSource`, on a thread: reading headers takes a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.signal import Signal
+from textual.timer import Timer
+from textual.widgets import Input, Label, OptionList
+from textual.widgets.option_list import Option
+from textual.worker import get_current_worker
+
+from eaglelocal.conversation.session import ModelChoice
+from eaglelocal.core.request import parse_spec
+from eaglelocal.errors import EagleLocalError, UsageError
+from eaglelocal.planning.model_choices import ModelChoiceEntry, ModelOutlook
+from eaglelocal.tui.chat.chat_controller import ChatController
+from eaglelocal.tui.chat.chat_dialogs import Dialog
+from eaglelocal.tui.chat.chat_events import ModelChanged
+from eaglelocal.tui.chat.model_source import ModelSource
+from eaglelocal.tui.transcript.text_rows import sanitize_text
+
+KV_TYPES = ("f16", "q8_0", "q4_0")
+NAME_WIDTH, SIZE_WIDTH, FIT_WIDTH = 38, 9, 12  # columns
+SETTLE_S = 0.3  # after the last key in the form, until the models are assessed again
+ASSESSING = "assessing"
+PENDING, FITS, SPLIT, TOO_LARGE = "", "fits", "fits partly", "cannot run"
+
+
+@dataclass(slots=True)
+class PickerRows:
+    """The rows of the list: the models that match what is typed, and their outlooks so far."""
+
+    entries: Sequence[ModelChoiceEntry] = ()
+    outlooks: dict[str, ModelOutlook] = field(default_factory=dict)
+
+    def match(self, typed: str) -> list[ModelChoiceEntry]:
+        """Return the entries that contain every word, one that is named exactly first."""
+        words = typed.lower().split()
+        found = [entry for entry in self.entries if all(word in entry.reference.lower() for word in words)]
+        return sorted(found, key=lambda entry: entry.reference.lower() != typed.lower())
+
+    def format_row(self, entry: ModelChoiceEntry) -> str:
+        outlook = self.outlooks.get(entry.reference)
+        fit = PENDING if outlook is None else TOO_LARGE if not outlook.fits else SPLIT if outlook.note else FITS
+        name = shorten_name(sanitize_text(entry.reference), NAME_WIDTH)
+        return f"{name:<{NAME_WIDTH}} {format_size(entry.size_bytes):>{SIZE_WIDTH}}  {fit:<{FIT_WIDTH}}{entry.place}"
+
+
+def format_size(num_bytes: int) -> str:
+    """Return a file's size in decimal units, as `eaglelocal ls` shows it."""
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
+
+
+def shorten_name(name: str, width: int) -> str:
+    """Return the name in at most `width` columns: of a long one the end, which tells quantizations apart."""
+    return name if len(name) <= width else f"..{name[-width + 2 :]}"
+
+
+def describe_outlook(outlook: ModelOutlook | None) -> str:
+    """Return how a model would run, in a line."""
+    if outlook is None:
+        return "..."
+    if not outlook.fits:
+        return outlook.problem
+    parts = [f"{outlook.n_ctx} tokens of context" if outlook.n_ctx else "", f"cache {outlook.kv_type}", outlook.note]
+    return f"{', '.join(part for part in parts if part)}; draft: {outlook.draft or 'none'}"
+
+
+class ModelSearch(Input):
+    """The field that filters the list; the arrows move through the list."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "screen.move(-1)", "", show=False),
+        Binding("down", "screen.move(1)", "", show=False),
+    ]
+
+
+class ModelDialog(Dialog):
+    """A list of models to choose from, and a form for draft, draft length, context and cache type."""
+
+    TITLE_TEXT = "Model and draft"
+    DEFAULT_CSS = """
+    ModelDialog {
+        & #box { width: 78; }
+        & OptionList, & OptionList:focus { max-height: 8; }
+        & #outlook { width: 100%; height: 2; color: $text-muted; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+s", "save", "Change", id="save", priority=True)]
+
+    def __init__(
+        self,
+        changed: ModelChanged | None,
+        controller: ChatController,
+        source: ModelSource,
+        model_changed: Signal[ModelChanged],
+    ) -> None:
+        """changed: the model that runs; None: none could be loaded. model_changed: published when one was loaded."""
+        super().__init__()
+        self._model_changed = model_changed
+        self._active = None if changed is None else changed.model
+        self._choice = ModelChoice() if changed is None else changed.choice
+        self._controller, self._source = controller, source
+        self._running_name = "" if self._active is None else self._active.local_name
+        self._rows, self._shown = PickerRows(), list[ModelChoiceEntry]()
+        self._has_moved = False  # a row was chosen by key or mouse
+        self._timer: Timer | None = None  # until what is typed is taken into account
+        self._filled = ("", "")  # draft and context as the form was last filled, to tell what was typed
+
+    def compose_box(self) -> ComposeResult:
+        yield Label(self._describe_active(), id="active", markup=False)
+        yield ModelSearch(placeholder="type to search; a reference or a path", id="target", select_on_focus=False)
+        yield OptionList(markup=False)
+        yield Label("", id="outlook", markup=False)
+        choice = self._choice
+        self._filled = fill_fields(choice)
+        for name, label, value, hint in (
+            ("draft", "draft", choice.draft or "", "auto, ngram, none, ./head.gguf; empty: no change"),
+            ("spec", "draft length", "", "auto, off, pid or a number; empty: no change"),
+            ("ctx", "context", str(choice.ctx or ""), "tokens; empty: as planned"),
+            ("kv_type", "cache type", choice.kv_type or "", f"{', '.join(KV_TYPES)}; empty: as planned"),
+        ):
+            yield from self.compose_row(label, value, hint, name)
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self._model_changed.subscribe(self, self._show_active)
+        self.run_worker(self._read_models, thread=True, exclusive=True)
+
+    def _describe_active(self) -> str:
+        if self._active is None:
+            return "a model is being loaded" if self._controller.is_busy else "no model is loaded"
+        return sanitize_text(f"now: {self._active.info.target}, {self._active.info.draft}")
+
+    def _show_active(self, changed: ModelChanged) -> None:
+        """Show the model that was loaded meanwhile, and how the others would run once it is unloaded."""
+        self._active, self._choice = changed.model, changed.choice
+        self._running_name = changed.model.local_name
+        self.query_one("#active", Label).update(self._describe_active())
+        self._start_assessing()
+
+    # ---- the list
+    def _read_models(self) -> None:
+        """List the models, on a thread."""
+        worker = get_current_worker()
+        try:
+            entries = self._source.list_entries()
+        except (EagleLocalError, OSError) as problem:
+            entries = ()
+            if not worker.is_cancelled:
+                self.app.call_from_thread(self._show_problem, problem)
+        if not worker.is_cancelled:
+            self.app.call_from_thread(self._show_entries, entries)
+
+    def _start_assessing(self) -> None:
+        """Find out how each model would run with the options in the form, on a thread."""
+        try:
+            choices = {entry.reference: self._make_choice(entry.reference) for entry in self._rows.entries}
+        except UsageError:
+            return  # `apply` shows it
+        self.run_worker(partial(self._assess, choices), thread=True, exclusive=True, group=ASSESSING)
+
+    def _assess(self, choices: Mapping[str, ModelChoice]) -> None:
+        worker = get_current_worker()
+        for reference, choice in choices.items():
+            if worker.is_cancelled:
+                return
+            outlook = self._source.assess(choice, self._active)
+            if not worker.is_cancelled:
+                self.app.call_from_thread(self._show_outlook, reference, outlook)
+
+    def _show_problem(self, problem: Exception) -> None:
+        if self.is_attached:
+            self.show_error(UsageError(f"the models on this disk cannot be listed: {problem}"))
+
+    def _show_entries(self, entries: Sequence[ModelChoiceEntry]) -> None:
+        if self.is_attached:  # the dialog may just have been closed
+            self._rows.entries = entries
+            self._refill()
+            self._start_assessing()
+
+    def _show_outlook(self, reference: str, outlook: ModelOutlook) -> None:
+        if not self.is_attached:
+            return
+        self._rows.outlooks[reference] = outlook
+        for index, entry in enumerate(self._shown):
+            if entry.reference == reference:
+                self.query_one(OptionList).replace_option_prompt_at_index(index, self._rows.format_row(entry))
+        self._describe_highlighted()
+
+    def _refill(self) -> None:
+        models = self.query_one(OptionList)
+        self._shown = self._rows.match(self.query_one("#target", Input).value.strip())
+        models.clear_options()
+        models.add_options([Option(self._rows.format_row(entry)) for entry in self._shown])
+        with self.prevent(OptionList.OptionHighlighted):  # nobody has moved
+            models.highlighted = self._choose_row()
+        self._describe_highlighted()
+
+    def _choose_row(self) -> int | None:
+        """Return the row to begin with: the best match of what is typed, else the model that runs, if it is listed."""
+        if self._read("target"):
+            return 0 if self._shown else None
+        return next((index for index, entry in enumerate(self._shown) if self._is_running(entry.reference)), None)
+
+    def _is_running(self, reference: str) -> bool:
+        return self._active is not None and reference in (self._choice.target, self._running_name)
+
+    def _describe_highlighted(self) -> None:
+        """Show how the highlighted model would run, and in the form what was chosen for the model to change to."""
+        self._fill_form()
+        entry = self._highlighted
+        text = "" if entry is None else describe_outlook(self._rows.outlooks.get(entry.reference))
+        self.query_one("#outlook", Label).update(sanitize_text(text))
+
+    @property
+    def _highlighted(self) -> ModelChoiceEntry | None:
+        index = self.query_one(OptionList).highlighted
+        return None if index is None or index >= len(self._shown) else self._shown[index]
+
+    @on(Input.Changed, "#target")
+    def _search(self) -> None:
+        self._has_moved = False
+        self._refill()
+
+    @on(Input.Changed, "#draft, #ctx, #kv_type")
+    def _assess_again(self) -> None:
+        """Assess the models with other options, once somebody has stopped typing."""
+        if self._timer is not None:
+            self._timer.stop()
+        self._timer = self.set_timer(SETTLE_S, self._start_assessing)
+
+    def action_move(self, step: int) -> None:
+        models = self.query_one(OptionList)
+        if self._shown:
+            self._has_moved = True
+            before = models.highlighted
+            first = 0 if step > 0 else len(self._shown) - 1
+            models.highlighted = first if before is None else (before + step) % len(self._shown)
+
+    def on_option_list_option_highlighted(self) -> None:
+        self._has_moved = self._has_moved or self.query_one(OptionList).has_focus
+        self._describe_highlighted()
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        self._has_moved = True
+        self.action_save()
+
+    # ---- the choice
+    @property
+    def _target(self) -> str | None:
+        """Return the reference of the model to change to; None: it stays."""
+        typed, entry = self._read("target"), self._highlighted
+        if entry is not None and (self._has_moved or (typed and not is_reference(typed))):
+            typed = entry.reference
+        return None if not typed or self._is_running(typed) else typed
+
+    def _choose(self, target: str | None) -> ModelChoice:
+        return self._choice if target is None else self._choice.retarget(target, self._running_name)
+
+    def _fill_form(self) -> None:
+        """Show draft and context that were chosen before beside the model that they were chosen for, and no other.
+
+        What was typed stays.
+        """
+        filled = fill_fields(self._choose(self._target))
+        for name, old, new in zip(("draft", "ctx"), self._filled, filled, strict=True):
+            field = self.query_one(f"#{name}", Input)
+            if field.value == old != new:
+                with self.prevent(Input.Changed):
+                    field.value = new
+        self._filled = filled
+
+    def apply(self) -> None:
+        spec = self._read("spec")
+        if spec:
+            parse_spec(spec)
+        choice = self._make_choice(self._target)
+        if choice != self._choice or self._active is None:
+            self._controller.change_model(choice)
+        if spec:
+            self._controller.run_command(f"/spec {spec}")
+
+    def _make_choice(self, target: str | None) -> ModelChoice:
+        """Return the choice of a model with what was typed into the form. Raises UsageError."""
+        choice = self._choose(target)
+        filled_draft, filled_ctx = self._filled
+        draft, ctx, kv_type = self._read("draft"), self._read("ctx"), parse_kv_type(self._read("kv_type"))
+        return replace(
+            choice,
+            draft=choice.draft if draft in ("", filled_draft) else draft,
+            ctx=choice.ctx if ctx == filled_ctx else parse_ctx(ctx),
+            kv_type=kv_type,
+        )
+
+    def _read(self, name: str) -> str:
+        return self.query_one(f"#{name}", Input).value.strip()
+
+
+def fill_fields(choice: ModelChoice) -> tuple[str, str]:
+    """Return the texts of the fields for draft and context."""
+    return choice.draft or "", str(choice.ctx or "")
+
+
+def is_reference(typed: str) -> bool:
+    """Return whether the text says by its form which model it means, even if it also begins another's name."""
+    return ":" in typed or "@" in typed or "/" in typed or typed.endswith(".gguf")
+
+
+def parse_ctx(text: str) -> int | None:
+    """Return the context in tokens; None: as planned. Raises UsageError."""
+    if not text:
+        return None
+    if not text.isdecimal() or not int(text):
+        raise UsageError(f"the context must be a number of tokens, not {text!r}")
+    return int(text)
+
+
+def parse_kv_type(text: str) -> str | None:
+    """Return the type of the cache; None: as planned. Raises UsageError."""
+    if text and text not in KV_TYPES:
+        raise UsageError(f"the cache type must be one of {', '.join(KV_TYPES)}, not {text!r}")
+    return text or None

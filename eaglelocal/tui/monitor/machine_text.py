@@ -1,0 +1,187 @@
+"""Format the load of the machine and of the engine: bars, or as many figures of a line as fit. Pure.
+
+Only what is known is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from eaglelocal.client.server_reading import ServerReading
+from eaglelocal.core.byte_sizes import GIB, format_memory
+from eaglelocal.probe.load_gauges import GpuGauge, MachineGauge
+from eaglelocal.tui.glyphs import Glyphs
+from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot
+from eaglelocal.tui.panel.graph_text import format_bar, format_timed_graph
+from eaglelocal.tui.panel.panel_text import UNKNOWN, format_count, format_percent
+from eaglelocal.tui.styled_lines import EMPTY, Line, Role, StyledSpan, fit_line, make_line
+
+LABEL_CELLS, SHARE_CELLS = 9, 8
+TEXT_STEP = 4  # the text behind a bar has a multiple of so many cells: bars keep still
+MAX_BAR_CELLS = 40
+MIN_BAR_ROWS = 4  # with fewer, the figures stand in two lines
+FULL_SHARE = 0.95  # from which on a bar warns
+REMOTE = "load of the server's machine: unknown"
+
+
+def compute_prefix_share(reading: ServerReading) -> float | None:
+    """Return the share of all prompt tokens so far that a prefix cache spared.
+
+    llama-server counts prompt tokens without the cached ones, the others count all of them.
+    """
+    total, cached = reading.totals.prompt_tokens, reading.totals.cached_prompt_tokens
+    if total is None or cached is None:
+        return None
+    whole = total + cached if reading.kind == "llama-server" else total
+    return min(cached / whole, 1.0) if whole else None
+
+
+def compute_kv_share(reading: ServerReading) -> float | None:
+    if reading.cache_share is not None:
+        return reading.cache_share
+    used, size = reading.cached_tokens, reading.cache_cells
+    return used / size if used is not None and size else None
+
+
+def format_machine(snapshot: MonitorSnapshot, width: int, glyphs: Glyphs) -> Line:
+    if not snapshot.is_local:
+        return make_line((REMOTE, "quiet"))
+    machine = snapshot.machine
+    if machine is None:
+        return EMPTY
+    heat = f", {_format_heat(machine.temperature_c, glyphs)}" if machine.temperature_c is not None else ""
+    first = [
+        ("CPU", f"{format_percent(machine.cpu_load)}{heat}" if machine.cpu_load is not None else UNKNOWN),
+        ("RAM", _format_used_bytes(machine.used_bytes, machine.total_bytes)),
+    ]
+    whole = [*first, *((f"GPU{gpu.index}", format_gpu(gpu, glyphs)) for gpu in machine.gpus)]
+    if sum(len(label) + len(value) + 3 for label, value in whole) - 2 <= width:
+        return join_pairs(whole, width)
+    return join_pairs([*first, *((f"GPU{gpu.index}", format_percent(gpu.load)) for gpu in machine.gpus)], width)
+
+
+def format_machine_rows(snapshot: MonitorSnapshot, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+    """Return the load of the machine, the engine's caches and memory: a bar each, or two lines if there is no room."""
+    reading = snapshot.frame.reading
+    if height < MIN_BAR_ROWS:
+        caches = [] if reading is None else [*list_caches(reading), ("engine", format_bytes(reading.memory_bytes))]
+        lines = [format_machine(snapshot, width, glyphs), join_pairs(caches, width)]
+        return [fit_line(line, width) for line in lines[: max(height, 0)]]
+    machine = snapshot.machine if snapshot.is_local else None
+    engine = [] if reading is None else list(_engine_bars(reading))
+    rows = [*_machine_bars(machine, glyphs), *engine]
+    if len(rows) > height:
+        rows = [*_machine_bars(machine, glyphs, has_room=False), *engine]
+    rows = [row for row in rows if row.share is not None or row.text not in ("", UNKNOWN)]
+    remote = [] if snapshot.is_local else [make_line((REMOTE, "quiet"))]
+    cells = _count_bar_cells(rows, width)
+    lines = [*remote, *(_format_bar(row, cells, glyphs) for row in rows)]
+    loads = snapshot.loads
+    graph = format_timed_graph(f"{loads.label} load", loads.shares, width, height - len(lines), glyphs)
+    return [fit_line(line, width) for line in [*lines, *graph][:height]]
+
+
+@dataclass(frozen=True, slots=True)
+class BarRow:
+    """A row of the machine's frame: a share with a bar, and what it is a share of."""
+
+    label: str
+    share: float | None
+    text: str = ""
+
+
+def _machine_bars(machine: MachineGauge | None, glyphs: Glyphs, *, has_room: bool = True) -> Iterator[BarRow]:
+    """Yield the rows of a machine; without room, each GPU in one row."""
+    if machine is None:
+        return
+    yield BarRow("CPU", machine.cpu_load, _format_heat(machine.temperature_c, glyphs))
+    yield BarRow(
+        "RAM",
+        _divide(machine.used_bytes, machine.total_bytes),
+        _format_used_bytes(machine.used_bytes, machine.total_bytes),
+    )
+    for gpu in machine.gpus:
+        power = "" if gpu.power_w is None else f"{gpu.power_w:.0f} W"
+        state = " ".join(filter(None, [power, _format_heat(gpu.temperature_c, glyphs)]))
+        memory = _format_used_bytes(gpu.used_bytes, gpu.total_bytes)
+        yield BarRow(f"GPU{gpu.index}", gpu.load, state if has_room else memory)
+        if has_room:
+            yield BarRow("  memory", _divide(gpu.used_bytes, gpu.total_bytes), memory)
+
+
+def _engine_bars(reading: ServerReading) -> Iterator[BarRow]:
+    used, size, prefix = reading.cached_tokens, reading.cache_cells, compute_prefix_share(reading)
+    tokens = f"{format_count(used)} of {format_count(size)}" if used is not None and size else ""
+    yield BarRow("KV cache", compute_kv_share(reading), tokens)
+    yield BarRow("prefix", prefix, "of prompts" if prefix is not None else "")
+    yield BarRow("engine", None, format_bytes(reading.memory_bytes))
+    yield BarRow("swapped", None, f"{format_bytes(reading.swapped_bytes)} of chats" if reading.swapped_bytes else "")
+
+
+def _count_bar_cells(rows: Sequence[BarRow], width: int) -> int:
+    """Return the cells of each bar: all that the texts leave."""
+    longest = max((len(row.text) for row in rows if row.share is not None), default=0)
+    text_cells = -(-longest // TEXT_STEP) * TEXT_STEP
+    return min(max(width - LABEL_CELLS - SHARE_CELLS - text_cells, 4), MAX_BAR_CELLS)
+
+
+def _format_bar(row: BarRow, cells: int, glyphs: Glyphs) -> Line:
+    if row.share is None:
+        return make_line((f"{row.label:<{LABEL_CELLS}}", "quiet"), row.text)
+    role: Role = "warn" if row.share >= FULL_SHARE else "accent"
+    return make_line(
+        (f"{row.label:<{LABEL_CELLS}}", "quiet"),
+        *format_bar(row.share, cells, glyphs, role),
+        f" {format_percent(row.share):>5}  ",
+        (row.text, "quiet"),
+    )
+
+
+def _divide(used: float | None, total: float | None) -> float | None:
+    return used / total if used is not None and total else None
+
+
+def _format_heat(celsius: float | None, glyphs: Glyphs) -> str:
+    return "" if celsius is None else f"{celsius:.0f} {glyphs.degrees}"
+
+
+def format_gpu(gpu: GpuGauge, glyphs: Glyphs) -> str:
+    power = UNKNOWN if gpu.power_w is None else f"{gpu.power_w:.0f} W"
+    memory, heat = _format_used_bytes(gpu.used_bytes, gpu.total_bytes), _format_heat(gpu.temperature_c, glyphs)
+    known = (each for each in (format_percent(gpu.load), memory, power, heat) if each not in ("", UNKNOWN))
+    return ", ".join(known) or UNKNOWN
+
+
+def list_caches(reading: ServerReading) -> list[tuple[str, str]]:
+    return [
+        ("KV", format_percent(compute_kv_share(reading))),
+        ("prefix cache", format_percent(compute_prefix_share(reading))),
+    ]
+
+
+def join_pairs(pairs: list[tuple[str, str]], width: int) -> Line:
+    """Return as many labels with known values as fit, none of them cut."""
+    made: list[StyledSpan] = []
+    used = 0
+    for label, value in pairs:
+        if value == UNKNOWN:
+            continue
+        size = len(label) + 1 + len(value) + (2 if made else 0)
+        if used + size > width:
+            break
+        made += [StyledSpan(f"{'  ' if made else ''}{label} ", "quiet"), StyledSpan(value)]
+        used += size
+    return tuple(made)
+
+
+def format_bytes(value: float | None) -> str:
+    if value is None:
+        return UNKNOWN
+    return format_memory(value)
+
+
+def _format_used_bytes(used: float | None, total: float | None) -> str:
+    if used is None or total is None:
+        return format_bytes(used)
+    return f"{used / GIB:.1f}/{total / GIB:.1f} GiB"

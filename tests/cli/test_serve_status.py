@@ -1,0 +1,45 @@
+"""The status line of `serve` without a screen: figures only of what has happened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from eaglelocal.cli.serve_log import STATUS_GAP_S, status_text
+from eaglelocal.core.events import NOTHING_YET, EngineSnapshot
+from eaglelocal.core.stats import SpeculationStats
+
+
+@dataclass
+class IdleServing:
+    """The part of a ServerState that the status line reads."""
+
+    state: str = "ready"
+    num_answered: int = 21
+    active: dict[str, Any] = field(default_factory=dict)
+
+
+def counted(tokens: int, **more: Any) -> EngineSnapshot:
+    return replace(NOTHING_YET, engine_pid=7, generated_tokens=tokens, **more)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "figures"),
+    [
+        (counted(100), counted(100), ""),
+        (counted(100), counted(100 + round(41 * STATUS_GAP_S)), " · 41.0 tok/s"),
+        (replace(counted(100), engine_pid=6), counted(0), ""),  # it was restarted
+        (
+            counted(100),
+            counted(100, speculation=SpeculationStats("on", "", 10, 30, 20, emitted_tokens=30)),
+            " · acceptance length 3.00",
+        ),
+    ],
+)
+def test_there_is_no_speed_without_tokens_and_no_length_without_drafts(
+    before: EngineSnapshot, now: EngineSnapshot, figures: str
+) -> None:
+    text = status_text(IdleServing(), [now], [before])  # type: ignore[arg-type]
+    assert text == f"ready · 0 running, 0 waiting{figures} · 21 answered"

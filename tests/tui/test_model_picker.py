@@ -1,0 +1,289 @@
+"""The model picker: what is on disk, how it would run here, and what is chosen in it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from doubles.chat_screen import ChatHarness, ChatObserver, play
+from textual.widgets import Input, OptionList
+
+from eaglelocal.conversation.session import ActiveModel, ModelChoice
+from eaglelocal.planning.model_choices import ModelChoiceEntry, ModelOutlook
+from eaglelocal.tui.chat.model_picker import ModelDialog, PickerRows, describe_outlook, shorten_name
+from eaglelocal.tui.chat.model_source import ModelSource
+from eaglelocal.tui.prompt.command_completion import Completion, complete_typed
+
+GB = 10**9
+ENTRIES = (
+    ModelChoiceEntry("Qwen/Qwen3-8B-GGUF:Q4_K_M", 5 * GB, "hub"),
+    ModelChoiceEntry("llama3.2:3b", 2 * GB, "Ollama"),
+    ModelChoiceEntry("large", 90 * GB, "LM Studio"),
+    ModelChoiceEntry("demo", GB, "embedded"),
+)
+OUTLOOKS = {
+    "Qwen/Qwen3-8B-GGUF:Q4_K_M": ModelOutlook(True, 40960, "f16", "EAGLE-3.1 head a", "20 of 37 layers on the GPU"),
+    "llama3.2:3b": ModelOutlook(True, 131072, "q8_0", "lookup in the text so far"),
+    "large": ModelOutlook(False, problem="too large for this machine"),
+}
+assessed: list[tuple[ModelChoice, ActiveModel | None]] = []
+
+
+def assess(choice: ModelChoice, active: ActiveModel | None) -> ModelOutlook:
+    assessed.append((choice, active))
+    return OUTLOOKS.get(choice.target or "", ModelOutlook(True, 2048, "f16", "its own EAGLE-3.1 head"))
+
+
+SOURCE = ModelSource(lambda: ENTRIES, lambda: [entry.reference for entry in ENTRIES], assess)
+
+
+def stage_in(folder: Path, **more: object) -> ChatHarness:
+    return ChatHarness(folder, models=SOURCE, **more)  # type: ignore[arg-type]
+
+
+def with_dialog(
+    scenario: Callable[[ChatObserver, ModelDialog], Awaitable[None]], key: str = "f5"
+) -> Callable[[ChatObserver], Awaitable[None]]:
+    async def whole(person: ChatObserver) -> None:
+        await person.pilot.press(key)
+        await person.until(lambda: isinstance(person.app.screen, ModelDialog), "the dialog")
+        await person.sees("cannot run")
+        assert isinstance(person.app.screen, ModelDialog)
+        await scenario(person, person.app.screen)
+
+    return whole
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_all_models_are_listed_with_how_they_would_run(tmp_path: Path, size: tuple[int, int]) -> None:
+    async def scenario(person: ChatObserver, dialog: ModelDialog) -> None:
+        rows = [line for line in person.text.splitlines() if " GB  " in line]
+        expected = (
+            ("Qwen/Qwen3-8B-GGUF:Q4_K_M", "5.00 GB", "fits partly", "hub"),
+            ("llama3.2:3b", "2.00 GB", "fits ", "Ollama"),
+            ("large", "90.00 GB", "cannot run", "LM Studio"),
+            ("demo", "1.00 GB", "fits ", "embedded"),
+        )
+        for row, words in zip(rows, expected, strict=True):
+            assert all(word in row for word in words), row
+        assert dialog.query_one(OptionList).highlighted is None  # the model that runs is not among them
+        await person.pilot.press("down")
+        await person.sees("40960 tokens of context, cache f16, 20 of 37 layers on the GPU", "EAGLE-3.1 head a")
+        await person.pilot.press("down")
+        await person.sees("131072 tokens of context, cache q8_0; draft: lookup in the text")
+        await person.pilot.press("up", "up")
+        await person.sees("2048 tokens of context, cache f16; draft: its own EAGLE-3.1 head")
+
+    play(stage_in(tmp_path, size=size), with_dialog(scenario))
+
+
+def test_a_few_letters_find_a_model_and_enter_takes_it(tmp_path: Path) -> None:
+    stage = stage_in(tmp_path)
+
+    async def scenario(person: ChatObserver, dialog: ModelDialog) -> None:
+        await person.type("lama 3b")
+        await person.until(lambda: dialog.query_one(OptionList).option_count == 1, "one model")
+        await person.pilot.press("enter")
+        await person.sees("target   llama3.2:3b")
+
+    play(stage, with_dialog(scenario))
+    assert [client.label for client in stage.clients] == ["scripted model", "llama3.2:3b"]
+
+
+def test_a_row_is_taken_with_the_arrows(tmp_path: Path) -> None:
+    stage = stage_in(tmp_path)
+
+    async def scenario(person: ChatObserver, dialog: ModelDialog) -> None:
+        await person.pilot.press("down", "down", "enter")
+        await person.sees("target   llama3.2:3b")
+
+    play(stage, with_dialog(scenario))
+
+
+def test_a_row_is_taken_with_the_mouse(tmp_path: Path) -> None:
+    stage = stage_in(tmp_path)
+
+    async def scenario(person: ChatObserver, dialog: ModelDialog) -> None:
+        await person.pilot.click(OptionList, offset=(3, 1))
+        await person.sees("target   llama3.2:3b")
+
+    play(stage, with_dialog(scenario))
+
+
+def test_without_a_choice_nothing_is_loaded(tmp_path: Path) -> None:
+    stage = stage_in(tmp_path)
+
+    async def scenario(person: ChatObserver, dialog: ModelDialog) -> None:
+        await person.pilot.press("enter")
+        await person.until(lambda: person.app.screen is not dialog, "the end of the dialog")
+        await person.idle()
+
+    play(stage, with_dialog(scenario))
+    assert [client.label for client in stage.clients] == ["scripted model"]
+
+
+def test_context_and_cache_type_are_part_of_the_choice(tmp_path: Path) -> None:
+    stage = stage_in(tmp_path)
+
+    async def scenario(person: ChatObserver, dialog: ModelDialog) -> None:
+        dialog.query_one("#ctx", Input).value = "many"
+        await person.pilot.press("ctrl+s")
+        await person.sees("must be a number of tokens")
+        dialog.query_one("#ctx", Input).value = "512"
+        dialog.query_one("#kv_type", Input).value = "q5"
+        await person.pilot.press("ctrl+s")
+        await person.sees("must be one of f16, q8_0, q4_0")
+        dialog.query_one("#kv_type", Input).value = "q8_0"
+        await person.pilot.press("down", "down", "ctrl+s")
+        await person.sees("target   llama3.2:3b")
+        await person.ask("/model llama3.2:3b")
+        await person.idle()
+        assert "was chosen for the model before" not in person.text
+        await person.ask("/model other")
+        await person.sees("target   other", "the context of 512 tokens was chosen for the model before")
+
+    play(stage, with_dialog(scenario))
+    asked = list(dict.fromkeys((choice.target, choice.ctx, choice.kv_type) for choice in stage.choices))
+    assert asked == [(None, None, None), ("llama3.2:3b", 512, "q8_0"), ("other", None, "q8_0")]
+
+
+def test_the_model_that_runs_is_the_row_to_begin_with_and_no_choice(tmp_path: Path) -> None:
+    """Also if the list arrives when somebody is in it already."""
+    gate = threading.Event()
+
+    def list_entries() -> Sequence[ModelChoiceEntry]:
+        assert gate.wait(20)
+        return (*ENTRIES, ModelChoiceEntry("scripted model", GB, "hub"))
+
+    stage = ChatHarness(tmp_path, models=ModelSource(list_entries, assess=assess))
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.pilot.press("f5", "tab")
+        await person.until(lambda: isinstance(person.app.focused, OptionList), "the focus on the list")
+        gate.set()
+        await person.sees("cannot run")
+        models = person.app.screen.query_one(OptionList)
+        assert models.highlighted == len(ENTRIES)
+        await person.pilot.press("ctrl+s")
+        await person.until(lambda: len(person.app.screen_stack) == 1, "the end of the dialog")
+        await person.idle()
+        await person.pilot.press("f5")
+        await person.sees("cannot run")
+        await person.pilot.press("down", "up", "ctrl+s")  # away and back
+        await person.idle()
+        await person.pilot.press("f5")
+        await person.sees("cannot run")
+        await person.pilot.press("tab", "up", "ctrl+s")
+        await person.sees("target   demo")
+
+    play(stage, scenario)
+    assert [client.label for client in stage.clients] == ["scripted model", "demo"]
+
+
+def test_a_context_stays_with_the_model_that_it_was_chosen_for(tmp_path: Path) -> None:
+    stage = stage_in(tmp_path)
+    assessed.clear()
+
+    async def scenario(person: ChatObserver, dialog: ModelDialog) -> None:
+        dialog.query_one("#ctx", Input).value = "512"
+        dialog.query_one("#draft", Input).value = "head.gguf"
+        await person.pilot.press("down", "down", "ctrl+s")
+        await person.sees("target   llama3.2:3b")
+        assessed.clear()
+        await person.pilot.press("f5")
+        await person.sees("cannot run")
+        form = person.app.screen
+
+        def read() -> tuple[str, str]:
+            return form.query_one("#draft", Input).value, form.query_one("#ctx", Input).value
+
+        assert read() == ("head.gguf", "512")
+        await person.pilot.press("down")
+        assert read() == ("", "")
+        await person.pilot.press("up")
+        assert read() == ("head.gguf", "512")
+        await person.type("demo")
+        assert read() == ("", "")
+        form.query_one("#ctx", Input).value = "99"  # typed for whatever is chosen now
+        await person.pilot.press("down", "enter")
+        await person.sees("target   demo")
+
+    play(stage, with_dialog(scenario))
+    last = stage.choices[-1]
+    assert (last.target, last.draft, last.ctx) == ("demo", None, 99)
+    by_target = {choice.target: (choice.draft, choice.ctx) for choice, _ in assessed}
+    assert by_target["llama3.2:3b"] == ("head.gguf", 512)
+    assert by_target["large"] == by_target["demo"] == (None, None)
+
+
+def test_the_models_are_assessed_with_what_is_typed(tmp_path: Path) -> None:
+    stage = stage_in(tmp_path)
+
+    async def scenario(person: ChatObserver, dialog: ModelDialog) -> None:
+        assessed.clear()
+        dialog.query_one("#ctx", Input).value = "many"
+        dialog.query_one("#ctx", Input).value = "512"
+        dialog.query_one("#kv_type", Input).value = "q8_0"
+        await person.until(lambda: len(assessed) == len(ENTRIES), "the outlook of each model")
+        assert {(choice.ctx, choice.kv_type) for choice, _ in assessed} == {(512, "q8_0")}
+
+    play(stage, with_dialog(scenario))
+
+
+def test_what_was_chosen_for_one_model_is_not_for_another() -> None:
+    choice = ModelChoice(target="a", draft="head.gguf", ctx=512, kv_type="q8_0")
+    assert choice.retarget("b") == ModelChoice(target="b", kv_type="q8_0")
+    assert choice.retarget("a") is choice
+    assert replace(choice, draft="ngram").retarget("b").draft == "ngram"
+    first = ModelChoice(ctx=512)
+    assert first.retarget("started", running="started") is first
+
+
+def test_the_picker_opens_with_the_command_too_and_where_no_model_could_be_loaded(tmp_path: Path) -> None:
+    stage = stage_in(tmp_path, is_broken=True)
+    assessed.clear()
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.sees("no file missing.gguf")
+        await person.ask("/model")
+        await person.until(lambda: isinstance(person.app.screen, ModelDialog), "the dialog")
+        await person.sees("no model is loaded", "cannot run")
+        await person.pilot.press("down", "down", "enter")
+        await person.sees("target   llama3.2:3b")
+
+    play(stage, scenario, waits=False)
+    assert {active for _, active in assessed} == {None}
+
+
+def test_the_reference_of_a_command_is_completed(tmp_path: Path) -> None:
+    names = ("llama3.2:1b", "llama3.2:3b", "Llama-4")
+    assert complete_typed("/model l", lambda: names) == Completion("lama3.2:", names)
+    assert complete_typed("/model llama3.2:3", lambda: names) == Completion("b")
+    stage = stage_in(tmp_path)
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.type("/model ll")
+        await person.pilot.press("tab", "enter")
+        await person.sees("target   llama3.2:3b")
+
+    play(stage, scenario)
+
+
+def test_a_model_that_is_named_exactly_comes_first() -> None:
+    entries = tuple(ModelChoiceEntry(name, GB, "hub") for name in ("demo@1b", "demo", "other"))
+    rows = PickerRows(entries)
+    assert [entry.reference for entry in rows.match("DEMO")] == ["demo", "demo@1b"]
+    assert rows.match("nothing") == []
+
+
+def test_a_long_name_keeps_its_end() -> None:
+    assert shorten_name("someone/a-very-long-name-GGUF:Q4_K_M", 20) == "..g-name-GGUF:Q4_K_M"
+    assert shorten_name("short", 20) == "short"
+
+
+def test_what_is_not_known_yet_is_no_promise() -> None:
+    assert describe_outlook(None) == "..."
+    assert describe_outlook(ModelOutlook(False, problem="it is damaged")) == "it is damaged"

@@ -1,0 +1,85 @@
+"""The comparison of plans with published speeds, on files with holes, and on the figures that it must keep."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "measures" / "public_speeds.py"
+HEADER = "machine id,model,quant,engine,ctx,draft,length,plain_tok_s,spec_tok_s"
+# lines as they were published: a card, a Mac, AMD, main memory shared with the GPU
+GOOD = [
+    "rtx-4090,llama-3.1-8b,Q4_K_M,llama.cpp,4096,none,,127.74,",
+    "rtx-5070,qwen3-4b,Q4_K_M,llama.cpp (llmfit),4096,none,,156.0,",
+    "m4-pro-24gb,llama-3.1-8b,Q4_K_M,llama.cpp (llmfit),4096,none,,47.25,",
+    "rx-7900-xt,phi-4,Q4_K_M,llama.cpp (llmfit),4096,none,,66.04,",
+    "dgx-spark,qwen3-30b-a3b,Q8_0,llama.cpp depth=8192,16384,none,,48.58,",
+    "rtx-4090,qwen3.8-27b,Q4_K_M,llama.cpp,8192,mtp,2,47.7,87.1",
+]
+
+
+def compare(folder: Path, lines: list[str], header: str = HEADER) -> subprocess.CompletedProcess[str]:
+    path = folder / "speeds.csv"
+    path.write_text("\n".join([header, *lines]) + "\n")
+    command = [sys.executable, str(SCRIPT), str(path), "--rows"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_published_speeds_are_predicted_within_the_bounds(tmp_path: Path) -> None:
+    done = compare(tmp_path, GOOD)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "over" not in done.stdout
+
+
+def test_a_speed_far_from_the_prediction_fails(tmp_path: Path) -> None:
+    done = compare(tmp_path, ["rtx-4090,llama-3.1-8b,Q4_K_M,llama.cpp,4096,none,,60,"])
+    assert done.returncode == 1
+    assert "over 7%" in done.stdout
+
+
+def test_a_planned_draft_that_lost_fails(tmp_path: Path) -> None:
+    lost = "rtx-4090,qwen3.8-27b,Q4_K_M,llama.cpp,8192,mtp,2,47.7,40.0"
+    done = compare(tmp_path, [lost])
+    assert done.returncode == 1
+    assert "line 2, rtx-4090, qwen3.8-27b:Q4_K_M: " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("rtx-9999,llama-3.1-8b,Q4_K_M,llama.cpp,4096,none,,100,", "rtx-9999"),
+        ("rtx-4090,llama-99b,Q4_K_M,llama.cpp,4096,none,,100,", "the catalog has no model llama-99b"),
+        ("rtx-4090,llama-3.1-8b,Q1_X,llama.cpp,4096,none,,100,", "the catalog has no llama-3.1-8b in Q1_X"),
+        ("rtx-4090,llama-3.1-8b,Q4_K_M,llama.cpp,4096,medusa,3,100,120", "knows no draft medusa"),
+    ],
+)
+def test_a_line_that_cannot_be_planned_is_named(tmp_path: Path, line: str, reason: str) -> None:
+    done = compare(tmp_path, [*GOOD, line])
+    assert done.returncode == 0
+    assert reason in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "header", "reason"),
+    [
+        (["a,b"], "machine id,model", "has no column quant"),
+        (["rtx-4090,llama-3.1-8b,Q4_K_M,llama.cpp,4096,none,,fast,"], HEADER, "line 2"),
+        (["rtx-4090,llama-3.1-8b,Q4_K_M,llama.cpp,4096,none,,-3,"], HEADER, "line 2: not a speed: -3"),
+        (["rtx-4090,llama-3.1-8b"], HEADER, "quant missing"),
+        ([], HEADER, "no line that can be planned"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, lines: list[str], header: str, reason: str) -> None:
+    done = compare(tmp_path, lines, header)
+    assert done.returncode == 2
+    assert reason in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_empty_fields_are_not_measured(tmp_path: Path) -> None:
+    done = compare(tmp_path, [*GOOD, "rtx-4090,llama-3.1-8b,Q4_K_M,,,,,,"])
+    assert done.returncode == 0, done.stdout + done.stderr
