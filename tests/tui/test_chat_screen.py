@@ -211,10 +211,13 @@ def test_a_notice_takes_the_place_of_the_activity_and_covers_nothing(tmp_path: P
     async def scenario(person: ChatObserver) -> None:
         await person.ask("hello")
         await person.idle()
-        await person.sees("41.2 tok/s · 1.64")
-        person.app.notify("it has [been] done", timeout=0.5, markup=False)
+        def lines(text: str) -> list[str]:
+            return [line for line in person.text.splitlines() if text in line]
+
+        await person.until(lambda: any("41.2 tok/s" in line for line in lines("ready")), "a status line with figures")
+        person.app.notify("it has [been] done", timeout=2, markup=False)
         await person.sees("it has [been] done")
-        (line,) = [line for line in person.text.splitlines() if "it has [been] done" in line]
+        (line,) = lines("it has [been] done")
         assert "41.2 tok/s" in line and "ready" not in line
         assert not person.app.query(Toast)
         await person.no_longer_sees("it has [been] done")
