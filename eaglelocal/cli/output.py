@@ -28,6 +28,7 @@ BAR_CELLS = 16
 DEFAULT_WIDTH, MAX_WIDTH = 80, 10_000
 MAX_DIGITS = 9
 REDRAW_S = 0.1
+LOG_EVERY_S = 60.0  # between lines of one progress where nothing can be redrawn
 # A model's text must not control the terminal: control characters except line feed and tab are replaced.
 _HARMLESS = {
     code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
@@ -207,7 +208,10 @@ class AnswerStream:
 
 
 class ProgressLine:
-    """A progress bar: on a terminal redrawn in place, elsewhere one line for each new `LoadProgress.what`."""
+    """A progress bar: on a terminal redrawn in place.
+
+    Elsewhere there is a line for each new `LoadProgress.what`, and one a minute while it lasts.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -223,14 +227,23 @@ class ProgressLine:
         is_new, self._what = progress.what != self._what, progress.what
         if self._in_place:
             self._draw(progress, at_once=is_new or progress.fraction >= 1.0)
-        elif is_new:
-            write_or_ignore(self._stream, f"{_strip_controls(progress.what)}\n")
+        else:
+            self._log(progress, is_new=is_new)
 
     def finish(self) -> None:
         """Erase the bar and ignore later progress: an engine that restarts must not draw here."""
         self._finished = True
         if self._shown:
             write_or_ignore(self._stream, "\r\x1b[K")
+
+    def _log(self, progress: LoadProgress, *, is_new: bool) -> None:
+        now_s = time.monotonic()
+        if is_new:
+            self._drawn_s = now_s
+            write_or_ignore(self._stream, f"{_strip_controls(progress.what)}\n")
+        elif now_s - self._drawn_s >= LOG_EVERY_S:
+            self._drawn_s = now_s
+            write_or_ignore(self._stream, f"{_share_and_label(progress)}\n")
 
     def _draw(self, progress: LoadProgress, *, at_once: bool) -> None:
         now_s = time.monotonic()
@@ -274,10 +287,17 @@ def write_or_ignore(stream: TextIO, text: str) -> None:
 
 def bar_line(progress: LoadProgress, width: int) -> str:
     """Return `━━━━━━━━────  62 %  loading the target`, then the detail, in at most `width` - 1 columns."""
-    fraction = min(1.0, max(0.0, progress.fraction))
-    full = int(fraction * BAR_CELLS)
+    full = int(_clamped(progress.fraction) * BAR_CELLS)
+    return f"{'━' * full}{'─' * (BAR_CELLS - full)} {_share_and_label(progress)}"[: width - 1]
+
+
+def _share_and_label(progress: LoadProgress) -> str:
     label = ", ".join(part for part in (progress.what, progress.detail) if part)
-    return f"{'━' * full}{'─' * (BAR_CELLS - full)} {fraction:4.0%}  {_strip_controls(label)}"[: width - 1]
+    return f"{_clamped(progress.fraction):4.0%}  {_strip_controls(label)}"
+
+
+def _clamped(fraction: float) -> float:
+    return min(1.0, max(0.0, fraction))
 
 
 def parse_columns(text: str) -> int:

@@ -21,7 +21,7 @@ from eaglelocal.cli.import_head import check_head_flags, show_fraction
 from eaglelocal.cli.load_model import default_sampling, load_settings, start_engine
 from eaglelocal.cli.next_command import make_chat_command
 from eaglelocal.cli.output import Output, standard_output
-from eaglelocal.cli.train_options import TrainOptions, check_memory_and_disk, hash_parts, resolve_options
+from eaglelocal.cli.train_options import HeadFlags, TrainOptions, check_memory_and_disk, hash_parts, resolve_options
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.errors import UsageError
 from eaglelocal.training.device import DEVICES, choose_device
@@ -49,6 +49,10 @@ Prompts = Annotated[
 ]
 Tokens = Annotated[int, typer.Option(metavar="N", min=1000, help="Tokens of answers to learn from.")]
 Epochs = Annotated[int, typer.Option(metavar="N", min=1, help="Passes over the answers.")]
+DraftVocab = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=256, help="Tokens that a new head predicts; unset: those that its texts have."),
+]
 Work = Annotated[
     str | None, typer.Option(metavar="FOLDER", help="Folder for the answers and the state of a stopped run.")
 ]
@@ -63,6 +67,7 @@ def train(
     prompts: Prompts = None,
     tokens: Tokens = 200_000,
     epochs: Epochs = 4,
+    draft_vocab: DraftVocab = None,
     out: flags.HeadOut = None,
     type: flags.HeadType = "bf16",
     work: Work = None,
@@ -86,7 +91,8 @@ def train(
     output = standard_output(colour=settings.colour)
     check_head_flags(settings.target, type, hint="eaglelocal train --target FILE.gguf")
     torch_name = choose_device(torch_device)
-    options = resolve_options(settings, output, torch_name, start=start, work=work, out=out, kind=type)
+    given = HeadFlags(start=start, work=work, out=out, kind=type, draft_vocab=draft_vocab)
+    options = resolve_options(settings, output, torch_name, given)
     params = dataclasses.replace(default_sampling(settings), max_tokens=options.ctx // 2)
     has_template = options.found.info.chat_template is not None
     questions = load_questions(prompts, params, has_template=has_template, least=MIN_CONVERSATIONS)
@@ -206,7 +212,8 @@ def make_training(options: TrainOptions, collected: Collected, *, epochs: int) -
     train_set, held_out = split_held_out(collected.conversations)
     start = options.source.start
     keys = [one.key for one in collected.conversations]
-    digest = hash_parts([str(start.path.resolve()) if start else "", str(epochs), str(options.ctx), *keys])
+    parts = [str(start.path.resolve()) if start else "", str(epochs), str(options.ctx), str(options.draft_vocab or "")]
+    digest = hash_parts([*parts, *keys])
     num_steps = epochs * math.ceil(len(train_set) / ROWS_PER_STEP)
     return HeadTraining(
         plan=options.reading_plan(),
@@ -218,6 +225,7 @@ def make_training(options: TrainOptions, collected: Collected, *, epochs: int) -
         rows_per_step=ROWS_PER_STEP,
         recipe=choose_recipe(options, num_steps),
         device=options.device,
+        draft_vocab=options.draft_vocab,
     )
 
 

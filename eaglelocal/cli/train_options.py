@@ -41,6 +41,7 @@ class TrainOptions:
     path: Path  # of the new head
     is_named: bool  # --out is given: the head is written even if it is no better
     kind: str  # type of the head's weights
+    draft_vocab: int | None  # tokens that a new head predicts; None: chosen by the texts
 
     def plan(self, draft: str, *, ctx: int, parallel: int = 1, spec: str | int = "auto") -> Plan:
         """Return a plan with this draft, as --draft takes it; a head's weights are not quantized further."""
@@ -60,25 +61,47 @@ class TrainOptions:
         return min(self.settings.ctx or TRAINING_CTX, self.found.info.context_length or TRAINING_CTX)
 
 
-def resolve_options(
-    settings: Settings, output: Output, device: str, *, start: str, work: str | None, out: str | None, kind: str
-) -> TrainOptions:
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HeadFlags:
+    """The flags of `train` on the head and its files, as typed."""
+
+    start: str
+    work: str | None
+    out: str | None
+    kind: str
+    draft_vocab: int | None
+
+
+def resolve_options(settings: Settings, output: Output, device: str, given: HeadFlags) -> TrainOptions:
     """Resolve the flags of a run. Raises UsageError, IncompatibleError or ResourceError for what cannot work."""
     found = find_head_target(settings, output)
-    source = find_head_source(start, found)
-    folder = Path(work).expanduser() if work else locations.training_dir() / hash_parts([str(found.path.resolve())])
+    source = find_head_source(given.start, found)
+    check_draft_vocab(given.draft_vocab, source)
+    parts = [str(found.path.resolve())]
+    folder = Path(given.work).expanduser() if given.work else locations.training_dir() / hash_parts(parts)
     return TrainOptions(
         found=found,
         source=source,
-        current_draft=find_current_draft(start, found),
+        current_draft=find_current_draft(given.start, found),
         settings=settings,
         output=output,
         folder=folder,
         device=device,
-        path=choose_path(source, kind, out),
-        is_named=out is not None,
-        kind=kind,
+        path=choose_path(source, given.kind, given.out),
+        is_named=given.out is not None,
+        kind=given.kind,
+        draft_vocab=given.draft_vocab,
     )
+
+
+def check_draft_vocab(num: int | None, source: HeadSource) -> None:
+    """Check how many tokens a head is to predict. Raises UsageError: an existing head keeps its vocabulary."""
+    if num is None:
+        return
+    if source.start_info is not None:
+        raise UsageError(f"{source.start_info.name} keeps its vocabulary", hint="`--from none` trains a new head")
+    if num > source.info.n_vocab:
+        raise UsageError(f"the target has {source.info.n_vocab} tokens, not {num}", hint="leave out `--draft-vocab`")
 
 
 def find_head_source(start: str, found: FoundTarget) -> HeadSource:
@@ -137,7 +160,13 @@ def check_memory_and_disk(options: TrainOptions) -> None:
     from eaglelocal.training.batches import Unrolling
     from eaglelocal.training.training_memory import check_disk, check_memory, estimate_need
 
-    need = estimate_need(options.source, Unrolling(), max_tokens=options.ctx, device=options.device)
+    need = estimate_need(
+        options.source,
+        Unrolling(),
+        max_tokens=options.ctx,
+        device=options.device,
+        draft_vocab=options.draft_vocab,
+    )
     check_disk(need, options.folder, free_bytes(options.folder))
     memories = this_machine(load_machines()).free_memory
     target_buffers = estimate(options.reading_plan(), read_shape(options.found.header), None, memories)

@@ -70,7 +70,7 @@ class LoadProgress:
 
     fraction: float  # 0..1
     what: str  # constant during one phase of the load
-    detail: str = ""  # changes often: shown beside the bar only
+    detail: str = ""  # changes often: shown beside the bar, and in a log each minute
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,8 @@ from eaglelocal.training.precision import fast_dtype
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
-NEW_VOCABULARY = 32_000  # tokens that a new head predicts, where its target has more
+NEW_VOCABULARY = 32_000  # tokens that a new head predicts at most, where its target has more
+LEAST_NEW_VOCABULARY = 8_192  # and at least, however few its texts have
 HEAD_SIZES = (128, 64, 32)
 ROWS_AT_ONCE = 2048  # rows of a matrix that are decoded at once
 
@@ -185,7 +186,17 @@ def make_new_shape(target: ModelInfo, *, max_context: int) -> HeadShape:
     )
 
 
-def select_frequent_tokens(counts: Ints, most: int = NEW_VOCABULARY) -> Ints | None:
+def choose_vocabulary_size(counts: Ints) -> int:
+    """Return how many tokens a new head predicts: all of a small vocabulary, else those that its texts have.
+
+    A token that it never saw cannot be learned, but would cost time in each draft step.
+    """
+    if len(counts) <= NEW_VOCABULARY:
+        return len(counts)
+    return int(np.clip(np.count_nonzero(counts), LEAST_NEW_VOCABULARY, NEW_VOCABULARY))
+
+
+def select_frequent_tokens(counts: Ints, most: int) -> Ints | None:
     """Return the `most` most frequent tokens, of equal ones those with the lowest id; None: all of them."""
     if len(counts) <= most:
         return None

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-LOG_EVERY_S = 20.0
+LOG_EVERY_S = 60.0
 SMOOTHING = 0.98
 
 

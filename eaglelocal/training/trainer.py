@@ -25,7 +25,9 @@ from eaglelocal.training.draft_head import (
     DraftHead,
     DraftVocabulary,
     HeadSource,
+    Ints,
     choose_vocabulary,
+    choose_vocabulary_size,
     make_draft_head,
     select_frequent_tokens,
 )
@@ -47,6 +49,7 @@ class HeadTraining:
 
     plan        loads the target; conversations longer than its n_ctx lose their end
     checkpoint  where the state of training is kept
+    draft_vocab  how many tokens a new head predicts; None: chosen by the texts
     """
 
     plan: Plan
@@ -60,6 +63,7 @@ class HeadTraining:
     device: str
     seed: int = 1
     unrolling: Unrolling = field(default_factory=Unrolling)
+    draft_vocab: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +131,7 @@ def _train(training: HeadTraining) -> TrainedHead:
     training = fit_to_context(training)
     torch.set_num_threads(training.plan.threads or count_usable_threads())
     torch.manual_seed(training.seed)
-    new_tokens = select_frequent_tokens(_count_tokens(training)) if training.source.start is None else None
-    vocabulary = choose_vocabulary(training.source, new_tokens)
+    vocabulary = choose_vocabulary(training.source, _select_new_tokens(training))
     draft_head = make_draft_head(training.source, vocabulary, max_context=training.plan.n_ctx).move_to(training.device)
     with (
         TargetCapture(training.plan, draft_head.head.shape.taps, vocabulary.tokens) as capture,
@@ -198,7 +201,15 @@ def format_acceptance(accepted: Accepted) -> str:
     return f"acceptance length {accepted.length:.2f} ({shares})"
 
 
-def _count_tokens(training: HeadTraining) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _select_new_tokens(training: HeadTraining) -> Ints | None:
+    """Return the tokens that a new head predicts; None: all of them, or those of the head that is trained further."""
+    if training.source.start is not None:
+        return None
+    counts = _count_tokens(training)
+    return select_frequent_tokens(counts, training.draft_vocab or choose_vocabulary_size(counts))
+
+
+def _count_tokens(training: HeadTraining) -> Ints:
     """Return a count per token, in which any token of an answer outranks those that are in questions only."""
     counts = np.zeros(training.source.info.n_vocab, np.int64)
     for one in training.train_set:

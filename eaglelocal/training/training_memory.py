@@ -20,6 +20,7 @@ from eaglelocal.errors import ResourceError
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, device_load
 from eaglelocal.training.batches import Unrolling
 from eaglelocal.training.draft_head import (
+    NEW_VOCABULARY,
     DraftHead,
     HeadSource,
     choose_head_shape,
@@ -50,9 +51,12 @@ class MemoryNeed:
         return self.state_bytes + self.step_bytes
 
 
-def estimate_need(source: HeadSource, plan: Unrolling, *, max_tokens: int, device: str) -> MemoryNeed:
-    """Return the memory needed. A new head's tokens are not chosen yet, but their number is known."""
-    vocabulary = choose_vocabulary(source, select_frequent_tokens(np.zeros(source.info.n_vocab, np.int64)))
+def estimate_need(
+    source: HeadSource, plan: Unrolling, *, max_tokens: int, device: str, draft_vocab: int | None = None
+) -> MemoryNeed:
+    """Return the memory needed. A new head's tokens are not chosen yet: without `draft_vocab`, the most are assumed."""
+    unused = np.zeros(source.info.n_vocab, np.int64)
+    vocabulary = choose_vocabulary(source, select_frequent_tokens(unused, draft_vocab or NEW_VOCABULARY))
     shape = choose_head_shape(source, max_context=max_tokens)
     with torch.device("meta"):  # shapes only
         draft_head = DraftHead(

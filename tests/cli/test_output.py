@@ -141,6 +141,18 @@ def test_progress_into_a_file_names_each_thing_once() -> None:
     assert stderr.getvalue() == "making the model\nloading\n"
 
 
+def test_long_progress_into_a_file_is_a_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock_s = 1000.0
+    monkeypatch.setattr("eaglelocal.cli.output.time.monotonic", lambda: clock_s)
+    stderr = io.StringIO()
+    progress = output(io.StringIO(), {}, stderr).progress()
+    for second in range(0, 150, 10):
+        clock_s = 1000.0 + second
+        progress(LoadProgress(second / 200, "the target answers", f"{second} tokens"))
+    lines = ["the target answers", " 30%  the target answers, 60 tokens", " 60%  the target answers, 120 tokens"]
+    assert stderr.getvalue().splitlines() == lines
+
+
 def test_what_is_only_of_the_moment_stands_next_to_a_bar_and_nowhere_else() -> None:
     terminal, file = Terminal(), io.StringIO()
     for stderr in (terminal, file):

@@ -30,7 +30,7 @@ def options_for(folder: Path) -> train_options.TrainOptions:
     found = find_head_target(settings, output)
     source = HeadSource(found.header, found.info)
     return train_options.TrainOptions(
-        found, source, None, settings, output, folder / "work", "cpu", folder / "head.gguf", False, "bf16"
+        found, source, None, settings, output, folder / "work", "cpu", folder / "head.gguf", False, "bf16", None
     )
 
 

@@ -185,6 +185,16 @@ def test_the_tokens_said_most_often(counts: list[int], most: int, expected: list
     assert (None if found is None else found.tolist()) == expected
 
 
+@pytest.mark.parametrize(
+    ("n_vocab", "num_used", "expected"),
+    [(600, 5, 600), (32_000, 5, 32_000), (49_152, 5, 8_192), (49_152, 12_345, 12_345), (151_936, 90_000, 32_000)],
+)
+def test_a_new_head_predicts_the_tokens_of_its_texts(n_vocab: int, num_used: int, expected: int) -> None:
+    counts = np.zeros(n_vocab, np.int64)
+    counts[:num_used] = 3
+    assert draft_head_module.choose_vocabulary_size(counts) == expected
+
+
 def test_embeddings_are_those_of_the_tokens(target: Path, tmp_path: Path) -> None:
     own = write_head(tmp_path / "own.gguf", HeadShape(own_embeddings=True), TargetShape(n_embd=128, n_vocab=N_VOCAB))
     tokens = [7, 3, 7, 299, 0]

@@ -188,14 +188,8 @@ def test_a_study_whose_context_shrank(training_setup: TrainingSetup, tmp_path: P
 # ---- the words of a new head
 
 
-def test_a_new_head_says_what_was_said_most(
-    training_setup: TrainingSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "eaglelocal.training.trainer.select_frequent_tokens",
-        lambda counts: draft_head.select_frequent_tokens(counts, 60),
-    )
-    training = training_setup.training(tmp_path / "state", epochs=1)
+def test_a_new_head_says_what_was_said_most(training_setup: TrainingSetup, tmp_path: Path) -> None:
+    training = replace(training_setup.training(tmp_path / "state", epochs=1), draft_vocab=60)
     words = train_head(training).vocabulary
     said = [token for one in training.train_set for token in one.tokens[one.num_prompt :]]
     counts = np.bincount(said, minlength=SHAPE.n_vocab)
