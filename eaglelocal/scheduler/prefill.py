@@ -1,10 +1,12 @@
 """Decide how many prompt rows (chunked prefill) go into a step with running answers, so that these stay fluent.
 
 The costs of steps come from a function that is passed in; sequences are not known here. Without answers a prompt gets
-the whole batch. With answers a step may cost SLOWDOWN times what it would without the prompts, which keeps the gap
-between two tokens below 2.5 times its usual length. Where more prompts than answers are in progress, the allowance
-grows by that ratio, because more users wait for the prompts. Prompts share the rows evenly: a short one need not wait
-for a long one, and slots with equally many rows cost one pass (speculation/costs/ubatch_split.py).
+the whole batch. With answers a step may take FLUENT_S, or SLOWDOWN times what it would without the prompts if that is
+longer, which keeps the gap between two tokens below 2.5 times its usual length. A fast model gets larger pieces by
+FLUENT_S: each piece is a pass of its own, which reads all weights, so that small ones cost the answers more in total.
+Where more prompts than answers are in progress, the allowance grows by that ratio, because more users wait for the
+prompts. Prompts share the rows evenly: a short one need not wait for a long one, and slots with equally many rows cost
+one pass (speculation/costs/ubatch_split.py).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 SLOWDOWN = 2.2
+FLUENT_S = 0.1  # between tokens: twice as fast as people read
 MIN_PROMPT_ROWS = 4  # of prompts in a step, whatever they cost: otherwise a long prompt might never be read
 MAX_TRIES = 32  # sizes whose cost is computed, between one that fits and twice as many rows
 
@@ -61,7 +64,7 @@ def find_affordable_rows(
 ) -> int:
     """Return the largest affordable number of prompt rows. Costs rise in jumps, so sizes beyond one are tried too."""
     quiet_s = pace.seconds(decoding)
-    extra_s = quiet_s * (SLOWDOWN - 1.0) * max(len(remaining) / len(decoding), 1.0)
+    extra_s = max(quiet_s * (SLOWDOWN - 1.0) * max(len(remaining) / len(decoding), 1.0), FLUENT_S - quiet_s)
     needed = list(remaining.values())
 
     def fits(num_rows: int) -> bool:

@@ -2,11 +2,14 @@
 #define _GNU_SOURCE
 #include "native_step.h"
 
+#include <math.h>
 #include <stdatomic.h>
 
 /* A decode's threads wait for each other, so that each page that is copied beside them takes its time from all. */
-static const double BUSY_S = 0.02;       /* between two decodes of an answer passes less */
-static const double BUSY_PAUSE_S = 0.04; /* before each page while decodes run: about 2 % of their time */
+static const double BUSY_S = 0.02;      /* between two decodes of an answer passes less */
+static const double PAUSES = 50;        /* beside decodes, before a page, as long as this many pages take: 2 % of it */
+static const double MIN_PAUSE_S = 0.04; /* a page takes 1 ms; 15 ms where a virtual machine first gets the memory */
+static const double MAX_PAUSE_S = 1;
 
 static atomic_bool is_decoding;
 static _Atomic double decoded_at; /* end of the last decode */
@@ -22,9 +25,15 @@ void mark_decode(bool is_running) {
 
 enum { HUGE_PAGE = 2 << 20 };
 
-static void give_way(void) {
-    const struct timespec pause = {0, (long)(BUSY_PAUSE_S * 1e9)};
-    if (atomic_load(&is_decoding) || now() - atomic_load(&decoded_at) < BUSY_S) nanosleep(&pause, NULL);
+/* While decodes run and *stop is 0, waits for a multiple of the seconds that the last page took. */
+static void give_way(double page_s, const _Atomic int32_t *stop) {
+    const struct timespec pause = {0, (long)(MIN_PAUSE_S * 1e9)};
+    const double wanted_s = fmin(PAUSES * page_s, MAX_PAUSE_S);
+    for (double waited_s = 0; waited_s == 0 || waited_s < wanted_s; waited_s += MIN_PAUSE_S) {
+        const bool is_busy = atomic_load(&is_decoding) || now() - atomic_load(&decoded_at) < BUSY_S;
+        if (!is_busy || atomic_load(stop)) return;
+        nanosleep(&pause, NULL);
+    }
 }
 
 static char *round_up(char *address) {
@@ -55,9 +64,12 @@ int32_t weights_move(char *first, char *end, const _Atomic int32_t *stop) {
     char *const copy = round_up(reserved);
     int32_t error = madvise(copy, bytes, MADV_HUGEPAGE) ? errno : 0;
     size_t moved = 0;
+    double page_s = 0;
     while (!error && moved < bytes && !atomic_load(stop)) {
-        give_way();
+        give_way(page_s, stop);
+        const double began_at = now();
         error = move_page(begin + moved, copy + moved);
+        page_s = now() - began_at;
         moved += error ? 0 : HUGE_PAGE;
     }
     munmap(reserved, (size_t)(copy - reserved)); /* where pages were moved from, others may lie by now */

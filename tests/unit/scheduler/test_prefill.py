@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.common_prefix import common_prefix
 from eaglelocal.scheduler.prefill import (
+    FLUENT_S,
     MIN_PROMPT_ROWS,
     SLOWDOWN,
     PrefillPace,
@@ -53,6 +54,17 @@ def test_passes_count() -> None:
     rows = find_affordable_rows({3: 1500}, {0: 1, 1: 1, 2: 1}, max_rows=500, pace=PrefillPace(in_passes, {}))
     assert rows == 5  # 1.2 for four slots, 1.2 for four rows of one; the answers alone take 1.2
     assert in_passes({0: 1, 1: 1, 2: 1, 3: rows}) <= SLOWDOWN * in_passes({0: 1, 1: 1, 2: 1})
+
+
+def test_a_fast_model_reads_in_large_pieces() -> None:
+    """Reading all weights for a few rows would cost the answers more than it spares them."""
+
+    def fast(rows: Mapping[int, int]) -> float:
+        return sum(0.012 + 0.001 * num_rows for num_rows in split_rows(rows))
+
+    rows = find_affordable_rows({1: 1500}, {0: 1}, max_rows=500, pace=PrefillPace(fast, {}))
+    assert 60 < rows and fast({0: 1, 1: rows}) <= FLUENT_S
+    assert find_affordable_rows({1: 1500}, {0: 1}, max_rows=500, pace=PrefillPace(fast, {}, 4.0)) < rows / 2
 
 
 def test_where_nothing_is_cheap_a_has_kernel_go_in_any_case() -> None:
