@@ -63,7 +63,7 @@ def test_a_fast_model_reads_in_large_pieces() -> None:
         return sum(0.012 + 0.001 * num_rows for num_rows in split_rows(rows))
 
     rows = find_affordable_rows({1: 1500}, {0: 1}, max_rows=500, pace=PrefillPace(fast, {}))
-    assert 60 < rows and fast({0: 1, 1: rows}) <= FLUENT_S
+    assert rows > 60 and fast({0: 1, 1: rows}) <= FLUENT_S
     assert find_affordable_rows({1: 1500}, {0: 1}, max_rows=500, pace=PrefillPace(fast, {}, 4.0)) < rows / 2
 
 
