@@ -2,7 +2,7 @@
 
 Mapping a file takes no time, reading it takes seconds; but decodes of a few rows are faster from huge pages
 (tests/measures/pages.py). A thread of the least priority copies the weights, one huge page after the other, and puts
-each copy in the place of the mapped page; beside decodes that takes 2 % of the time. The weights' addresses stay, and llama.cpp
+each copy in the place of the mapped page; beside decodes that takes 2 % of the time. The addresses stay, and llama.cpp
 does not notice. Linux only.
 """
 
