@@ -52,6 +52,11 @@ def training_dir() -> Path:
     return state_dir() / "training"
 
 
+def lookups_dir() -> Path:
+    """Return the folder of texts that lookups remember; one folder per vocabulary."""
+    return state_dir() / "lookups"
+
+
 def hub_home(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the model hub's own folder, shared with all other tools that use it."""
     if environ.get("HF_HOME"):

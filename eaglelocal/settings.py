@@ -26,6 +26,7 @@ from eaglelocal.errors import ResourceError, UsageError
 
 PREFIX = "EAGLELOCAL_"
 DEFAULT = "default"
+MAX_LOOKUP_MEMORY = 2_000_000  # tokens; the index in RAM takes up to 140 bytes for each
 OWN_VARIABLES = frozenset({"TRACEBACK", "ENGINE_LOG", "API_KEY", "ATTENTION"})
 # of flags for a single invocation, which the config file does not accept
 FLAG_VARIABLES = frozenset({
@@ -55,6 +56,7 @@ class Settings:
     kv_type: str = "f16"
     flash_attn: str = "auto"
     cache_ram: int | None = None  # MiB; None: by free memory
+    lookup_memory: int = 0  # tokens of each key's texts that are kept on disk, to draft from
     ctx: int | None = None
     parallel: int | None = None
     temperature: float = 0.7
@@ -330,6 +332,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "kv_type": _choice("f16", "q8_0", "q4_0"),
         "flash_attn": _choice("auto", "on", "off"),
         "cache_ram": _or("auto", None, _whole(0)),
+        "lookup_memory": _or("off", 0, _whole(0, MAX_LOOKUP_MEMORY)),
         "ctx": _or("auto", None, _whole(1)),
         "parallel": _or("auto", None, _whole(1, MAX_SLOTS)),
         "temperature": _number(*RANGES["temperature"]),

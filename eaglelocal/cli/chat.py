@@ -69,6 +69,7 @@ def chat(  # many parameters: typer reads the flags from the signature
     top_p: flags.TopP = None,
     min_p: flags.MinP = None,
     cache_ram: flags.CacheRam = None,
+    lookup_memory: flags.LookupMemory = None,
     parallel: flags.Slots = None,
     plain: Annotated[bool, typer.Option("--plain", help="Chat line by line, without the full screen.")] = False,
     as_json: Annotated[
@@ -97,9 +98,8 @@ def chat(  # many parameters: typer reads the flags from the signature
     session = open_session(settings, output, ModelChoice(), start=start, early=context.obj)
     try:
         session.check_attached()
-        models = partial(list_model_names, settings)
         asker = Asker(session, output, tint=tint is not False, quiet=as_json, has_figures=settings.figures)
-        raise typer.Exit(answer_or_converse(asker, question, list_models=models))
+        raise typer.Exit(answer_or_converse(asker, question, list_models=partial(list_model_names, settings)))
     finally:
         end_session(session, output, saves=resumes and save)
 
@@ -257,7 +257,7 @@ def open_session(
 
 def make_chat_options(settings: Settings, choice: ModelChoice, start: ChatStart) -> RunOptions:
     options = make_run_options(settings, choice, parallel=count_slots(settings))
-    return replace(options, is_brief=start.is_brief, cache_ram=settings.cache_ram)
+    return replace(options, is_brief=start.is_brief, cache_ram=settings.cache_ram, lookup_memory=settings.lookup_memory)
 
 
 def plan_start(

@@ -118,6 +118,13 @@ CacheRam = Annotated[
         help="RAM for conversations that lost their slot; 0: none; unset: an eighth of what is free.",
     ),
 ]
+LookupMemory = Annotated[
+    str | None,
+    typer.Option(
+        metavar="off|TOKENS",
+        help="Keep so many tokens of each key's texts on disk, to draft from; `eaglelocal forget` deletes them.",
+    ),
+]
 FlashAttn = Annotated[
     str | None,
     typer.Option(

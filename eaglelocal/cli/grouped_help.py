@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 COMMAND_GROUPS = {
     "Chat and serve": ("chat", "serve", "ps", "stop", "top"),
     "Models": ("plan", "pull", "ls", "show", "rm"),
-    "Drafting": ("bench", "tune", "import", "train"),
+    "Drafting": ("bench", "tune", "import", "train", "forget"),
     "This machine": ("doctor", "probe", "config"),
 }
 FLAG_GROUPS = {
@@ -29,7 +29,7 @@ FLAG_GROUPS = {
     ),
     "Memory and processor": (
         *("ctx", "parallel", "kv_type", "gpu_layers", "n_cpu_moe", "device", "split"),
-        *("flash_attn", "threads", "cache_ram"),
+        *("flash_attn", "threads", "cache_ram", "lookup_memory"),
     ),
     "Answers": ("system", "temperature", "max_tokens", "top_k", "top_p", "min_p", "seed"),
 }

@@ -72,6 +72,7 @@ def serve(  # many parameters: typer reads the flags from the signature
     min_p: flags.MinP = None,
     max_tokens: flags.MaxTokens = None,
     cache_ram: flags.CacheRam = None,
+    lookup_memory: flags.LookupMemory = None,
     log: flags.Log = None,
     web: flags.Web = False,
     web_port: flags.WebPort = None,
@@ -251,7 +252,9 @@ def list_requested(settings: Settings) -> list[str]:
 
 def server_options(settings: Settings, choice: ModelChoice, parallel: int) -> RunOptions:
     options = make_run_options(settings, choice, parallel=parallel)
-    return dataclasses.replace(options, binds_answers=True, cache_ram=settings.cache_ram)
+    return dataclasses.replace(
+        options, binds_answers=True, cache_ram=settings.cache_ram, lookup_memory=settings.lookup_memory
+    )
 
 
 def plan_first(settings: Settings) -> Decision:

@@ -101,7 +101,9 @@ def check_draft_vocab(num: int | None, source: HeadSource) -> None:
     if source.start_info is not None:
         raise UsageError(f"{source.start_info.name} keeps its vocabulary", hint="`--from none` trains a new head")
     if num > source.info.n_vocab:
-        raise UsageError(f"the target has {source.info.n_vocab} tokens, not {num}", hint="leave out `--draft-vocab`")
+        raise UsageError(
+            f"the target has {source.info.n_vocab} tokens, not {num}", hint=f"--draft-vocab {source.info.n_vocab}"
+        )
 
 
 def find_head_source(start: str, found: FoundTarget) -> HeadSource:

@@ -7,6 +7,8 @@ speculation/acceptance/acceptance_model.py.
 Owners' texts never mix: an index is fed by one owner's requests. When a slot goes to another owner, its index is
 discarded, and the part of the cache that the new prompt shares is indexed again. For the same owner a cut costs O(1):
 the index stays, stale end included, and continues after a break.
+
+With a memory, the owner's prompts can be found too, and both after a restart.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from dataclasses import dataclass, field
 from eaglelocal.backend.suffix_automaton import SuffixAutomaton
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels
 from eaglelocal.drafters.drafter import NOTHING, Committed, Continuation, DraftTraits, Node, Swapped
+from eaglelocal.drafters.lookup_memory import LookupMemory
 from eaglelocal.drafters.text_index import CONTEXT, Generations, SuffixCursor
 from eaglelocal.errors import EngineError
 
@@ -27,6 +30,8 @@ LONG_MATCH = 16  # longer matches count as equal, so that the newest text is pre
 MAX_REREAD = 4096  # tokens of a shared prompt that are indexed again for another owner
 POOL_TOKENS = 8192  # newest tokens of an owner's answers that can be found for certain
 MAX_OWNERS = 16  # whose answers are kept; the least recent goes first
+MAX_REMEMBERED = 16_384  # newest tokens of a request that go into a memory, at its end, between two steps
+KNOWN_TOKENS = 64  # pieces that occur already are not remembered again: system prompts, files that are read again
 PRIOR_WEIGHT = 3  # imagined occurrences that stand for the length of the match; see estimate_confidence
 
 
@@ -97,7 +102,7 @@ class NgramSlot:
     text: array[int] = field(default_factory=lambda: array("i"))  # committed, without a hole
     start: int = 0  # position of its first token
     num_prompt: int = 0
-    num_pooled: int = 0  # tokens before this position are in the owner's pool, or are not of its answer
+    num_pooled: int = 0  # tokens before this position are in the owner's pool, or are not of this request
     own: Generations | None = None  # None: to be built from the text
     num_read: int = 0  # tokens before this position are in the index, and the cursors have walked them
     cursors: list[SuffixCursor] = field(default_factory=list)
@@ -119,8 +124,12 @@ class NgramSlot:
 
     def take_answer(self) -> array[int]:
         """Return the tokens that were answered since the last call."""
-        first = max(self.num_prompt, self.num_pooled) - self.start
-        self.num_pooled = self.end
+        self.num_pooled = max(self.num_pooled, self.num_prompt)
+        return self.take_text()
+
+    def take_text(self) -> array[int]:
+        """Return the tokens that were committed since the last call, of prompt and answer."""
+        first, self.num_pooled = self.num_pooled - self.start, self.end
         return self.text[max(first, 0) :]
 
     def index(self, max_tokens: int) -> Generations:
@@ -155,6 +164,7 @@ class Ngram:
     """A drafter (drafters.drafter.Drafter) without a model.
 
     max_tokens  of a slot's text: the context. An index holds twice as many at most
+    memory      of the owners' texts on disk; None: only recent answers are found, and only until the process ends
 
     A slot for which `begin` was not called belongs to "", and all its text counts as an answer.
     """
@@ -162,8 +172,16 @@ class Ngram:
     traits = DraftTraits(name="ngram")
     native_s = 0.0
 
-    def __init__(self, max_tokens: int, *, pool_tokens: int = POOL_TOKENS, max_owners: int = MAX_OWNERS) -> None:
-        self._max_tokens, self._pool_tokens, self._max_owners = max_tokens, pool_tokens, max_owners
+    def __init__(
+        self,
+        max_tokens: int,
+        *,
+        pool_tokens: int = POOL_TOKENS,
+        max_owners: int = MAX_OWNERS,
+        memory: LookupMemory | None = None,
+    ) -> None:
+        self._max_tokens, self._max_owners, self._memory = max_tokens, max_owners, memory
+        self._pool_tokens = memory.max_tokens if memory else pool_tokens
         self._slots: defaultdict[int, NgramSlot] = defaultdict(NgramSlot)
         self._pools: dict[str, Generations] = {}  # by owner; the one that answered last stands last
 
@@ -182,13 +200,30 @@ class Ngram:
     def end(self, slot: int) -> None:
         """Let the owner's other requests draft from the slot's answer, which has ended. A second call does nothing."""
         state = self._slots[slot]
-        if len(answer := state.take_answer()) > MIN_MATCH:
+        if self._memory is not None:
+            self._remember(self._memory, state.owner, state.take_text()[-MAX_REMEMBERED:])
+        elif len(answer := state.take_answer()) > MIN_MATCH:
             self._pool(state.owner).begin(answer)
 
+    def _remember(self, memory: LookupMemory, owner: str, text: array[int]) -> None:
+        """Add what is new in a text to the owner's pool and to the memory."""
+        if len(text) <= MIN_MATCH:
+            return
+        pool = self._pool(owner)
+        for piece in select_unknown(pool, text):
+            pool.begin(piece)
+            memory.append(owner, piece)
+
     def _pool(self, owner: str) -> Generations:
-        self._pools[owner] = pool = self._pools.pop(owner, None) or Generations(self._pool_tokens)
+        self._pools[owner] = pool = self._pools.pop(owner, None) or self._new_pool(owner)
         if len(self._pools) > self._max_owners:
             del self._pools[next(iter(self._pools))]
+        return pool
+
+    def _new_pool(self, owner: str) -> Generations:
+        pool = Generations(self._pool_tokens)
+        for text in self._memory.read(owner) if self._memory else ():
+            pool.begin(text)
         return pool
 
     def draft(
@@ -218,7 +253,8 @@ class Ngram:
 
     def _update_sources(self, state: NgramSlot) -> SuffixAutomaton:
         """Return the growing index of the slot's own text, and point the cursors at the owner's other indexes."""
-        own, pool = state.index(self._max_tokens), self._pools.get(state.owner)
+        own = state.index(self._max_tokens)
+        pool = self._pools.get(state.owner) if self._memory is None else self._pool(state.owner)
         others = [own.old, pool.young, pool.old] if pool else [own.old]
         state.follow([source for source in others if source is not None])
         return own.young
@@ -282,6 +318,20 @@ class Ngram:
     def close(self) -> None:
         self._slots.clear()
         self._pools.clear()
+
+
+def select_unknown(pool: Generations, text: array[int]) -> list[array[int]]:
+    """Return the parts of a text that are not in the pool, each with the tokens before it as a context."""
+    parts: list[array[int]] = []
+    first = None  # of the part that is being collected
+    for at in range(0, len(text), KNOWN_TOKENS):
+        is_known = pool.contains(text[at : at + KNOWN_TOKENS])
+        if first is None and not is_known:
+            first = at
+        elif first is not None and is_known:
+            parts.append(text[max(first - CONTEXT, 0) : at])
+            first = None
+    return parts if first is None else [*parts, text[max(first - CONTEXT, 0) :]]
 
 
 def check_hole(slot: int, state: NgramSlot, position: int, *, is_hole: bool) -> None:

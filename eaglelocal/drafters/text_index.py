@@ -47,6 +47,11 @@ class Generations:
     def __len__(self) -> int:
         return len(self.young) + (len(self.old) if self.old else 0)
 
+    def contains(self, tokens: Sequence[int]) -> bool:
+        """Return whether the tokens occur in one of the indexes in a row."""
+        sources = [self.young] if self.old is None else [self.young, self.old]
+        return any(source.follow(0, 0, tokens)[1] == len(tokens) for source in sources)
+
     def extend(self, tokens: Sequence[int]) -> None:
         while len(tokens):
             if (num_free := self._max_tokens - len(self.young)) <= 0:

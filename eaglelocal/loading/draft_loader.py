@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+
+from eaglelocal import locations
 from eaglelocal.backend.block_head_context import BlockFormat, LlamaBlockContext
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.dry_run import DryRunPart
 from eaglelocal.backend.head_context import HeadNorms, LlamaHeadContext
 from eaglelocal.backend.model import LlamaModel
+from eaglelocal.core.plan import Plan
 from eaglelocal.drafters.block_drafter import BlockDrafter
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
+from eaglelocal.drafters.lookup_memory import LookupMemory
 from eaglelocal.drafters.ngram import Ngram
 from eaglelocal.drafters.target_cache import TargetCacheDrafter
+from eaglelocal.gguf.arch_keys import TOKENS_KEY
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header
@@ -33,10 +39,19 @@ def open_drafters(
     """
     if not loader.parts.plan.speculates:
         return ()
-    lookup = Ngram(loader.parts.plan.n_ctx)
+    memory = open_memory(loader.parts.plan, loader.parts.target.header, target.vocabulary.n_tokens)
+    lookup = Ngram(loader.parts.plan.n_ctx, memory=memory)
     if model is None or loader.parts.draft is None:
         return (lookup,)
     return lookup, open_model_drafter(loader, loader.parts.draft, model, target, context)
+
+
+def open_memory(plan: Plan, target: Header, n_vocab: int) -> LookupMemory | None:
+    """Return the memory of lookups, in a folder of the target's vocabulary; None: the user wants none."""
+    if not plan.lookup_memory:
+        return None
+    vocabulary = hashlib.blake2b(target.array_bytes(TOKENS_KEY), digest_size=8).hexdigest()
+    return LookupMemory(locations.lookups_dir() / vocabulary, plan.lookup_memory, n_vocab)
 
 
 def open_model_drafter(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from eaglelocal import locations
 from eaglelocal.backend.cpu_repack import AMX
 from eaglelocal.backend.dry_run import DryRunPart
 from eaglelocal.backend.llama_library import LlamaLibrary
@@ -29,7 +30,16 @@ def collect_notes(
         *list_tree_notes(parts.plan, parts.shape),
         *parts.notes,
         *list_repack_notes(library, header),
+        *list_memory_notes(parts.plan),
     )
+
+
+def list_memory_notes(plan: Plan) -> tuple[str, ...]:
+    """Return a note if texts of questions and answers are kept on disk."""
+    if not plan.lookup_memory or not plan.speculates:
+        return ()
+    kept = f"the newest {plan.lookup_memory} tokens of each key's texts"
+    return (f"lookup memory: {kept} stay in {locations.lookups_dir()}; `eaglelocal forget` deletes them",)
 
 
 def list_repack_notes(library: LlamaLibrary, target: Header) -> tuple[str, ...]:

@@ -71,6 +71,7 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
         binds_answers=options.binds_answers,
         is_brief=options.is_brief,
         cache_ram=options.cache_ram,
+        lookup_memory=options.lookup_memory,
         task=files.task,
         takes_tools=features.takes_tools,
         thinks=features.thinks,

@@ -633,3 +633,13 @@ def test_lists_fit_a_terminal_and_a_pipe(person: Person) -> None:
     assert all(len(line) <= 79 for line in lines) and f"{name}:Q8_0" in lines
     (line,) = [line for line in person.runs("ls").stdout.splitlines() if name in line]
     assert line.split()[1:3] == ["17.5", "kB"]
+
+
+def test_what_lookups_remember_is_forgotten(person: Person) -> None:
+    assert "nothing is kept" in person.runs("forget").stderr
+    folder = person.home / "state" / "eaglelocal" / "lookups" / "0123"
+    folder.mkdir(parents=True)
+    (folder / "ab.tokens").write_bytes(bytes(4000))
+    assert "--yes is needed" in person.runs("forget").stderr
+    assert "texts of 1 key, 4.0 kB" in person.runs("forget", "--yes").stderr
+    assert not folder.parent.exists()

@@ -1,0 +1,91 @@
+"""The texts of each owner on disk, for lookups that outlive the process (`--lookup-memory`).
+
+A file of token ids per owner, and nothing else: no key, no name, no text. Ids are little-endian int32, and BREAK ends
+each text. The folder holds the files of one vocabulary; a file's name is a hash of its owner. Ids that the vocabulary
+lacks end a text too, so that a damaged file can only lead to drafts that the target rejects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from eaglelocal.core.atomic_file import write_atomically
+from eaglelocal.core.folders import PRIVATE, make_folder
+
+SUFFIX = ".tokens"
+BREAK = -1
+TOKEN_BYTES = 4
+MAX_EXCESS = 2  # a file is cut to its newest tokens when it has so many times more than it keeps
+
+
+class LookupMemory:
+    """The files of all owners. After an error nothing is written anymore: remembering is worth less than answers.
+
+    max_tokens  kept for each owner
+    n_vocab     number of tokens of the vocabulary
+    """
+
+    def __init__(self, folder: Path, max_tokens: int, n_vocab: int) -> None:
+        self._folder, self.max_tokens, self._n_vocab = folder, max_tokens, n_vocab
+        self.has_failed = False
+
+    def read(self, owner: str) -> list[array[int]]:
+        """Return the owner's texts, the oldest first, with at most `max_tokens` tokens in all; nothing on an error."""
+        try:
+            return list(split_texts(read_newest(self._path(owner), self.max_tokens), self._n_vocab))
+        except OSError:
+            return []
+
+    def append(self, owner: str, text: Sequence[int]) -> None:
+        """Add a text of the owner."""
+        if self.has_failed or not text:
+            return
+        path = self._path(owner)
+        try:
+            make_folder(self._folder, PRIVATE)
+            handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                num_bytes = os.fstat(handle).st_size
+                os.ftruncate(handle, num_bytes - num_bytes % TOKEN_BYTES)  # an earlier write may have been cut off
+                num_bytes += os.write(handle, to_bytes([*text, BREAK]))
+            finally:
+                os.close(handle)
+            if num_bytes > MAX_EXCESS * self.max_tokens * TOKEN_BYTES:
+                write_atomically(path, to_bytes(read_newest(path, self.max_tokens)))
+        except OSError:
+            self.has_failed = True
+
+    def _path(self, owner: str) -> Path:
+        return self._folder / f"{hashlib.blake2b(owner.encode(), digest_size=16).hexdigest()}{SUFFIX}"
+
+
+def read_newest(path: Path, max_tokens: int) -> array[int]:
+    """Return the newest token ids and breaks of a file. Raises OSError."""
+    num_whole = path.stat().st_size // TOKEN_BYTES
+    with path.open("rb") as file:
+        file.seek(max(num_whole - max_tokens, 0) * TOKEN_BYTES)
+        tokens = array("i", file.read(min(num_whole, max_tokens) * TOKEN_BYTES))
+    if sys.byteorder == "big":
+        tokens.byteswap()
+    return tokens
+
+
+def split_texts(tokens: array[int], n_vocab: int) -> Iterator[array[int]]:
+    ends = [at for at, token in enumerate(tokens) if not 0 <= token < n_vocab]
+    first = 0
+    for end in [*ends, len(tokens)]:
+        if end > first:
+            yield tokens[first:end]
+        first = end + 1
+
+
+def to_bytes(tokens: Sequence[int]) -> bytes:
+    packed = array("i", tokens)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
