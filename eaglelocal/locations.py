@@ -57,6 +57,16 @@ def lookups_dir() -> Path:
     return state_dir() / "lookups"
 
 
+def own_certificate_dir() -> Path:
+    """Return the folder of the certificate, and its key, that `serve --ssl auto` made."""
+    return state_dir() / "certificate"
+
+
+def trusted_certificates_dir() -> Path:
+    """Return the folder of certificates that the user has confirmed, one for each address."""
+    return state_dir() / "trusted"
+
+
 def hub_home(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the model hub's own folder, shared with all other tools that use it."""
     if environ.get("HF_HOME"):

@@ -67,6 +67,9 @@ class Settings:
     seed: int | None = None
     system: str | None = None
     colour: str = "auto"
+    ssl: str = "off"  # off, or auto: a certificate of our own
+    ssl_cert: str | None = None
+    ssl_key: str | None = None
     host: str = "127.0.0.1"
     port: int = 8421
     web_port: int = 8422  # of the monitor in a browser
@@ -344,6 +347,9 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "system": _prose,
         "colour": _choice("auto", "always", "never"),
         "host": _text,
+        "ssl": _choice("off", "auto"),
+        "ssl_cert": _text,
+        "ssl_key": _text,
         "port": _whole(0, 65535),
         "web_port": _whole(0, 65535),
         "models": _list,

@@ -35,6 +35,7 @@ COMMANDS = {
     "ls": "ls",
     "show": "show",
     "rm": "rm",
+    "trust": "trust",
     "forget": "forget",
 }
 GROUPS = {"config": "config"}  # files with an `app` of several commands

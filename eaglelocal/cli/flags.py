@@ -175,6 +175,12 @@ ApiKeyFile = Annotated[
 AllowedHosts = Annotated[
     str | None, typer.Option(metavar="NAME,NAME", help="More host names by which clients may call this server.")
 ]
+Ssl = Annotated[
+    str | None,
+    typer.Option("--ssl", metavar="off|auto", help="HTTPS with a certificate of our own, whose fingerprint is shown."),
+]
+SslCert = Annotated[str | None, typer.Option(metavar="FILE", help="HTTPS with this certificate, in PEM.")]
+SslKey = Annotated[str | None, typer.Option(metavar="FILE", help="Key of that certificate, in PEM.")]
 CorsOrigins = Annotated[
     str | None, typer.Option(metavar="URL,URL", help="Web pages that may call this server from a browser.")
 ]

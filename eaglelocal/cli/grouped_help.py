@@ -14,7 +14,7 @@ COMMAND_GROUPS = {
     "Chat and serve": ("chat", "serve", "ps", "stop", "top"),
     "Models": ("plan", "pull", "ls", "show", "rm"),
     "Drafting": ("bench", "tune", "import", "train", "forget"),
-    "This machine": ("doctor", "probe", "config"),
+    "This machine": ("doctor", "probe", "config", "trust"),
 }
 FLAG_GROUPS = {
     "What to plan": ("goal", "machine", "ram", "show_all"),
@@ -24,7 +24,7 @@ FLAG_GROUPS = {
         *("against", "against_model", "against_key_file", "svg"),
     ),
     "Access and limits": (
-        *("host", "port", "api_key_file", "allowed_hosts", "cors_origins"),
+        *("host", "port", "api_key_file", "allowed_hosts", "cors_origins", "ssl", "ssl_cert", "ssl_key"),
         *("max_waiting", "request_timeout", "idle_unload", "drain"),
     ),
     "Memory and processor": (

@@ -13,10 +13,11 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -28,16 +29,18 @@ from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.server_engines import ServerEngines
 from eaglelocal.conversation.session import ModelChoice
 from eaglelocal.errors import EagleLocalError, ResourceError
-from eaglelocal.server.listening_socket import bind_socket
+from eaglelocal.server.listening_socket import bind_socket, find_lan_address
 from eaglelocal.settings import Settings
 from eaglelocal.worker.spare_process import SpareProcess
 
 if TYPE_CHECKING:
     from eaglelocal.cli.serve_screen import ServeScreen
+    from eaglelocal.client.running_servers import RunningServer
     from eaglelocal.core.run_options import RunOptions
     from eaglelocal.planning.decision import Decision
     from eaglelocal.server.access import Access
     from eaglelocal.server.loaded_models import LoadedModel
+    from eaglelocal.server.server_certificate import ServerCertificate
     from eaglelocal.server.server_state import ServerState
 
 DEFAULT_PARALLEL = 4
@@ -62,6 +65,9 @@ def serve(  # many parameters: typer reads the flags from the signature
     api_key_file: flags.ApiKeyFile = None,
     allowed_hosts: flags.AllowedHosts = None,
     cors_origins: flags.CorsOrigins = None,
+    ssl: flags.Ssl = None,
+    ssl_cert: flags.SslCert = None,
+    ssl_key: flags.SslKey = None,
     max_waiting: flags.MaxWaiting = None,
     request_timeout: flags.RequestTimeout = None,
     idle_unload: flags.IdleUnload = None,
@@ -110,6 +116,7 @@ def run_server(
 
     access, key_names, own_key = open_access(settings, output)
     decisions = plan_all(settings, output)
+    certificate = find_certificate(settings)
     listening = bind_server_socket(settings)
     page = bind_page(settings, access, output) if web else None
     engines = ServerEngines(decisions, output, most=settings.max_loaded or None, spare=spare)
@@ -126,9 +133,12 @@ def run_server(
             serving = make_server_state(settings, decisions, engines, access)
             app = create_app(serving, access)
         host, port = listening.getsockname()[:2]
-        log = ServerLog(output, serving, status, address=(host, port))
+        scheme = "http" if certificate is None else "https"
+        log = ServerLog(output, serving, status, address=(host, port), scheme=scheme)
         log.show_loading(next(iter(decisions)), keys=key_names)
-        server = describe_this_server(host, port, target=next(iter(decisions)), api_key=own_key)
+        server = describe_this_server(host, port, target=next(iter(decisions)), api_key=own_key, scheme=scheme)
+        if certificate is not None:
+            show_certificate(certificate, server, output)
 
         def on_ready(loaded: LoadedModel) -> None:
             announce(dataclasses.replace(server, target=loaded.info.target))
@@ -137,7 +147,7 @@ def run_server(
         task = log.watch if screen is None else partial(screen.show, server, log.watch)
         if page is not None:
             task = page.run_with(server.url, task)
-        runtime = Runtime(on_ready=on_ready, background=task, drain_s=settings.drain)
+        runtime = Runtime(on_ready=on_ready, background=task, drain_s=settings.drain, certificate=certificate)
         try:
             with keep_announced(server):
                 run_until_stopped(app, serving, listening, runtime)
@@ -145,6 +155,26 @@ def run_server(
             log.close()
     finally:
         engines.close()
+
+
+def find_certificate(settings: Settings) -> ServerCertificate | None:
+    """Return the certificate for HTTPS; None: plain HTTP. Raises UsageError and ResourceError."""
+    if settings.ssl == "off" and not (settings.ssl_cert or settings.ssl_key):
+        return None
+    from eaglelocal.server.server_certificate import choose_certificate
+
+    listening = settings.host if settings.host not in ("0.0.0.0", "::") else find_lan_address() or "localhost"
+    names = [listening, *(name for name in settings.allowed_hosts if "*" not in name)]
+    return choose_certificate(settings.ssl, settings.ssl_cert or "", settings.ssl_key or "", names)
+
+
+def show_certificate(certificate: ServerCertificate, server: RunningServer, output: Output) -> None:
+    """Show the fingerprint, and let this user's commands trust the certificate at the server's own address."""
+    from eaglelocal.client.trusted_certificates import fingerprint, trust
+
+    with suppress(OSError):
+        trust(urlsplit(server.url).hostname or "", server.port, certificate.text)
+    output.message(f"HTTPS; fingerprint of the certificate: {fingerprint(certificate.text)}")
 
 
 def bind_server_socket(settings: Settings) -> socket.socket:

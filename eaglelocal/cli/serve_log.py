@@ -149,10 +149,16 @@ class ServerLog:
     """The messages about a server's life: loading, listening, its status line, its end."""
 
     def __init__(
-        self, output: Output, serving: ServerState, status: StatusLine | None, *, address: tuple[str, int]
+        self,
+        output: Output,
+        serving: ServerState,
+        status: StatusLine | None,
+        *,
+        address: tuple[str, int],
+        scheme: str = "http",
     ) -> None:
         self._output, self._serving, self._status = output, serving, status
-        self.url, self._lan_url = make_url(*address), find_lan_url(*address)
+        self.url, self._lan_url = make_url(*address, scheme), find_lan_url(*address, scheme)
 
     def show_loading(self, target: str, *, keys: Sequence[str]) -> None:
         """Say where requests will be answered, and with which keys; until then only /health is."""
@@ -199,16 +205,16 @@ def status_text(serving: ServerState, snapshots: Sequence[EngineSnapshot], last:
     return " · ".join([*parts, f"{serving.num_answered} answered"])
 
 
-def make_url(host: str, port: int) -> str:
+def make_url(host: str, port: int, scheme: str = "http") -> str:
     """Return a URL of the address that can be opened from this machine."""
-    return _format_url({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)
+    return _format_url({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port, scheme)
 
 
-def find_lan_url(host: str, port: int) -> str:
+def find_lan_url(host: str, port: int, scheme: str = "http") -> str:
     """Return the URL for other machines, if every address of this one is listened on; else ""."""
     address = find_lan_address() if host in ("0.0.0.0", "::") else ""
-    return _format_url(address, port) if address else ""
+    return _format_url(address, port, scheme) if address else ""
 
 
-def _format_url(host: str, port: int) -> str:
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+def _format_url(host: str, port: int, scheme: str) -> str:
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"

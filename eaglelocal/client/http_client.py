@@ -20,6 +20,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from eaglelocal.client.answer_stream import RequestStream, stream
 from eaglelocal.client.client import OnEvent
+from eaglelocal.client.http_connection import make_connection, unreachable_error
 from eaglelocal.client.http_server import choose_model, is_ours, read_info, read_snapshot
 from eaglelocal.client.http_stream import Dialect, StreamedAnswer, build_request, data_lines, refusal
 from eaglelocal.client.json_fields import count, mapping
@@ -35,7 +36,6 @@ READ_TIMEOUT_S = 600.0  # read timeout: long prompts take minutes on small machi
 FIELD_REJECTIONS = (http.client.BAD_REQUEST, http.client.UNPROCESSABLE_ENTITY)  # replies to unknown fields
 MAX_REPLY_BYTES = 4 * 2**20
 MAX_LINE_BYTES = 2**20
-UNREACHABLE_HINT = "is the server running, and this its address?"
 
 
 class HttpClient:
@@ -205,7 +205,7 @@ class HttpClient:
 
     def _unreachable(self, error: Exception) -> EngineError:
         self._is_reachable = False
-        return EngineError(f"cannot reach {self._url}: {error or type(error).__name__}", hint=UNREACHABLE_HINT)
+        return unreachable_error(self._url, error)
 
 
 class _Exchange:
@@ -232,12 +232,6 @@ class _Exchange:
         if self._socket is not None:
             with contextlib.suppress(OSError):  # it is closed already
                 self._socket.shutdown(socket.SHUT_RDWR)
-
-
-def make_connection(parts: SplitResult, timeout_s: float) -> http.client.HTTPConnection:
-    """Return a connection to a server, not yet connected."""
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    return kind(parts.hostname or "", parts.port, timeout=timeout_s)
 
 
 def parse_url(url: str) -> SplitResult:

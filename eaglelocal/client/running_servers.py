@@ -21,6 +21,7 @@ from typing import get_type_hints
 from urllib.parse import urlsplit
 
 from eaglelocal import locations
+from eaglelocal.client.http_connection import make_connection
 from eaglelocal.client.json_fields import text
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.json_text import read_object
@@ -71,13 +72,15 @@ def normalize_reference(target: str) -> str:
     return str(path.resolve()) if path.exists() else target.lower()
 
 
-def describe_this_server(host: str, port: int, *, target: str, api_key: str = "") -> RunningServer:
+def describe_this_server(
+    host: str, port: int, *, target: str, api_key: str = "", scheme: str = "http"
+) -> RunningServer:
     """Return this process as a server. A wildcard host is replaced by the loopback address."""
     address = _WILDCARDS.get(host, host)
     name = f"[{address}]" if ":" in address else address
     pid = os.getpid()
     return RunningServer(
-        url=f"http://{name}:{port}",
+        url=f"{scheme}://{name}:{port}",
         port=port,
         machine=platform.node(),
         pid=pid,
@@ -128,13 +131,12 @@ def find_stale_files() -> list[Path]:
 def request_state(server: RunningServer, *, timeout_s: float = 1.0) -> str:
     """Return the state from /health: ready, or another one; NO_ANSWER when no reply comes in time."""
     parts = urlsplit(server.url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
     try:
-        with contextlib.closing(connection):
+        with contextlib.closing(make_connection(parts, timeout_s)) as connection:
             connection.request("GET", "/health")
             response = connection.getresponse()
             body = response.read(_MAX_BYTES)
-    except (OSError, http.client.HTTPException, ValueError):
+    except (OSError, http.client.HTTPException, ValueError, EngineError):
         return NO_ANSWER
     return "ready" if response.status == http.client.OK else _read_state(body) or f"answers {response.status}"
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -28,6 +28,9 @@ from eaglelocal.server.http_protocol import Protocol
 from eaglelocal.server.listening_socket import BACKLOG
 from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.server_state import ServerState
+
+if TYPE_CHECKING:
+    from eaglelocal.server.server_certificate import ServerCertificate
 
 KEEP_ALIVE_S = 30
 ENGINE_CHECK_S = 1.0
@@ -43,11 +46,13 @@ class Runtime:
     on_ready    called when the first model can answer
     background  a coroutine function that runs while the server does, such as a status line; cancelled at the end
     drain_s     how long running requests may take to finish
+    certificate of HTTPS; None: plain HTTP
     """
 
     on_ready: Callable[[LoadedModel], None]
     background: Callable[[], Coroutine[None, None, None]] | None = None
     drain_s: float = 30.0
+    certificate: ServerCertificate | None = None
 
 
 def run_until_stopped(app: ASGIApp, server_state: ServerState, listening: socket.socket, runtime: Runtime) -> None:
@@ -59,8 +64,17 @@ def run_until_stopped(app: ASGIApp, server_state: ServerState, listening: socket
     asyncio.run(_run(app, server_state, listening, runtime))
 
 
-def make_uvicorn_config(app: ASGIApp, drain_s: float, descriptors: int = MAX_DESCRIPTORS) -> uvicorn.Config:
-    """Return uvicorn's configuration: our protocol, no logs, no banner. `descriptors`: the file descriptor limit."""
+def make_uvicorn_config(
+    app: ASGIApp,
+    drain_s: float,
+    descriptors: int = MAX_DESCRIPTORS,
+    certificate: ServerCertificate | None = None,
+) -> uvicorn.Config:
+    """Return uvicorn's configuration: our protocol, no logs, no banner.
+
+    descriptors  the file descriptor limit
+    certificate  of HTTPS; None: plain HTTP
+    """
     places = ConnectionPlaces(max_connections(descriptors))
     return uvicorn.Config(
         app,
@@ -71,12 +85,15 @@ def make_uvicorn_config(app: ASGIApp, drain_s: float, descriptors: int = MAX_DES
         access_log=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
+        ssl_certfile=certificate.certificate if certificate else None,
+        ssl_keyfile=certificate.key if certificate else None,
         timeout_graceful_shutdown=int(drain_s) + CUT_OFF_S,  # Serving.cut_off_answers ends answers before that
     )
 
 
 async def _run(app: ASGIApp, server_state: ServerState, listening: socket.socket, runtime: Runtime) -> None:
-    server = _Server(make_uvicorn_config(app, runtime.drain_s, raise_descriptor_limit()))
+    descriptors = raise_descriptor_limit()
+    server = _Server(make_uvicorn_config(app, runtime.drain_s, descriptors, runtime.certificate))
     loading = asyncio.create_task(_load(server_state, server, runtime))
     engine_watch = asyncio.create_task(_watch_engines(server_state, server))
     ending = [engine_watch, *([asyncio.create_task(runtime.background())] if runtime.background is not None else [])]

@@ -11,12 +11,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from eaglelocal.client.http_client import UNREACHABLE_HINT, make_connection, parse_url
+from eaglelocal.client.http_client import parse_url
+from eaglelocal.client.http_connection import make_connection, unreachable_error
 from eaglelocal.client.http_stream import refusal
 from eaglelocal.client.json_fields import mapping
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.surrogates import join_in_json
-from eaglelocal.errors import EagleLocalError, EngineError, UsageError
+from eaglelocal.errors import EagleLocalError, UsageError
 
 TIMEOUT_S = 4.0  # a server that computes on all cores answers slowly
 MAX_BYTES = 8 * 2**20
@@ -95,8 +96,7 @@ class KeepAliveConnection:
         except (OSError, http.client.HTTPException, ValueError) as error:
             with contextlib.suppress(OSError):
                 self._http.close()
-            why = (error.strerror if isinstance(error, OSError) else "") or error or type(error).__name__
-            raise EngineError(f"cannot reach {self.url}: {why}", hint=UNREACHABLE_HINT) from error
+            raise unreachable_error(self.url, error) from error
         if response.length:  # longer than MAX_BYTES
             self._http.close()
         return HttpReply(response.status, {name.lower(): value for name, value in response.getheaders()}, read)
