@@ -22,6 +22,7 @@ COMMANDS = {
     "chat": "chat",
     "serve": "serve",
     "top": "top",
+    "launch": "launch",
     "bench": "bench",
     "import": "import_head",
     "train": "train",

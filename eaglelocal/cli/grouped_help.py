@@ -11,7 +11,7 @@ from typing import Any
 from typer.core import TyperCommand, TyperGroup
 
 COMMAND_GROUPS = {
-    "Chat and serve": ("chat", "serve", "ps", "stop", "top"),
+    "Chat and serve": ("chat", "serve", "launch", "ps", "stop", "top"),
     "Models": ("plan", "pull", "ls", "show", "rm"),
     "Drafting": ("bench", "tune", "import", "train", "forget"),
     "This machine": ("doctor", "probe", "config", "trust"),

@@ -1,0 +1,175 @@
+"""`eaglelocal launch`: run a coding agent with a model of this machine, joined or started for it.
+
+The program's own configuration stays as it is: it gets variables and arguments. A server that was started for it ends
+with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eaglelocal import locations
+from eaglelocal.cli import flags
+from eaglelocal.cli.agents import AGENTS, Agent, Endpoint, Setup
+from eaglelocal.cli.load_model import load_settings
+from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.core.folders import make_folder
+from eaglelocal.errors import EngineError, UsageError
+
+if TYPE_CHECKING:
+    from eaglelocal.client.running_servers import RunningServer
+    from eaglelocal.settings import Settings
+
+START_S, END_S, POLL_S = 600.0, 45.0, 0.2
+LOG = "launch.log"
+LOG_TAIL = 5  # lines
+
+Program = Annotated[str, typer.Argument(metavar="|".join(AGENTS), help="Program to run.")]
+Arguments = Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.", show_default=False)]
+Print = Annotated[bool, typer.Option("--print", help="Show what would be run, and run nothing.")]
+
+
+def launch(
+    context: typer.Context,
+    program: Program,
+    arguments: Arguments = None,
+    target: flags.Target = None,
+    url: flags.Url = None,
+    ctx: flags.Ctx = None,
+    shows: Print = False,
+) -> None:
+    """Run a coding agent with a local model.
+
+    It joins a running server that has enough context, or starts one that ends with the agent.
+
+    \b
+    eaglelocal launch claude
+    eaglelocal launch codex --target ./Qwen3-Coder-30B-A3B-Q4_K_M.gguf
+    eaglelocal launch aider --print
+    eaglelocal launch opencode -- run "What does this project do?"
+    """
+    settings, output = load_settings(context.params), standard_output()
+    agent = find_agent(program)
+    path = shutil.which(agent.command)
+    if path is None and not shows:
+        raise UsageError(f"{agent.command} is not installed", hint=f"`{agent.install}`")
+    with find_server(agent, settings, output, starts=not shows) as server:
+        setup = agent.set_up(server)
+        command = [path or agent.command, *setup.arguments, *(arguments or [])]
+        if shows:
+            output.data(format_command(setup, command))
+            return
+        raise typer.Exit(run_agent(command, setup.environment))
+
+
+def find_agent(name: str) -> Agent:
+    if name not in AGENTS:
+        raise UsageError(f"launch knows no {name!r}", hint="it knows " + ", ".join(AGENTS))
+    return AGENTS[name]
+
+
+def format_command(setup: Setup, command: list[str]) -> str:
+    """Return the command with its variables, as a shell takes it."""
+    unset = [word for name, value in setup.environment.items() if not value for word in ("-u", name)]
+    variables = [f"{name}={value}" for name, value in setup.environment.items() if value]
+    return shlex.join([*(["env", *unset, *variables] if setup.environment else []), *command])
+
+
+def run_agent(command: list[str], environment: Mapping[str, str]) -> int:
+    """Run the program in this terminal until it ends; return its exit status. Ctrl-C is the program's."""
+    both = {**os.environ, **environment}
+    variables = {name: value for name, value in both.items() if value or name not in environment}
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process = subprocess.Popen(command, env=variables, preexec_fn=lambda: signal.signal(signal.SIGINT, before))
+        return process.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# ---- the server
+@contextlib.contextmanager
+def find_server(agent: Agent, settings: Settings, output: Output, *, starts: bool) -> Iterator[Endpoint]:
+    """Yield a server for the agent: that of --url, a running one, or one that is started and ends with the block.
+
+    starts  False: what would be started is only described
+
+    Raises UsageError if the server's context is too small.
+    """
+    from eaglelocal.cli.chat_connection import NO_SERVER, find_api_key, find_ready_servers
+
+    if settings.url not in (None, NO_SERVER):
+        yield describe(str(settings.url), find_api_key(str(settings.url), os.environ), agent)
+        return
+    target = settings.target if settings.origins()["target"].startswith("--") else None
+    running = () if settings.url == NO_SERVER else find_ready_servers(output, target=target, patience_s=START_S)
+    for server in running:
+        endpoint = describe(server.url, server.api_key, agent)
+        output.message(f"joined {server.url}: {server.target}, context {endpoint.n_ctx}")
+        yield endpoint
+        return
+    n_ctx = settings.ctx or agent.min_ctx
+    if not starts:
+        output.message("no server is running: `eaglelocal launch` would start one")
+        yield Endpoint(f"http://{settings.host}:{settings.port}", "default", n_ctx)
+        return
+    with start_server(settings, n_ctx, output) as server:
+        yield describe(server.url, server.api_key, agent)
+
+
+def describe(url: str, api_key: str, agent: Agent) -> Endpoint:
+    """Return a running server, with its model. Raises UsageError if its context does not suffice."""
+    from eaglelocal.client.http_server import choose_model, read_info
+    from eaglelocal.client.servers.connection import KeepAliveConnection
+
+    with contextlib.closing(KeepAliveConnection(url, api_key=api_key)) as connection:
+        entry = choose_model(connection.get("/v1/models").mapping(), "", connection.url)
+        n_ctx = read_info(entry, {}, connection.url).n_ctx
+        if 0 < n_ctx < agent.min_ctx:
+            what = f"{agent.command} needs a context of {agent.min_ctx} tokens, and {connection.url} has {n_ctx}"
+            raise UsageError(what, hint=f"--url none --ctx {agent.min_ctx}")
+        return Endpoint(connection.url, str(entry["id"]), n_ctx or agent.min_ctx, api_key)
+
+
+@contextlib.contextmanager
+def start_server(settings: Settings, n_ctx: int, output: Output) -> Iterator[RunningServer]:
+    """Start a server on a free port, and stop it at the end. Raises EngineError with its last words if it fails."""
+    target = ["--target", settings.target] if settings.target else []
+    command = [sys.executable, "-m", "eaglelocal", "serve", "--no-tui", "--port", "0", "--ctx", str(n_ctx), *target]
+    log = locations.state_dir() / LOG
+    make_folder(log.parent)
+    with log.open("wb") as stream:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=stream, start_new_session=True)
+    try:
+        yield wait_until_ready(process, log, output)
+    finally:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_S)
+
+
+def wait_until_ready(process: subprocess.Popen[bytes], log: Path, output: Output) -> RunningServer:
+    from eaglelocal.client.running_servers import find_running_servers, request_state
+
+    output.message(f"starting a server; its log is {log}")
+    give_up_at = time.monotonic() + START_S
+    while process.poll() is None and time.monotonic() < give_up_at:
+        for server in find_running_servers():
+            if server.pid == process.pid and request_state(server) == "ready":
+                return server
+        time.sleep(POLL_S)
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    last = "\n".join(filter(None, lines[-LOG_TAIL - 1 :]))
+    raise EngineError(f"the server did not start:\n{last}", hint=f"less {log}")
