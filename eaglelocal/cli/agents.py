@@ -1,4 +1,4 @@
-"""Programs that `eaglelocal launch` runs, and how each is told of a server: by environment and arguments alone.
+"""The programs that `eaglelocal launch` runs, and how each gets a server: by environment and arguments alone.
 
 Nothing is written into their configuration. Sources: their documentation, and docs/serving.md for what was tested.
 """
@@ -29,7 +29,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a program is run with, besides the user's own arguments.
+    """The arguments and variables of a program, besides the user's own arguments.
 
     environment  variables to set; "" unsets one
     """

@@ -76,7 +76,7 @@ def launch(
 
 def find_agent(name: str) -> Agent:
     if name not in AGENTS:
-        raise UsageError(f"launch knows no {name!r}", hint="it knows " + ", ".join(AGENTS))
+        raise UsageError(f"{name!r} is none of the programs", hint="one of " + ", ".join(AGENTS))
     return AGENTS[name]
 
 

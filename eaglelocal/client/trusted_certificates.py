@@ -1,4 +1,4 @@
-"""Which certificate of a server is trusted: one that the user confirmed for its address, else what the system trusts.
+"""The certificates of servers that are trusted: confirmed by the user for an address, else signed by an authority.
 
 As with SSH, `eaglelocal trust URL` shows the fingerprint of a certificate that no authority has signed, and keeps it.
 A server of this machine keeps its own for this user. SSL_CERT_FILE names other authorities, as everywhere.

@@ -32,7 +32,7 @@ sys.exit(7)
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """An empty home, and a program on the path that asks the server for its models and tells what it was given."""
+    """An empty home, and a program on the path that asks the server for its models and writes down what it was given."""
     program = tmp_path / "bin" / "aider"
     program.parent.mkdir()
     program.write_text(RECORDER)
@@ -127,7 +127,7 @@ def test_a_server_that_fails_says_why(environ: dict[str, str]) -> None:
 
 
 def test_an_unknown_or_missing_program_is_said_before_anything_is_started(environ: dict[str, str]) -> None:
-    assert "it knows claude, codex" in run(environ, "launch", "emacs").stderr
+    assert "one of claude, codex" in run(environ, "launch", "emacs").stderr
     environ["PATH"] = "/nowhere"
     missing = run(environ, "launch", "aider")
     assert missing.returncode == 2 and "pip install aider-chat" in missing.stderr
