@@ -23,10 +23,12 @@ from types import MappingProxyType
 from eaglelocal.planning.quality import KV_LOSS
 
 CRAWL, SLOW = 15.0, 2.0  # tokens/s, and the least weight of speed below them
-CTX_WORTH, TIGHT_CTX_WORTH = 0.02, 0.25  # per doubling above, and per halving below COMFORTABLE_CTX
-COMFORTABLE_CTX, LONG_CTX = 8192, 32768  # tokens; more than LONG_CTX is worth no other loss
+COMFORTABLE_CTX = 16384  # tokens: a few answers of a model that thinks, which writes thousands for each
+LONG_CTX = 32768  # more is worth no other loss
+CTX_WORTH, TIGHT_CTX_WORTH = 0.05, 0.25  # per doubling above, and per halving below COMFORTABLE_CTX
 WHOLE_WINDOWS_WORTH = 0.005  # with full-size caches of window layers any prefix can be reused
 UNSEEN_WORTH = -0.03  # a file whose size was computed: it may be larger, or missing in the first repository
+BY_NAME_WORTH = -1.0  # a model that the catalog offers by name only: taken where nothing else fits
 # Prefill is three or four times slower with layers in RAM, because their weights cross the bus for each chunk. The
 # decode speed does not show it, so it costs as much as that factor in speed does for `balanced`: 0.25 x ln 3.5.
 ON_HOST_WORTH = -0.3
@@ -43,6 +45,7 @@ class Term(StrEnum):
     WINDOWS = "windows"
     HOST = "host"
     UNSEEN = "unseen"
+    BY_NAME = "by name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class Goal:
 GOALS: Mapping[str, Goal] = MappingProxyType(
     {
         "quality": Goal("quality", pace=5.0, slow=SLOW, more=0.08),
-        "balanced": Goal("balanced", pace=CRAWL, slow=SLOW, more=0.25),
+        "balanced": Goal("balanced", pace=30.0, slow=1.0, more=0.25),
         "speed": Goal("speed", pace=80.0, slow=1.5, more=0.5),
     }
 )
@@ -84,6 +87,7 @@ class Comfort:
     swa_full: bool
     on_host: bool  # some layers or experts are in RAM, though there is a GPU
     is_unseen: bool = False  # the file's size was computed
+    is_by_name: bool = False  # the catalog offers the model by name only
 
     @property
     def worth(self) -> float:
@@ -97,6 +101,7 @@ class Comfort:
             Term.WINDOWS: WHOLE_WINDOWS_WORTH if self.swa_full else 0.0,
             Term.HOST: ON_HOST_WORTH if self.on_host else 0.0,
             Term.UNSEEN: UNSEEN_WORTH if self.is_unseen else 0.0,
+            Term.BY_NAME: BY_NAME_WORTH if self.is_by_name else 0.0,
         }
 
 

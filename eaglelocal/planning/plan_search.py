@@ -28,7 +28,7 @@ from eaglelocal.planning.options import DraftOption, ModelOption
 from eaglelocal.planning.rejections import explain_lower_score, explain_missing_memory
 from eaglelocal.planning.speed import expect_cells
 
-CONTEXTS = (32768, 16384, COMFORTABLE_CTX, 4096)  # the context sizes to try if none is given, in this order
+CONTEXTS = (32768, COMFORTABLE_CTX, 8192, 4096)  # the context sizes to try if none is given, in this order
 # More is taken up to these limits where it costs nothing else: llama.cpp scans all cells in each step, and on a
 # processor nobody waits until a longer prompt is read.
 LONGEST_CTX, LONGEST_CTX_WITHOUT_GPU = 131072, 65536
@@ -277,6 +277,7 @@ class _Search:
                     swa_full=setup.swa_full,
                     on_host=not offload.is_whole,
                     is_unseen=option.is_unseen,
+                    is_by_name=bool(option.by_name),
                 ),
             ),
         )
