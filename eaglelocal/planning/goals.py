@@ -6,10 +6,10 @@
                                       +  terms for context, cache type, sliding windows and layers on the GPU
 
 So the score prefers the best answers at the goal's pace. Below the pace, halving the speed costs as much as a model of
-a quarter of the size (for `speed`, of a third; but below CRAWL all goals weigh speed alike, or `speed` would take the
-slower plan). Above it, more speed is worth little for `quality`, much for `speed` and something for `balanced`, because
-models think for thousands of tokens before a person reads the first. A difference of 0.01 is about one per cent of a
-model's size.
+a quarter of the size for `quality`, of a third for `speed`, of less than a half for `balanced`; below CRAWL all goals
+weigh speed alike, or `speed` would take the slower plan. Above it, more speed is worth little for `quality`, much for
+`speed` and something for `balanced`. Its pace is that of models that think: they write thousands of tokens before a
+person reads the first, 2000 of them in 50 seconds. A difference of 0.01 is about one per cent of a model's size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from types import MappingProxyType
 
 from eaglelocal.planning.quality import KV_LOSS
 
-CRAWL, SLOW = 15.0, 2.0  # tokens/s, and the least weight of speed below them
+CRAWL, SLOW = 12.0, 2.0  # tokens/s, and the least weight of speed below them
 COMFORTABLE_CTX = 16384  # tokens: a few answers of a model that thinks, which writes thousands for each
 LONG_CTX = 32768  # more is worth no other loss
 CTX_WORTH, TIGHT_CTX_WORTH = 0.05, 0.25  # per doubling above, and per halving below COMFORTABLE_CTX
@@ -72,7 +72,7 @@ class Goal:
 GOALS: Mapping[str, Goal] = MappingProxyType(
     {
         "quality": Goal("quality", pace=5.0, slow=SLOW, more=0.08),
-        "balanced": Goal("balanced", pace=30.0, slow=1.0, more=0.25),
+        "balanced": Goal("balanced", pace=40.0, slow=1.1, more=0.25),
         "speed": Goal("speed", pace=80.0, slow=1.5, more=0.5),
     }
 )
