@@ -10,18 +10,20 @@ from doubles.catalog_plans import (
     catalog,
     check_fits,
     chosen_of,
+    every_option,
     machine_named,
     option,
     planned,
     score_of,
 )
 
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.memory.budget import RAM
 from eaglelocal.planning.candidate import Chosen, Rejected
 from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator
 from eaglelocal.planning.goals import GOALS
 from eaglelocal.planning.options import DraftOption
-from eaglelocal.planning.plan_search import CONTEXTS, KV_TYPES
+from eaglelocal.planning.plan_search import CONTEXTS, KV_TYPES, search_plan
 
 
 # ---- the table: machine, target, quantization, draft, tokens, cache, sum in GiB
@@ -224,3 +226,38 @@ def test_nothing_of_2024_is_recommended_anywhere(goal: str) -> None:
     for machine in catalog().machines:
         candidate = chosen_of(planned(machine, goal)).candidate
         assert candidate.option.age.released >= "2025-04", f"{machine}: {candidate.option.reference}"
+
+
+# ---- what is taken where nobody names a model
+PICKS = {
+    "rtx-4060": "qwen3.5-9b",
+    "rtx-3060": "gemma-4-12b",
+    "rtx-5070-ti": "qwen3.8-27b",
+    "rtx-3090": "qwen3.8-27b",
+    "rtx-5090": "qwen3.8-27b",
+    "a6000": "qwen3.8-27b",
+    "2x-rtx-3090": "qwen3.8-27b",
+    "m3-pro-36gb": "qwen3.6-35b-a3b",  # dense models of this size think at 10 tokens/s there
+    "m4-pro-24gb": "gemma-4-26b-a4b",
+    "m4-pro-48gb": "qwen3.6-35b-a3b",
+    "strix-halo": "qwen3.5-122b-a10b",
+    "cpu-16gb": "gemma-4-e4b",
+    "cpu-32gb": "qwen3.6-35b-a3b",
+}
+
+
+@pytest.mark.parametrize("machine", PICKS)
+def test_a_usual_machine_gets_the_model_that_those_who_have_it_run(machine: str) -> None:
+    assert chosen_of(planned(machine)).candidate.option.target == PICKS[machine]
+
+
+def test_a_model_that_is_offered_by_name_only_is_taken_by_name() -> None:
+    named = {target.id for target in catalog().targets.values() if target.by_name}
+    assert "qwen3-coder-30b-a3b" in named
+    for machine in PICKS:
+        assert chosen_of(planned(machine)).candidate.option.target not in named
+    reasons = [each.reason for each in planned("cpu-32gb").rejected if each.option.target == "qwen3-coder-30b-a3b"]
+    assert any("offered by name only, made for code" in reason for reason in reasons)
+    coder = tuple(each for each in every_option() if each.target == "qwen3-coder-30b-a3b")
+    outcome = search_plan(coder, machine_named("rtx-3090"), RunOptions(goal="balanced"))
+    assert chosen_of(outcome).candidate.option.target == "qwen3-coder-30b-a3b"
