@@ -67,7 +67,7 @@ def test_what_is_named_is_there(catalog: Catalog) -> None:
 def test_what_is_pulled_is_what_is_described(catalog: Catalog) -> None:
     """A pull takes the first repository that has the quantization; `released` and `files` tell of one model."""
     for target in catalog.targets.values():
-        first = re.sub("(-MTP)?-GGUF$", "", target.repos[0].partition("/")[2], flags=re.IGNORECASE).lower()
+        first = re.sub("(-MTP)?-GGUF(-Q4_K_M)?$", "", target.repos[0].partition("/")[2], flags=re.IGNORECASE).lower()
         described = {re.split(r"-(?:UD-)?\{", file)[0].lower() for file in target.files}
         assert {first, first.partition("_")[2]} & described, target.id
     repos = [repo.lower() for target in catalog.targets.values() for repo in target.repos]
