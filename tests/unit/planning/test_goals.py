@@ -43,8 +43,8 @@ def test_more_speed_is_worth_most_where_speed_is_the_goal(tok_s: float, factor: 
 
 def test_balanced_takes_half_the_model_at_twice_the_speed_of_one_that_is_slow_to_think() -> None:
     """And not where both are fast enough, nor where the faster one is a third of the model."""
-    assert scored("balanced", 13.0, 30.0) > scored("balanced", 27.0, 15.0)
-    assert scored("balanced", 13.0, 100.0) < scored("balanced", 27.0, 50.0)
+    assert scored("balanced", 14.0, 30.0) > scored("balanced", 27.0, 15.0)
+    assert scored("balanced", 14.0, 100.0) < scored("balanced", 27.0, 50.0)
     assert scored("balanced", 9.0, 30.0) < scored("balanced", 27.0, 15.0)
 
 

@@ -178,10 +178,10 @@ def test_amds_graphics_are_planned_with_what_is_lent_to_them(
 
 
 def test_graphics_that_no_table_knows_read_as_the_processor_does() -> None:
-    graphics = replace(STRIX_HALO, name="AMD Radeon 780M Graphics", bandwidth_bytes_s=None)
+    graphics = replace(STRIX_HALO, name="AMD Radeon 999M Graphics", bandwidth_bytes_s=None)
     found = spec_of(replace(PLAIN, gpus=(graphics,)))
     assert found.gpus[0].bytes_s == found.host.bytes_s
-    assert any("the bandwidth of AMD Radeon 780M Graphics is unknown" in note for note in found.notes)
+    assert any("the bandwidth of AMD Radeon 999M Graphics is unknown" in note for note in found.notes)
 
 
 def test_graphics_next_to_a_card_are_left_alone() -> None:
