@@ -90,6 +90,7 @@ class TargetEntry:
     license: str
     gated: bool
     chat_template: str
+    by_name: str  # why it is offered by name only, such as "made for code"; empty: it may be planned unnamed
     notes: str
     source: str
     confidence: str
@@ -116,6 +117,7 @@ def read_target(id: str, table: TomlTable) -> TargetEntry:
         license=table.text("license"),
         gated=table.flag("gated"),
         chat_template=table.optional_text("chat_template") or "",
+        by_name=table.optional_text("by_name") or "",
         notes=table.optional_text("notes") or "",
         source=table.text("source"),
         confidence=table.text("confidence"),

@@ -6,10 +6,10 @@
                                       +  terms for context, cache type, sliding windows and layers on the GPU
 
 So the score prefers the best answers at the goal's pace. Below the pace, halving the speed costs as much as a model of
-a quarter of the size (for `speed`, of a third; but below CRAWL all goals weigh speed alike, or `speed` would take the
-slower plan). Above it, more speed is worth little for `quality`, much for `speed` and something for `balanced`, because
-models think for thousands of tokens before a person reads the first. A difference of 0.01 is about one per cent of a
-model's size.
+half the size for `balanced`, of a third for the other goals; below CRAWL, of a third for all, or `speed` would take the
+slower plan. Above it, more speed is worth little for `quality`, much for `speed` and something for `balanced`. Its pace
+is that of models that think: they write thousands of tokens before a person reads the first, 2000 of them in 50
+seconds. A difference of 0.01 is about one per cent of a model's size.
 """
 
 from __future__ import annotations
@@ -22,11 +22,15 @@ from types import MappingProxyType
 
 from eaglelocal.planning.quality import KV_LOSS
 
-CRAWL, SLOW = 15.0, 2.0  # tokens/s, and the least weight of speed below them
-CTX_WORTH, TIGHT_CTX_WORTH = 0.02, 0.25  # per doubling above, and per halving below COMFORTABLE_CTX
-COMFORTABLE_CTX, LONG_CTX = 8192, 32768  # tokens; more than LONG_CTX is worth no other loss
+CRAWL, SLOW = 7.0, 2.0  # tokens/s, just ahead of a reader, and the least weight of speed below them
+COMFORTABLE_CTX = 8192  # tokens
+WORKING_CTX = 16384  # tokens: a few answers of a model that thinks, which writes thousands for each
+LONG_CTX = 32768  # tokens; more is worth no other loss
+# per halving below COMFORTABLE_CTX, per doubling up to WORKING_CTX, and per doubling above
+TIGHT_CTX_WORTH, WORKING_CTX_WORTH, LONG_CTX_WORTH = 0.25, 0.1, 0.05
 WHOLE_WINDOWS_WORTH = 0.005  # with full-size caches of window layers any prefix can be reused
 UNSEEN_WORTH = -0.03  # a file whose size was computed: it may be larger, or missing in the first repository
+BY_NAME_WORTH = -1.0  # a model that the catalog offers by name only: taken where nothing else fits
 # Prefill is three or four times slower with layers in RAM, because their weights cross the bus for each chunk. The
 # decode speed does not show it, so it costs as much as that factor in speed does for `balanced`: 0.25 x ln 3.5.
 ON_HOST_WORTH = -0.3
@@ -43,6 +47,7 @@ class Term(StrEnum):
     WINDOWS = "windows"
     HOST = "host"
     UNSEEN = "unseen"
+    BY_NAME = "by name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ class Goal:
 GOALS: Mapping[str, Goal] = MappingProxyType(
     {
         "quality": Goal("quality", pace=5.0, slow=SLOW, more=0.08),
-        "balanced": Goal("balanced", pace=CRAWL, slow=SLOW, more=0.25),
+        "balanced": Goal("balanced", pace=40.0, slow=1.0, more=0.25),
         "speed": Goal("speed", pace=80.0, slow=1.5, more=0.5),
     }
 )
@@ -84,6 +89,7 @@ class Comfort:
     swa_full: bool
     on_host: bool  # some layers or experts are in RAM, though there is a GPU
     is_unseen: bool = False  # the file's size was computed
+    is_by_name: bool = False  # the catalog offers the model by name only
 
     @property
     def worth(self) -> float:
@@ -97,6 +103,7 @@ class Comfort:
             Term.WINDOWS: WHOLE_WINDOWS_WORTH if self.swa_full else 0.0,
             Term.HOST: ON_HOST_WORTH if self.on_host else 0.0,
             Term.UNSEEN: UNSEEN_WORTH if self.is_unseen else 0.0,
+            Term.BY_NAME: BY_NAME_WORTH if self.is_by_name else 0.0,
         }
 
 
@@ -118,5 +125,7 @@ def compute_terms(
 
 
 def context_worth(n_ctx: int) -> float:
-    doublings = math.log2(min(n_ctx, LONG_CTX) / COMFORTABLE_CTX)
-    return (CTX_WORTH if doublings > 0 else TIGHT_CTX_WORTH) * doublings
+    tight = math.log2(min(n_ctx, COMFORTABLE_CTX) / COMFORTABLE_CTX)
+    working = math.log2(min(max(n_ctx, COMFORTABLE_CTX), WORKING_CTX) / COMFORTABLE_CTX)
+    long = math.log2(min(max(n_ctx, WORKING_CTX), LONG_CTX) / WORKING_CTX)
+    return TIGHT_CTX_WORTH * tight + WORKING_CTX_WORTH * working + LONG_CTX_WORTH * long

@@ -95,6 +95,7 @@ class ModelOption:
     max_context: int = 0  # tokens it was trained for; 0: unknown
     is_here: bool = False  # on this disk
     is_unseen: bool = False  # the file's size was computed, not seen
+    by_name: str = ""  # why the catalog offers it by name only; empty: it does not
     notes: tuple[str, ...] = ()
     header: Header | None = field(default=None, compare=False, repr=False)  # of its file, if that is on disk
 
@@ -207,6 +208,7 @@ def _make_catalog_option(target: TargetEntry, quantization: Quantization, catalo
         unusable=unusable,
         is_here=False,
         is_unseen=is_unseen,
+        by_name=target.by_name,
         notes=("the size of this file is computed, not seen",) if is_unseen else (),
     )
 

@@ -21,18 +21,18 @@ from eaglelocal.memory.budget import RAM
 from eaglelocal.memory.placement import WHOLE, Offload
 from eaglelocal.planning.candidate import Candidate, Chosen, Rejected
 from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator, CandidateMemory, fits_gpus
-from eaglelocal.planning.goals import COMFORTABLE_CTX, GOALS, Comfort, compute_terms
+from eaglelocal.planning.goals import COMFORTABLE_CTX, GOALS, WORKING_CTX, Comfort, compute_terms
 from eaglelocal.planning.gpu_selection import select_gpus
 from eaglelocal.planning.machine_spec import MachineSpec
 from eaglelocal.planning.options import DraftOption, ModelOption
 from eaglelocal.planning.rejections import explain_lower_score, explain_missing_memory
 from eaglelocal.planning.speed import expect_cells
 
-CONTEXTS = (32768, 16384, COMFORTABLE_CTX, 4096)  # the context sizes to try if none is given, in this order
+CONTEXTS = (32768, WORKING_CTX, COMFORTABLE_CTX, 4096)  # the context sizes to try if none is given, in this order
 # More is taken up to these limits where it costs nothing else: llama.cpp scans all cells in each step, and on a
 # processor nobody waits until a longer prompt is read.
 LONGEST_CTX, LONGEST_CTX_WITHOUT_GPU = 131072, 65536
-LEFT_SHARE = 0.25  # of the free RAM: what a context above COMFORTABLE_CTX leaves to other programs
+LEFT_SHARE = 0.25  # of the free RAM: what a context above WORKING_CTX leaves to other programs
 KV_TYPES = ("f16", "q8_0", "q4_0")
 
 
@@ -143,7 +143,7 @@ def list_small_setups(setups: Sequence[CacheSetup]) -> Iterator[tuple[CacheSetup
 
 def exceeds_room(setup: CacheSetup, memory: CandidateMemory, options: RunOptions) -> bool:
     """Return whether a context takes RAM that should be left to other programs; one that was asked for may."""
-    if options.ctx is not None or setup.n_ctx <= COMFORTABLE_CTX:
+    if options.ctx is not None or setup.n_ctx <= WORKING_CTX:
         return False
     free = {load.device: load.free_bytes for load in memory.used}.get(RAM)
     return free is not None and any(load.total > (1 - LEFT_SHARE) * free for load in memory.used if load.device == RAM)
@@ -277,6 +277,7 @@ class _Search:
                     swa_full=setup.swa_full,
                     on_host=not offload.is_whole,
                     is_unseen=option.is_unseen,
+                    is_by_name=bool(option.by_name),
                 ),
             ),
         )

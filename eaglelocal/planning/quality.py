@@ -7,7 +7,9 @@ the geometric mean, an exponent of 0.5; by the index of Artificial Analysis (Apr
 27 B would give 0.76, and Qwen3.5-122B-A10B 0.4, so ALL_SHARE lies between. KLD was measured on one model of 8 B
 (catalog/quantizations.py). LOSS makes Q4_K_M worth 92 % of f16, Q3_K_M 78 % and Q2_K a third, where the next smaller
 model of a family becomes the better use of memory. The number only ranks: it ignores families, and model_age.py weighs
-generations. An unmeasured quantization (a mixture such as UD-Q4_K_XL) gets the KLD interpolated at its bits per weight.
+generations. A file with fewer bits per weight than its name usually has, as makers of mixtures publish them, gets the
+KLD interpolated at its bits, and so does one of a name that nobody measured. More bits than usual, in the embeddings of
+a large vocabulary, make it no better: Q3_K_XL is measured by Q3_K_L.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ ALL_SHARE = 0.6
 NATIVE = "MXFP4"  # models are trained in it, so nothing is lost
 LOSSLESS = (NATIVE, "BF16", "F32")
 FULL_BITS = 16.0
-MIDDLE = ("Q3_K", "Q4_K", "Q5_K")  # bare tensor types, by which people mean the medium mixture (_M)
+MIXTURES = ("_L", "_M", "")  # what a bare tensor type or an _XL mixture is measured by: the first that was
 KV_LOSS: Mapping[str, float] = {
     "f16": 0.0,
     "q8_0": 0.01,
@@ -39,12 +41,20 @@ def effective_b(
 
 
 def divergence(quant: str, quants: Mapping[str, QuantLoss], *, bits_per_weight: float) -> float:
-    """Return the KLD of next tokens from those of f16; of an unmeasured quantization, by its bits per weight."""
+    """Return the KLD of next tokens from those of f16: that of its name, or of its bits per weight if that is more."""
     name = quant.upper().removeprefix("UD-").removeprefix("QAT_")
     if name in LOSSLESS:
         return 0.0
-    loss = quants.get(f"{name}_M" if name in MIDDLE else name)
-    return loss.kld if loss is not None and loss.kld is not None else estimate_divergence(bits_per_weight, quants)
+    by_bits = estimate_divergence(bits_per_weight, quants)
+    by_name = _measured_divergence(name, quants)
+    return by_bits if by_name is None else max(by_name, by_bits)
+
+
+def _measured_divergence(name: str, quants: Mapping[str, QuantLoss]) -> float | None:
+    """Return the KLD measured for this name; None if it was not."""
+    bare, is_large, _ = name.partition("_XL")
+    names = [name, *(f"{bare}{end}" for end in (MIXTURES if is_large else ("_M",)))]
+    return next((loss.kld for each in names if (loss := quants.get(each)) and loss.kld is not None), None)
 
 
 def estimate_divergence(bits: float, quants: Mapping[str, QuantLoss]) -> float:

@@ -70,6 +70,8 @@ def term_text(term: Term, candidate: Candidate, chosen: Candidate, *, is_bound: 
             return f"does not fit the GPU whole: {best}{offload_text(candidate)}"
         case Term.UNSEEN:
             return "the size of its file is not confirmed"
+        case Term.BY_NAME:
+            return f"offered by name only, {candidate.option.by_name}"
 
 
 def quality_text(candidate: Candidate, chosen: Candidate) -> str:

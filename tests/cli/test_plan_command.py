@@ -86,9 +86,9 @@ def test_it_tells_when_models_came_out_and_what_that_is_worth(capsys: pytest.Cap
     old = [each for each in content["rejected"] if each["target"] == "llama-3.3-70b" and "older" in each["reason"]]
     assert old and all(each["released"] == "2024-12" for each in old)
     words = " ".join(screen(capsys, "--machine", "2x-rtx-3090", "--all").split())
-    assert "B effective parameters, released 2026-08 (each counts as 2.0 of 2025-08)" in words
-    assert "older: 2024-12, the plan 2026-08" in words and "(though 64.9 B effective" in words
-    assert "each counts as" not in screen(capsys, "gpt-oss-120b", "--machine", "dgx-spark")  # as old as usual
+    assert "B effective parameters, released 2026-08 (each counts as 1.6 of 2025-12)" in words
+    assert "older: 2024-12, the plan 2026-08" in words and "(though 64.6 B effective" in words
+    assert "each counts as" not in screen(capsys, "ministral-3-14b", "--machine", "dgx-spark")  # as old as usual
 
 
 def test_commands_are_those_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
@@ -306,7 +306,7 @@ def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
             ResourceError,
             "for 40960 tokens --ctx 40960",
         ),
-        (["--ctx", "99999999", "--machine", "a6000"], ResourceError, "the most of all --ctx 393216"),
+        (["--ctx", "99999999", "--machine", "a6000"], ResourceError, "the most of all --ctx 10485760"),
         (["--ram", "64"], UsageError, "--machine rtx-3090 --ram 64"),
         (["--machine", "cpu-16gb", "--ram", "64"], UsageError, "has no separate RAM"),
         (["qwen3-8b", "--machine", "rtx-3090", "--device", "CUDA1"], UsageError, "one of: CUDA0, CPU"),

@@ -76,6 +76,7 @@ def score_of(
             swa_full=setup.swa_full,
             on_host=not offload.is_whole,
             is_unseen=chosen.is_unseen,
+            is_by_name=bool(chosen.by_name),
         ),
     )
 

@@ -9,7 +9,14 @@ import pytest
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import Catalog, load_catalog
+from eaglelocal.catalog.draft_entries import BLOCKS, EAGLE
+from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
 from eaglelocal.errors import UsageError
+from eaglelocal.gguf.architectures import (
+    EQUAL_WIDTH_ARCHITECTURES,
+    LAYER_INPUT_ARCHITECTURES,
+    WHOLE_ROPE_ARCHITECTURES,
+)
 
 NOWHERE = Path("/nonexistent")
 
@@ -60,11 +67,44 @@ def test_what_is_named_is_there(catalog: Catalog) -> None:
 def test_what_is_pulled_is_what_is_described(catalog: Catalog) -> None:
     """A pull takes the first repository that has the quantization; `released` and `files` tell of one model."""
     for target in catalog.targets.values():
-        first = re.sub("(-MTP)?-GGUF$", "", target.repos[0].partition("/")[2], flags=re.IGNORECASE).lower()
+        first = re.sub("(-MTP)?-GGUF(-Q4_K_M)?$", "", target.repos[0].partition("/")[2], flags=re.IGNORECASE).lower()
         described = {re.split(r"-(?:UD-)?\{", file)[0].lower() for file in target.files}
         assert {first, first.partition("_")[2]} & described, target.id
     repos = [repo.lower() for target in catalog.targets.values() for repo in target.repos]
     assert [repo for repo in repos if repos.count(repo) > 1] == []
+
+
+@pytest.mark.parametrize(
+    ("target", "trained_for"),
+    [
+        ("qwen3-30b-a3b", "Qwen3-a3B|qwen3_30b_moe|Qwen3-30B-A3B-speculator"),
+        ("qwen3-30b-a3b-2507", "30B-A3B-Instruct-2507"),
+        ("qwen3-coder-30b-a3b", "Coder-30B-A3B"),
+        ("qwen3-4b", "Qwen3-4B(?!-Instruct)|qwen3_4b"),
+    ],
+)
+def test_heads_are_offered_for_the_model_that_they_were_trained_for(
+    catalog: Catalog, target: str, trained_for: str
+) -> None:
+    heads = [each for each in catalog.drafts_for(catalog.target(target)) if each.kind in (EAGLE, *BLOCKS)]
+    assert heads and all(re.search(trained_for, head.repo or "") for head in heads)
+    assert all(head.targets == (target,) for head in heads)
+
+
+def test_a_head_that_no_graph_runs_says_why(catalog: Catalog) -> None:
+    target = catalog.target("gpt-oss-20b")
+    reasons = {each.id: find_unsupported_reason(each, target.outline) for each in catalog.drafts_for(target)}
+    assert "P-EAGLE" in reasons["peagle-gpt-oss-20b"]
+    assert not reasons["e3-gpt-oss-20b-redhat"]
+    nemotron = catalog.target("nemotron-3.5-lightning-30b-a3b")
+    assert "nemotron_h_moe" in find_unsupported_reason(catalog.drafts["mtp-nemotron-3.5-lightning"], nemotron.outline)
+
+
+def test_llama_cpp_can_load_every_target(catalog: Catalog) -> None:
+    """Every architecture is in one of the lists that were read from its source, or was loaded by hand."""
+    known = WHOLE_ROPE_ARCHITECTURES | EQUAL_WIDTH_ARCHITECTURES | LAYER_INPUT_ARCHITECTURES
+    others = {"gemma3", "deepseek2", "glm4moe", "hy_v3"}
+    assert {target.outline.architecture for target in catalog.targets.values()} <= known | others
 
 
 def test_files_of_eight_bits_have_eight_bits_a_parameter(catalog: Catalog) -> None:
@@ -78,7 +118,7 @@ def test_files_of_eight_bits_have_eight_bits_a_parameter(catalog: Catalog) -> No
 def test_every_target_tells_when_it_came_out(catalog: Catalog, tmp_path: Path) -> None:
     for target in catalog.targets.values():
         assert target.released and target.field_confidence["released"] in ("page", "inferred"), target.id
-    assert catalog.median_release == "2025-08"
+    assert catalog.median_release == "2025-12"
     text = (locations.profiles_dir() / "targets" / "qwen3-8b.toml").read_text(encoding="utf-8")
     write(tmp_path, "targets/mine.toml", text.replace('released = "2025-04"\n', ""))
     assert load_catalog(user_folder=tmp_path).target("mine").released == ""  # a person need not know it
@@ -100,6 +140,8 @@ def test_every_figure_has_a_source(catalog: Catalog) -> None:
         *("cuda-8gb", "cuda-12gb", "cuda-16gb", "cuda-24gb", "m1-8gb", "m2-16gb", "m2-max-32gb", "m2-max-64gb"),
         *("m3-ultra-512gb", "m4-max-128gb", "cpu-16gb", "cpu-32gb", "cpu-64gb", "cpu-ddr5-6000-32gb"),
         *("rtx-3080", "rtx-4060-ti-16gb", "rtx-4070", "rtx-5080", "rx-7900-xtx", "strix-halo-128gb", "dgx-spark"),
+        *("m5-16gb", "m5-pro-48gb", "m5-max-128gb", "rtx-2080-ti", "rtx-4060-laptop", "rtx-5060", "rx-7900-gre"),
+        *("rx-9060-xt-8gb", "radeon-780m", "radeon-890m", "arc-b580", "arc-140v", "2x-rtx-3060", "2x-rtx-5060-ti"),
         *("RTX 3090", "rtx_3090", "rtx-a6000", "h100", "rtx-4060-ti", "strix-halo"),  # as people write them
     ],
 )

@@ -80,6 +80,8 @@ def test_few_experts_are_read(catalog: Catalog) -> None:
     for target in (
         *("qwen3-30b-a3b", "gpt-oss-20b", "gpt-oss-120b", "qwen3.6-35b-a3b", "qwen3-next-80b", "qwen3-coder-next"),
         *("qwen3.5-122b-a10b", "glm-4.5-air", "glm-4.7-flash", "nemotron-3-nano-30b-a3b"),
+        *("nemotron-3.5-lightning-30b-a3b", "qwen3-coder-30b-a3b", "qwen3-30b-a3b-2507", "qwen3.5-35b-a3b"),
+        *("laguna-xs-2.1", "mellum2-12b-a2.5b", "lfm2.5-8b-a1b", "lfm2-24b-a2b", "llama-4-scout"),
     ):
         entry = catalog.target(target)
         for quant in entry.quantizations:

@@ -41,6 +41,13 @@ def test_more_speed_is_worth_most_where_speed_is_the_goal(tok_s: float, factor: 
     assert all(more >= less - 1e-9 for less, more in pairwise(gains))
 
 
+def test_balanced_takes_half_the_model_at_twice_the_speed_of_one_that_is_slow_to_think() -> None:
+    """And not where both are fast enough, nor where the faster one is a third of the model."""
+    assert scored("balanced", 14.0, 30.0) > scored("balanced", 27.0, 15.0)
+    assert scored("balanced", 14.0, 100.0) < scored("balanced", 27.0, 50.0)
+    assert scored("balanced", 9.0, 30.0) < scored("balanced", 27.0, 15.0)
+
+
 @pytest.mark.parametrize(("goal", "pick"), [("quality", "large"), ("balanced", "middle"), ("speed", "small")])
 def test_goals_differ(goal: str, pick: str) -> None:
     ways = {"large": (70.0, 6.0), "middle": (30.0, 30.0), "small": (8.0, 200.0)}
@@ -56,9 +63,13 @@ def test_comfort() -> None:
         Comfort(n_ctx=8192, kv_type="f16", swa_full=False, on_host=False),
         Comfort(n_ctx=8192, kv_type="f16", swa_full=True, on_host=True),
         Comfort(n_ctx=8192, kv_type="f16", swa_full=True, on_host=False, is_unseen=True),
+        Comfort(n_ctx=8192, kv_type="f16", swa_full=True, on_host=False, is_by_name=True),
     ):
         assert worse.worth < worth
     assert Comfort(n_ctx=16384, kv_type="q8_0", swa_full=True, on_host=False).worth > worth
+
+
+USUAL = 16.0  # bits per weight that no name promises: more than usual change nothing
 
 
 @cache
@@ -72,7 +83,7 @@ def worth(quant: str, *, bits: float, parameters_b: float = 8, active_b: float =
 
 def test_quantizations_are_ranked_by_what_they_lose() -> None:
     order = ["IQ1_S", "IQ2_XXS", "Q2_K", "Q3_K_M", "Q4_0", "Q4_K_M", "Q5_0", "Q5_K_M", "Q6_K", "Q8_0", "F16"]
-    found = [worth(quant, bits=1.0) for quant in order]  # what was measured does not depend on bits
+    found = [worth(quant, bits=USUAL) for quant in order]
     assert found == sorted(found)
     assert found[-1] == pytest.approx(8.0)
     assert worth("MXFP4", bits=4.25) == pytest.approx(8.0)
@@ -81,13 +92,25 @@ def test_quantizations_are_ranked_by_what_they_lose() -> None:
 
 def test_a_type_of_tensors_means_the_middle_mixture() -> None:
     for quant in ("Q3_K", "Q4_K", "Q5_K"):
-        assert worth(quant, bits=1.0) == worth(f"{quant}_M", bits=1.0)
+        assert worth(quant, bits=USUAL) == worth(f"{quant}_M", bits=USUAL)
+
+
+def test_a_large_mixture_is_worth_what_the_measured_one_next_to_it_is() -> None:
+    """Its more bits lie in the embeddings, which are many where the vocabulary is large and the model small."""
+    for quant, measured in (("Q2_K_XL", "Q2_K"), ("UD-Q3_K_XL", "Q3_K_L"), ("UD-Q4_K_XL", "Q4_K_M")):
+        assert worth(quant, bits=USUAL) == worth(measured, bits=USUAL)
+
+
+def test_a_file_with_fewer_bits_than_its_name_has_is_worth_its_bits() -> None:
+    """UD-IQ3_S of Qwen3.5 122B has 3.05, llama.cpp's own 3.66."""
+    assert worth("UD-IQ3_S", bits=3.05) == worth("IQ9_Z", bits=3.05) < worth("IQ3_S", bits=3.7)
+    assert worth("IQ3_S", bits=3.7) == worth("IQ3_S", bits=USUAL)
 
 
 def test_what_nobody_measured_is_worth_its_bits() -> None:
-    for quant in ("UD-Q4_K_XL", "IQ9_Z", ""):
-        assert worth("Q4_K_M", bits=0) < worth(quant, bits=5.1) < worth("Q5_K_M", bits=0)
-        assert worth("Q2_K", bits=0) < worth(quant, bits=3.4) < worth("Q3_K_M", bits=0)
+    for quant in ("IQ9_Z", ""):
+        assert worth("Q4_K_M", bits=USUAL) < worth(quant, bits=5.1) < worth("Q5_K_M", bits=USUAL)
+        assert worth("Q2_K", bits=USUAL) < worth(quant, bits=3.4) < worth("Q3_K_M", bits=USUAL)
     assert worth("UD-Q4_K_M", bits=9.0) == worth("Q4_K_M", bits=9.0)
 
 

@@ -101,12 +101,19 @@ def test_what_is_sold_of_a_card_is_known_by_the_name_that_its_driver_tells(tmp_p
     assert (card.name, card.bytes_s) == ("Vulkan0", 960e9)
     assert not any("assumed" in note and "7900" in note for note in found.notes)
     (laptop,) = spec_of(replace(PLAIN, gpus=(replace(RTX, name="NVIDIA GeForce RTX 4070 Laptop GPU"),))).gpus
-    assert laptop.bytes_s == UNKNOWN_GPU_BYTES_S  # not the desktop's
+    assert laptop.bytes_s == 256e9  # not the desktop's
+    (other,) = spec_of(replace(PLAIN, gpus=(replace(RTX, name="NVIDIA GeForce RTX 4070 Max-Q"),))).gpus
+    assert other.bytes_s == UNKNOWN_GPU_BYTES_S
 
 
 def test_no_entry_names_the_maker_of_its_card() -> None:
     radeon = load_catalog(user_folder=Path("/nonexistent")).machine("rx-7900-xtx")
-    for probed, entry in (("Intel Arc B580", "Arc B580 12GB"), ("AMD Radeon RX 9070", "RX 9070 16GB")):
+    for probed, entry in (
+        ("Intel Arc B580", "Arc B580 12GB"),
+        ("Intel(R) Arc(TM) B580 Graphics", "Arc B580 12GB"),
+        ("AMD Radeon RX 9070", "RX 9070 16GB"),
+        ("AMD Radeon 780M Graphics", "Radeon 780M, 32 GB"),
+    ):
         known = {"other": radeon, "this": replace(radeon, name=entry)}
         assert find_entry(probed, known, (VULKAN,)) is known["this"]
         assert find_entry(f"{probed} Pro", known, (VULKAN,)) is None
@@ -171,10 +178,10 @@ def test_amds_graphics_are_planned_with_what_is_lent_to_them(
 
 
 def test_graphics_that_no_table_knows_read_as_the_processor_does() -> None:
-    graphics = replace(STRIX_HALO, name="AMD Radeon 780M Graphics", bandwidth_bytes_s=None)
+    graphics = replace(STRIX_HALO, name="AMD Radeon 999M Graphics", bandwidth_bytes_s=None)
     found = spec_of(replace(PLAIN, gpus=(graphics,)))
     assert found.gpus[0].bytes_s == found.host.bytes_s
-    assert any("the bandwidth of AMD Radeon 780M Graphics is unknown" in note for note in found.notes)
+    assert any("the bandwidth of AMD Radeon 999M Graphics is unknown" in note for note in found.notes)
 
 
 def test_graphics_next_to_a_card_are_left_alone() -> None:

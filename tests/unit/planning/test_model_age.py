@@ -92,6 +92,9 @@ SMALL = REAL["qwen3-0.6b"]
         ({"general.name": "Qwen3.6 27B"}, "2026-04"),
         ({"general.name": "Qwen3_32B"}, "2025-04"),
         ({"general.name": "Qwen3 4B Thinking 2507"}, "2025-04"),
+        ({"general.name": "Qwen3-4B-Instruct-2507"}, "2025-08"),
+        ({"general.name": "Qwen3 30B A3B"}, "2025-04"),
+        ({"general.name": "Qwen3-30B-A3B-Instruct-2507"}, "2025-07"),
         ({"general.name": "Meta Llama 3.1 8B Instruct"}, "2024-07"),
         ({"general.name": "DeepSeek R1 Distill Llama 8B"}, "2025-01"),  # older is what it was made of
         ({"general.name": "Gpt-Oss-20B"}, "2025-08"),

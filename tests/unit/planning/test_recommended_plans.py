@@ -10,18 +10,20 @@ from doubles.catalog_plans import (
     catalog,
     check_fits,
     chosen_of,
+    every_option,
     machine_named,
     option,
     planned,
     score_of,
 )
 
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.memory.budget import RAM
 from eaglelocal.planning.candidate import Chosen, Rejected
 from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator
 from eaglelocal.planning.goals import GOALS
 from eaglelocal.planning.options import DraftOption
-from eaglelocal.planning.plan_search import CONTEXTS, KV_TYPES
+from eaglelocal.planning.plan_search import CONTEXTS, KV_TYPES, search_plan
 
 
 # ---- the table: machine, target, quantization, draft, tokens, cache, sum in GiB
@@ -194,16 +196,21 @@ def test_a_runnable_row_that_is_tight_fits_as_the_table_says() -> None:
         ("rtx-3090", "balanced", {"qwen3.8-27b", "gemma-4-31b"}),
         ("rtx-4090", "quality", {"qwen3.8-27b", "gemma-4-31b"}),
         ("rtx-5090", "balanced", {"qwen3.8-27b", "gemma-4-31b"}),
+        ("rtx-5070-ti", "balanced", {"qwen3.8-27b"}),
+        ("a6000", "balanced", {"qwen3.8-27b"}),
         ("2x-rtx-3090", "balanced", {"qwen3.8-27b", "gemma-4-31b"}),
         ("2x-rtx-3090", "quality", {"qwen3.8-27b", "gemma-4-31b"}),
         ("rtx-pro-6000", "balanced", {"qwen3.5-122b-a10b", "qwen3.8-27b", "gpt-oss-120b"}),
         ("cpu-16gb", "balanced", {"gemma-4-e4b", "qwen3.5-4b", "qwen3.5-9b"}),
         ("cpu-32gb", "balanced", {"qwen3.6-35b-a3b"}),
-        ("cpu-64gb", "balanced", {"qwen3-coder-next", "qwen3.6-35b-a3b"}),
+        ("cpu-64gb", "balanced", {"qwen3.6-35b-a3b"}),
         ("m1-8gb", "balanced", {"gemma-4-e4b", "qwen3.5-4b"}),
-        ("m2-16gb", "balanced", {"qwen3.5-9b", "gemma-4-12b"}),
+        ("m2-16gb", "balanced", {"gemma-4-e4b", "qwen3.5-9b"}),  # at 25 or at 17 tokens/s
         ("m4-24gb", "balanced", {"gemma-4-26b-a4b", "qwen3.6-35b-a3b"}),
         ("m4-32gb", "balanced", {"qwen3.6-35b-a3b"}),
+        ("m3-pro-36gb", "balanced", {"qwen3.6-35b-a3b"}),  # dense models of this size think at 10 tokens/s there
+        ("m4-pro-24gb", "balanced", {"gemma-4-26b-a4b", "qwen3.6-35b-a3b"}),
+        ("m4-pro-48gb", "balanced", {"qwen3.6-35b-a3b"}),
         ("m2-max-32gb", "balanced", {"qwen3.8-27b", "gemma-4-31b"}),
         ("m3-ultra-96gb", "balanced", {"qwen3.5-122b-a10b", "gpt-oss-120b"}),
         ("m2-max-32gb", "speed", {"qwen3.6-35b-a3b", "gemma-4-26b-a4b"}),
@@ -224,3 +231,15 @@ def test_nothing_of_2024_is_recommended_anywhere(goal: str) -> None:
     for machine in catalog().machines:
         candidate = chosen_of(planned(machine, goal)).candidate
         assert candidate.option.age.released >= "2025-04", f"{machine}: {candidate.option.reference}"
+
+
+def test_a_model_that_is_offered_by_name_only_is_taken_by_name() -> None:
+    named = {target.id for target in catalog().targets.values() if target.by_name}
+    assert "qwen3-coder-30b-a3b" in named
+    for machine in ("rtx-4060", "rtx-3090", "m2-16gb", "m4-32gb", "cpu-16gb", "cpu-32gb"):
+        assert chosen_of(planned(machine)).candidate.option.target not in named
+    reasons = [each.reason for each in planned("cpu-32gb").rejected if each.option.target == "qwen3-coder-30b-a3b"]
+    assert any("offered by name only, made for code" in reason for reason in reasons)
+    coder = tuple(each for each in every_option() if each.target == "qwen3-coder-30b-a3b")
+    outcome = search_plan(coder, machine_named("rtx-3090"), RunOptions(goal="balanced"))
+    assert chosen_of(outcome).candidate.option.target == "qwen3-coder-30b-a3b"
