@@ -32,7 +32,7 @@ sys.exit(7)
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """An empty home, and a program on the path that asks the server for its models and writes down what it was given."""
+    """An empty home, and a program on the path that asks for the models and writes down what it was given."""
     program = tmp_path / "bin" / "aider"
     program.parent.mkdir()
     program.write_text(RECORDER)
