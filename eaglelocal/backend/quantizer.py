@@ -1,4 +1,4 @@
-"""llama.cpp's quantizer, run in a process of its own: it aborts on what it cannot do, and only a process can be stopped.
+"""llama.cpp's quantizer in a process of its own: it aborts on what it cannot do, and only a process can be stopped.
 
 `quantize_file` starts it and reports its progress; `main` is the process. It reads and writes a tensor at a time.
 """

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from eaglelocal import locations
 from eaglelocal.backend.quantizer import quantize_file
+from eaglelocal.catalog.reference import GGUF_SUFFIX
 from eaglelocal.core.atomic_file import flush_and_rename
 from eaglelocal.gguf.header import Header, Shard
 from eaglelocal.gguf.model_info import ModelInfo
@@ -76,10 +77,10 @@ def derive_target(source: Header, recipe: Recipe, reference: str) -> DerivedFile
     Raises ModelFileError, IncompatibleError, UsageError or ResourceError where it cannot be made.
     """
     model = ModelInfo.from_header(source)
-    label = recipe.describe(model.name, model.n_layer)
+    stem = source.path.name.removesuffix(GGUF_SUFFIX)
+    label = recipe.describe(stem if source.path.name.endswith(GGUF_SUFFIX) else model.name, model.n_layer)
     digest = hash_content(source)
-    stem = source.path.name.removesuffix(".gguf")[:MAX_STEM]
-    path = locations.generated_models_dir() / f"{stem}@{make_slug(recipe, digest)}.gguf"
+    path = locations.generated_models_dir() / f"{stem[:MAX_STEM]}@{make_slug(recipe, digest)}.gguf"
     made = DerivedFile(path, label, source, source, recipe, recipe.quantized_to)
     if path.is_file():
         return replace(made, header=read_header(path))

@@ -33,6 +33,12 @@ FILE_TYPES: Mapping[str, int] = MappingProxyType(
         "iq4_xs": 30, "bf16": 32,
     }
 )  # fmt: skip
+# what it gives rows that are not whole blocks of these
+_STAND_INS: Mapping[str, str] = MappingProxyType(
+    {
+        "Q2_K": "IQ4_NL", "Q3_K": "IQ4_NL", "IQ4_XS": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0",
+    }
+)  # fmt: skip
 _IN_AND_OUT = frozenset({"token_embd.weight", "output.weight"})
 
 
@@ -101,5 +107,6 @@ def _quantized_type(tensor: StreamedTensor, kind: str) -> GgmlType:
         return tensor.type
     main, in_and_out = (GGML_TYPES_BY_NAME[name] for name in _MAIN_TYPES[kind])
     wanted = in_and_out if tensor.name in _IN_AND_OUT else main
-    # llama.cpp's quantizer has types of smaller blocks for rows that are not whole superblocks
-    return wanted if tensor.shape[0] % wanted.block_elements == 0 else GGML_TYPES_BY_NAME["Q8_0"]
+    if tensor.shape[0] % wanted.block_elements:
+        wanted = GGML_TYPES_BY_NAME[_STAND_INS.get(wanted.name, "F16")]
+    return wanted
