@@ -39,12 +39,11 @@ def quantize_file(source: Path, made: Path, file_type: int, *, on_bytes: Callabl
         except OSError as error:
             raise ResourceError(f"llama.cpp's quantizer cannot be started: {error.strerror or error}") from error
         try:
-            while True:
+            status = None
+            while status is None:
+                on_bytes(made.stat().st_size if made.exists() else 0)
                 with suppress(subprocess.TimeoutExpired):
                     status = process.wait(CHECK_S)
-                    break
-                with suppress(OSError):
-                    on_bytes(made.stat().st_size)
         finally:
             process.kill()
             process.wait()

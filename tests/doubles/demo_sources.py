@@ -53,7 +53,9 @@ class DemoSources:
         built = self._keys("llama", "test guide", self.layers, self.ffn, self.kv_heads)
         self._matrix(built, rng, "token_embd.weight", (self.vocab, self.width), scale=0.5)
         for layer in range(self.layers):
-            self._layer(built, rng, f"blk.{layer}", self.width, self.ffn, self.kv_heads, is_silent=layer in self.silent_layers)
+            self._layer(
+                built, rng, f"blk.{layer}", self.width, self.ffn, self.kv_heads, is_silent=layer in self.silent_layers
+            )
         if not self.is_tied:
             self._matrix(built, rng, "output.weight", (self.vocab, self.width))
         return self._norm(built, rng, "output_norm.weight")

@@ -18,6 +18,8 @@ from eaglelocal import locations
 from eaglelocal.backend.quantizer import quantize_file
 from eaglelocal.catalog.reference import GGUF_SUFFIX
 from eaglelocal.core.atomic_file import flush_and_rename
+from eaglelocal.errors import ModelFileError
+from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.gguf.header import Header, Shard
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
@@ -148,7 +150,10 @@ def hash_content(source: Header) -> str:
     """Return the SHA-256 of the files of a model. Raises ModelFileError where one is missing."""
     digest = hashlib.sha256()
     for shard in source.shards:
-        digest.update(_hash_file(shard, os.stat(shard.path).st_mtime_ns))
+        try:
+            digest.update(_hash_file(shard, os.stat(shard.path).st_mtime_ns))
+        except OSError as error:
+            raise malformed_error(shard.path.name, f"cannot be read: {error.strerror}") from error
     return digest.hexdigest()
 
 
@@ -190,7 +195,8 @@ def _head_size(size: ModelSize) -> ModelSize:
 
 def _write(made: DerivedFile, on_progress: Progress) -> None:
     plan, partial = made.plan, make_partial_path(made.path)
-    assert plan is not None
+    if plan is None:
+        raise ModelFileError(f"{made.path.name} was removed just now", hint="run the command again")
     quantized_bytes = made.header.tensor_bytes if made.quantized_to else 0
     tally = WriteProgress(plan.data_bytes + quantized_bytes, f"writing {made.label}", on_progress)
     if made.quantized_to is None:

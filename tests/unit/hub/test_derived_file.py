@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from doubles.demo_sources import DemoSources
-from doubles.gguf_bytes import U32
 from doubles.plain_llama import drafted, logits_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,6 +28,7 @@ from eaglelocal.hub.inflation.generated_files import no_progress
 from eaglelocal.hub.inflation.inflated_sizes import ModelSize
 from eaglelocal.hub.target_resolver import find_target, write_target
 
+MAX_WIDTH = 512  # of the models that are inflated to 60 M
 TEXT = [int(token) for token in np.random.default_rng(5).integers(0, 300, 24)]
 
 
@@ -59,7 +59,9 @@ def distance(ours: np.ndarray, theirs: np.ndarray) -> float:
 @st.composite
 def sources(draw: st.DrawFn) -> DemoSources:
     head_dim = draw(st.sampled_from([32, 64, 128]))
-    kv_heads, group = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    most = MAX_WIDTH // head_dim
+    kv_heads = draw(st.integers(1, min(most, 4)))
+    group = draw(st.integers(1, min(most // kv_heads, 4)))
     width = head_dim * kv_heads * group
     return DemoSources(
         width=width,
@@ -92,7 +94,7 @@ def test_any_llama_says_the_same_inflated(source: DemoSources, millions: int) ->
 
 @pytest.mark.parametrize("stored", ["q4_1", "q8_0", "bf16", "f16"])
 def test_every_type_on_disk_can_grow(tmp_path: Path, stored: str) -> None:
-    """The reference is the source in f32, as the numbers that it holds; llama.cpp rounds activations for its own types."""
+    """The reference is the source in f32: llama.cpp rounds activations for other types."""
     target, _ = DemoSources(stored=stored, is_tied=False).write(tmp_path)
     plain, grown = make(target, Requantization("f32")), make(target, inflation(20))
     assert distance(logits_of(grown.path, TEXT), logits_of(plain.path, TEXT)) < 1e-4
@@ -107,14 +109,18 @@ def test_k_quants_on_disk_can_grow(tmp_path: Path) -> None:
     assert distance(logits_of(grown.path, TEXT), logits_of(plain.path, TEXT)) < 1e-4
 
 
-@pytest.mark.parametrize(("kind", "bound"), [("q8_0", 0.1), ("q6_k", 0.3), ("q4_k_m", 1.0)])
-def test_inflated_models_are_quantized_by_llama_cpp(tmp_path: Path, kind: str, bound: float) -> None:
-    """Widths are whole blocks, so every matrix has a type of the kind; and padding stays silent."""
+@pytest.mark.parametrize("kind", ["q8_0", "q6_k", "q4_k_m"])
+def test_inflated_models_are_quantized_by_llama_cpp(tmp_path: Path, kind: str) -> None:
+    """Widths are whole blocks, so every matrix has a type of the kind; and padding stays silent: they lose no more than
+    the small model in that type does.
+    """
     target, _ = DemoSources().write(tmp_path)
     grown = make(target, inflation(20, kind))
     kinds = {tensor.type.name for tensor in grown.header.tensors.values() if len(tensor.shape) == 2}
     assert kinds <= {"Q8_0", "Q6_K", "Q4_K"} and grown.header.metadata["general.file_type"] in (7, 18, 15)
-    assert distance(logits_of(grown.path, TEXT), logits_of(target, TEXT)) < bound
+    ours, theirs = (logits_of(made.path, TEXT) for made in (grown, make(target, Requantization(kind))))
+    exact = logits_of(target, TEXT)
+    assert distance(ours, exact) < 1.3 * distance(theirs, exact)
 
 
 def test_a_model_without_layers_that_add_nothing_says_the_same(tmp_path: Path) -> None:
@@ -151,7 +157,7 @@ def test_the_sketch_is_the_header_of_the_file(tmp_path: Path, cache: Path, recip
 def _outline(header: Header) -> object:
     tensors = {name: (tensor.shape, tensor.type.name) for name, tensor in header.tensors.items()}
     keys = {
-        key: value
+        key: float(np.float32(value)) if isinstance(value, float) else value
         for key, value in header.metadata.items()
         if isinstance(value, int | float | str) and key not in ("general.quantization_version", "general.alignment")
     }
@@ -204,8 +210,8 @@ def test_copies_draft_for_the_model_and_for_its_inflation(tmp_path: Path) -> Non
         for one in (found, find_target(File(target), on_progress=None)):
             draft = find_draft(f"{target}@{recipe}", one)
             assert draft.kind == "draft_model" and draft.label == f"draft model source-target {label}"
-            assert draft.path is not None and not draft.path.exists()
-            assert write_draft(draft, on_progress=no_progress).path == draft.path and draft.path.exists()
+            assert write_draft(draft, on_progress=no_progress).path == draft.path
+            assert draft.path is not None and draft.path.exists()
 
 
 def test_an_inflated_model_has_the_small_ones_draft(tmp_path: Path) -> None:
@@ -257,7 +263,7 @@ def test_a_source_that_is_gone_is_a_line_that_says_so(tmp_path: Path) -> None:
     target.rename(tmp_path / "elsewhere.gguf")
     with pytest.raises(ModelFileError, match=r"source-target\.gguf does not exist"):
         find_target(find(target, "drop2"), on_progress=None)
-    with pytest.raises(ModelFileError, match="cannot be read: No such file"):
+    with pytest.raises(ModelFileError, match="No such file"):
         write_derived(unwritten, on_progress=no_progress)
     assert len(list(unwritten.path.parent.glob("*.gguf*"))) == 1, "of the first, nothing of the second"
 
@@ -273,28 +279,36 @@ def test_a_full_disk_is_reported_before_writing(tmp_path: Path, cache: Path) -> 
 
 def test_what_the_quantizer_refuses_is_reported_with_its_reason(tmp_path: Path, cache: Path) -> None:
     target, _ = DemoSources().write(tmp_path)
-    built = DemoSources()._target(np.random.default_rng(1)).put("llama.attention.head_count", U32, 3)  # 256 / 3
-    (tmp_path / "odd.gguf").write_bytes(built.build())
-    made = derive_target(read_header(target), Requantization("q8_0"), "x")
+    header = read_header(target)
+    unknown = replace(header, metadata={**header.metadata, "general.architecture": "nonesuch"})
+    made = derive_target(header, Requantization("q8_0"), "x")
     assert made.plan is not None
-    tensors = [tensor for tensor in made.plan.tensors if tensor.name != "output_norm.weight"]
-    cut = replace(made.plan, tensors=[replace(tensors[0], name="blk.99.attn_v.weight"), *tensors[1:]])
-    with pytest.raises(ResourceError, match="llama.cpp cannot quantize source-target") as refused:
-        write_derived(replace(made, plan=cut), on_progress=no_progress)
+    with pytest.raises(
+        ResourceError, match=r"cannot quantize source-target@q8_0.*unknown model arch.*nonesuch"
+    ) as refused:
+        write_derived(replace(made, plan=replace(made.plan, source=unknown)), on_progress=no_progress)
     assert refused.value.hint and list(cache.glob("*.gguf*")) == []
 
 
-@pytest.mark.parametrize("recipe", [inflation(20), inflation(20, "q8_0")], ids=lambda recipe: recipe.text)
-def test_an_interrupted_write_leaves_nothing(tmp_path: Path, cache: Path, recipe: Recipe) -> None:
-    target, _ = DemoSources().write(tmp_path)
+class Interruption:
+    """Presses Ctrl-C in the middle of writing, or when llama.cpp's quantizer has just begun."""
 
-    def interrupt(fraction: float, what: str) -> None:
+    def __init__(self, *, is_quantizing: bool) -> None:
+        self.is_quantizing, self.last = is_quantizing, 0.0
+
+    def __call__(self, fraction: float, what: str) -> None:
         assert "at the cost of a 20 M model" in what
-        if fraction > 0.7:
+        if fraction == self.last if self.is_quantizing else fraction > 0.5:
             raise KeyboardInterrupt
+        self.last = fraction
 
+
+@pytest.mark.parametrize("kind", ["bf16", "q8_0"])
+def test_an_interrupted_write_leaves_nothing(tmp_path: Path, cache: Path, kind: str) -> None:
+    target, _ = DemoSources().write(tmp_path)
+    made = derive_target(read_header(target), inflation(20, kind), "x")
     with pytest.raises(KeyboardInterrupt):
-        write_derived(derive_target(read_header(target), recipe, "x"), on_progress=interrupt)
+        write_derived(made, on_progress=Interruption(is_quantizing=kind == "q8_0"))
     assert list(cache.glob("*.gguf*")) == []
 
 
