@@ -69,7 +69,8 @@ def make_local_option(files: ModelFiles, reference: str, options: RunOptions, ca
     if draft.header is not None:
         head = make_draft_option(draft.label, read_loaded_shape(draft.header, draft.kind, options))
     option = make_file_option(target.header, reference=reference, label=target.label, catalog=catalog, draft=head)
-    option = dataclasses.replace(option, projector=files.projector.projector)
+    notes = () if target.small is None else (f"inflated: it answers as {target.small.label} does",)
+    option = dataclasses.replace(option, projector=files.projector.projector, notes=notes)
     return restrict_drafts(option, options) if draft.kind != NONE else dataclasses.replace(option, drafts=(NO_DRAFT,))
 
 

@@ -17,13 +17,10 @@ from pathlib import Path
 
 import numpy as np
 from doubles.engine_harness import drive
+from doubles.real_engine import RawLogits
 
-from eaglelocal.backend.context import LlamaContext
-from eaglelocal.backend.context_params import ContextParams
-from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.bench.bench_prompts import group_by_category, read_prompts
-from eaglelocal.core.batch import Batch, Floats
+from eaglelocal.core.batch import Floats
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
@@ -32,7 +29,7 @@ from eaglelocal.hub.target_resolver import find_target
 from eaglelocal.loading.engine_builder import build
 from eaglelocal.planning.resolve import resolve
 
-N_CTX, CHUNK = 1024, 64
+N_CTX = 1024
 HELD_OUT = Path(__file__).parents[1] / "real" / "questions" / "held_out.jsonl"
 
 
@@ -46,30 +43,6 @@ class Comparison:
     equal: int
     largest: float
     mean: float
-
-
-class Scorer:
-    """A model that gives the logits of whole texts."""
-
-    def __init__(self, path: Path, threads: int) -> None:
-        self.model = LlamaModel(load_library(), path, Placement(repack=False))
-        params = ContextParams(n_ctx=N_CTX, n_batch=CHUNK, threads=threads, flash_attn="off")
-        self.context = LlamaContext(self.model, params)
-
-    def score(self, tokens: Sequence[int], first: int) -> Floats:
-        """Return the logits [len(tokens) - first, vocab] after each of the tokens from `first` on."""
-        self.context.remove(0, 0)
-        found = []
-        for start in range(0, len(tokens), CHUNK):
-            part = tokens[start : start + CHUNK]
-            n = len(part)
-            self.context.decode(Batch(list(part), list(range(start, start + n)), [(0,)] * n, [True] * n))
-            found += [self.context.logits(row) for row in range(n) if start + row >= first]
-        return np.stack(found)
-
-    def close(self) -> None:
-        self.context.close()
-        self.model.close()
 
 
 def write_texts(model: Path, num_texts: int, max_tokens: int, threads: int) -> list[tuple[list[int], int]]:
@@ -95,13 +68,11 @@ def ignore(fraction: float, what: str) -> None:
     """Show no progress."""
 
 
-def compare(
-    path: Path, recipe: str, texts: Sequence[tuple[list[int], int]], small: Sequence[Floats], threads: int
-) -> Comparison:
-    scorer = Scorer(path, threads)
+def compare(path: Path, recipe: str, texts: Sequence[tuple[list[int], int]], small: Sequence[Floats]) -> Comparison:
+    scorer = RawLogits(path, n_ctx=N_CTX)
     equal, positions, largest, means = 0, 0, 0.0, []
     for (tokens, first), theirs in zip(texts, small, strict=True):
-        ours = scorer.score(tokens, first)
+        ours = scorer.along(tokens, first)
         difference = np.abs(ours - theirs) / theirs.std()
         largest = max(largest, float(difference.max()))
         means.append(float(difference.mean()))
@@ -122,12 +93,12 @@ def main() -> None:
     asked = parser.parse_args()
     texts = write_texts(asked.model, asked.texts, asked.max_tokens, asked.threads)
     beside = make(asked.model, asked.beside) if asked.beside else asked.model
-    scorer = Scorer(beside, asked.threads)
-    small = [scorer.score(tokens, first) for tokens, first in texts]
+    scorer = RawLogits(beside, n_ctx=N_CTX)
+    small = [scorer.along(tokens, first) for tokens, first in texts]
     scorer.close()
     found = []
     for recipe in asked.recipes:
-        found.append(compare(make(asked.model, recipe), recipe, texts, small, asked.threads))
+        found.append(compare(make(asked.model, recipe), recipe, texts, small))
         one = found[-1]
         share = one.equal / one.positions
         print(

@@ -25,7 +25,7 @@ from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.values import ValueType
 from eaglelocal.gguf.writer import KeyValue
-from eaglelocal.hub.derived.recipes import Inflation, LayerDrop, Recipe
+from eaglelocal.hub.derived.recipes import REFERENCE_KEY, Inflation, LayerDrop, Recipe
 from eaglelocal.hub.inflation.file_plan import FILE_TYPES, FilePlan
 from eaglelocal.hub.inflation.generated_files import (
     Progress,
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from eaglelocal.hub.inflation.widen import Growth
 
 METHOD = "1"  # part of every name: raise it when the same source would give another file
-REFERENCE_KEY = "eaglelocal.reference"  # by which the file is found: its source's, `@` and the recipe
 SOURCE_KEY = "eaglelocal.source"  # as a file: URL, for paths need not be text
 SOURCE_HASH_KEY = "eaglelocal.source_sha256"
 NAME_KEY = "general.name"

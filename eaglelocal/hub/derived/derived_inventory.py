@@ -13,8 +13,8 @@ from urllib.parse import unquote_to_bytes
 from eaglelocal import locations
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.derived.derived_file import REFERENCE_KEY, SOURCE_HASH_KEY, SOURCE_KEY, make_slug
-from eaglelocal.hub.derived.recipes import parse_recipe
+from eaglelocal.hub.derived.derived_file import SOURCE_HASH_KEY, SOURCE_KEY, make_slug
+from eaglelocal.hub.derived.recipes import REFERENCE_KEY, parse_recipe
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from eaglelocal.hub.inflation.file_plan import FILE_TYPES
 from eaglelocal.hub.inflation.inflated_sizes import DEFAULT_SIZE, ModelSize, parse_size
 
 RECIPE_FORMS = "`@1b:q4_k_m` (its size and type), `@drop10` (layers left out), or `@q2_k` (a type)"
+# a key of derived files: the reference that finds them, which is their source's, `@` and the recipe
+REFERENCE_KEY = "eaglelocal.reference"
 WRITTEN_TYPES = ("f32", "f16", "bf16")  # that an inflated model is written in; others are quantized from f16
 
 _SIZE = re.compile(r"\d[\d.]*[mb]")
