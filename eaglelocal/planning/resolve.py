@@ -11,9 +11,9 @@ from eaglelocal.core.plan import MAX_SLOTS, Plan
 from eaglelocal.core.request import parse_spec
 from eaglelocal.core.run_options import AUTO, NONE, RunOptions
 from eaglelocal.errors import UsageError
-from eaglelocal.hub.draft_resolver import make_ngram_draft, requantize_draft, write_draft
+from eaglelocal.hub.draft_resolver import FoundDraft, make_ngram_draft, requantize_draft, write_draft
 from eaglelocal.hub.inflation.inflate import Progress
-from eaglelocal.hub.model_files import find_files
+from eaglelocal.hub.model_files import ModelFiles, find_files
 from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.projector_resolver import FoundProjector
 from eaglelocal.hub.target_resolver import FoundTarget, write_target
@@ -41,11 +41,8 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
     )
     n_ctx = choose_ctx(decision.ctx, files.target)
     projector = FoundProjector() if decision.without_projector else files.projector
-    target = write_target(files.target, on_progress=on_progress)
-    draft = make_ngram_draft(target, decision.without_draft) if decision.without_draft else files.draft
-    draft = write_draft(draft, on_progress=on_progress)
+    target, draft = write_files(files, decision, on_progress)
     split, shares = options.split_mode, options.shares
-    draft = requantize_draft(draft, options.draft_type, on_progress=on_progress)
     features = read_template_features(target.info.chat_template)
     return Plan(
         target=target.path,
@@ -78,6 +75,15 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
         takes_tools=features.takes_tools,
         thinks=features.thinks,
     )
+
+
+def write_files(files: ModelFiles, decision: Decision, on_progress: Progress) -> tuple[FoundTarget, FoundDraft]:
+    """Return target and draft as they are loaded, after writing what is made of other files and missing."""
+    target = write_target(files.target, on_progress=on_progress)
+    if decision.without_draft:
+        return target, make_ngram_draft(target, decision.without_draft)
+    draft = write_draft(files.draft, on_progress=on_progress)
+    return target, requantize_draft(draft, decision.options.draft_type, on_progress=on_progress)
 
 
 def choose_ctx(ctx: int | None, target: FoundTarget) -> int:

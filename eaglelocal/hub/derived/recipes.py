@@ -1,10 +1,10 @@
-"""What follows the `@` of a reference: how a model is made of another one.
+"""Parse what follows the `@` of a reference: how a model is made of another one.
 
     1b, 1b:q4_k_m    inflated: the same texts, at the cost of a model of that size
     drop10[:q4_0]    without ten of its layers: a draft model of the same vocabulary
     q2_k             in another type, by llama.cpp's quantizer
 
-Parses and describes; makes nothing.
+Makes nothing.
 """
 
 from __future__ import annotations
