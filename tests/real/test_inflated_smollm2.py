@@ -82,7 +82,7 @@ def test_an_inflated_model_chooses_the_same_tokens(model: Path, record_property:
     assert gaps.max() < 0.1, "only near-ties are chosen otherwise"
 
 
-@pytest.mark.parametrize(("recipe", "shortest"), [("drop10", 1.0), ("q8_0", 3.0)])
+@pytest.mark.parametrize(("recipe", "shortest"), [("drop3", 1.5), ("q8_0", 3.0)])
 def test_copies_draft_for_the_model(model: Path, recipe: str, shortest: float, record_property: Record) -> None:
     engine = build(plan_of(str(model), f"{model}@{recipe}"), lambda _: None)
     requests = ask_all(engine)
@@ -91,4 +91,4 @@ def test_copies_draft_for_the_model(model: Path, recipe: str, shortest: float, r
     engine.close()
     record_property("acceptance length", length)
     assert all(result[one.id].text.strip() for one in requests)
-    assert length >= shortest
+    assert length > shortest
