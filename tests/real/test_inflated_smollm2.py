@@ -26,7 +26,7 @@ QUESTIONS = (
     "Write a Python function that returns the sum of a list of numbers.",
     "List three things that people take to the beach.",
 )
-MAX_TOKENS = 40
+MAX_TOKENS = 24
 Record = Callable[[str, object], None]
 
 
@@ -49,7 +49,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def plan_of(target: str, draft: str = "none") -> Plan:
     plan = resolve(RunOptions(target=target, draft=draft, spec=3, ctx=512), on_progress=lambda fraction, what: None)
-    return dataclasses.replace(plan, n_batch=128)
+    return dataclasses.replace(plan, threads=1, n_batch=128)
 
 
 def ask_all(engine: Engine) -> list[ChatRequest]:
