@@ -5,6 +5,7 @@
     user/repo[:Q4_K_M]                    a repository of a hub
     user/repo:dir/x.gguf                  one file of it, where several have the same quantization
     ./x.gguf, /x, ~/x, x.gguf             a file; any existing path counts as one
+    REF@1b:q4_k_m, REF@drop10, REF@q2_k   a model made of that of REF, which is none of these
 
 Does not check whether the entry, the repository or the file exists, except for the last rule.
 """
@@ -22,7 +23,7 @@ from eaglelocal.errors import UsageError
 GGUF_SUFFIX = ".gguf"
 REFERENCE_FORMS = (
     "`demo`, `demo@SIZE[:TYPE]` such as `demo@1b:bf16`, a catalog entry such as `qwen3-8b:Q5_K_M`, "
-    "`user/repo:Q4_K_M`, or the path of a .gguf file"
+    "`user/repo:Q4_K_M`, the path of a .gguf file, or `x.gguf@1b`, which is made of it"
 )
 _QUANT = r"(:(?P<quant>[A-Za-z0-9][A-Za-z0-9_.-]{0,39}))?"
 _PROFILE = re.compile(rf"(?P<id>[A-Za-z0-9][A-Za-z0-9._-]{{0,95}}){_QUANT}")
@@ -30,9 +31,12 @@ _REPO = re.compile(rf"(?P<user>[A-Za-z0-9][A-Za-z0-9._-]{{0,95}})/(?P<name>[A-Za
 _REPO_FILE = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*):(?P<file>[^:]{1,250}\.gguf)", re.ASCII)
 
 
+_DERIVED = re.compile(r"(?P<source>.+)@(?P<recipe>\w[\w.]*(:\w*)?)", re.ASCII | re.DOTALL)
+
+
 @dataclass(frozen=True, slots=True)
 class EmbeddedModel:
-    """The embedded model, as written; hub/inflation/demo_sizes.py parses what follows the `@`."""
+    """The embedded model, as written; hub/inflation/inflated_sizes.py parses what follows the `@`."""
 
     text: str
 
@@ -61,13 +65,26 @@ class File:
     name: str = field(default="", compare=False)
 
 
-Reference = EmbeddedModel | Profile | Repo | File
+OnDisk = Profile | Repo | File
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedModel:
+    """A model made of another one. `recipe`: as written; hub/derived/recipes.py parses it."""
+
+    source: OnDisk
+    recipe: str
+
+
+Reference = EmbeddedModel | OnDisk | DerivedModel
 
 
 def parse_reference(text: str, *, exists: Callable[[str], bool] = os.path.exists) -> Reference:
     """Parse a reference; `exists` returns whether a path exists. Raises UsageError if it has none of the forms."""
     if text == "demo" or text.startswith("demo@"):
         return EmbeddedModel(text)
+    if parts := split_derived(text, exists=exists):
+        return make_derived(parse_reference(parts[0], exists=exists), parts[1])
     named = _REPO_FILE.fullmatch(text)
     if named is not None and not exists(text):
         return Repo(named["name"], named["file"])
@@ -80,3 +97,18 @@ def parse_reference(text: str, *, exists: Callable[[str], bool] = os.path.exists
     if profile is not None:
         return Profile(profile["id"], profile["quant"])
     raise UsageError(f"cannot read the reference {text!r}", hint=f"use {REFERENCE_FORMS}")
+
+
+def split_derived(text: str, *, exists: Callable[[str], bool] = os.path.exists) -> tuple[str, str] | None:
+    """Return the two sides of the last `@` of a reference to a derived model; None if it is none."""
+    parsed = _DERIVED.fullmatch(text)
+    if parsed is None or text.startswith("demo@") or text.endswith(GGUF_SUFFIX) or exists(text):
+        return None
+    return parsed["source"], parsed["recipe"]
+
+
+def make_derived(source: Reference, recipe: str) -> DerivedModel:
+    """Return the reference to a model made of `source`. Raises UsageError if that is derived itself."""
+    if isinstance(source, DerivedModel | EmbeddedModel):
+        raise UsageError("a model is made of a file, not of a model that is made itself", hint="use a single `@`")
+    return DerivedModel(source, recipe)

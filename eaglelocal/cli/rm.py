@@ -20,6 +20,7 @@ from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.errors import ModelFileError, ResourceError, UsageError
 
 if TYPE_CHECKING:
+    from eaglelocal.catalog.reference import Reference
     from eaglelocal.hub.hub_cache import Partial
     from eaglelocal.hub.removal import Removal
     from eaglelocal.training.training_folder import TrainingFolder
@@ -57,12 +58,15 @@ def find_removal(reference: str) -> Removal:
 
     Raises ResourceError if another process is writing it.
     """
-    from eaglelocal.catalog.reference import EmbeddedModel, File, parse_reference
+    from eaglelocal.catalog.reference import DerivedModel, EmbeddedModel, File, parse_reference
+    from eaglelocal.hub.model_library import locate_reference
 
     parsed = parse_reference(reference)
     match parsed:
         case EmbeddedModel():
             return _find_generated(reference)
+        case DerivedModel():
+            return _find_derived(locate_reference(reference, load_settings({}).model_folders))
         case File(path):
             return _find_imported(path)
         case _:
@@ -83,6 +87,22 @@ def _find_generated(reference: str) -> Removal:
     if not paths:
         raise ModelFileError(f"{label} is not on disk", hint="eaglelocal ls")
     return plan_file_removal(f"{label}, which is written again when it is used", paths)
+
+
+def _find_derived(reference: Reference) -> Removal:
+    """Return the file of a model that was made of another one, with its heads; the source need not exist."""
+    from eaglelocal.catalog.reference import DerivedModel
+    from eaglelocal.hub.derived.derived_inventory import list_derived
+    from eaglelocal.hub.derived.recipes import parse_recipe
+    from eaglelocal.hub.removal import plan_file_removal
+    from eaglelocal.hub.target_resolver import make_derived_reference
+
+    assert isinstance(reference, DerivedModel)
+    label = make_derived_reference(reference.source, parse_recipe(reference.recipe))
+    paths = [path for entry in list_derived() if entry.reference == label for path in entry.paths]
+    if not paths:
+        raise ModelFileError(f"{label} is not on disk", hint="eaglelocal ls")
+    return plan_file_removal(f"{label}, which is written again when it is used; its source stays", paths)
 
 
 def _find_imported(path: Path) -> Removal:

@@ -17,6 +17,7 @@ from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.doctor.finding import Finding, ok, problem
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ResourceError, UsageError
+from eaglelocal.hub.derived.derived_file import check_room as check_room_for_derived
 from eaglelocal.hub.draft_resolver import find_draft
 from eaglelocal.hub.inflation.inflate import check_room, locate_inflated, no_progress, parse_demo_reference
 from eaglelocal.hub.model_files import ModelFiles, find_files
@@ -72,6 +73,8 @@ def find_model(options: RunOptions) -> str:
         check_unwritten(named)
     else:
         choose_ctx(decision.ctx, files.target)
+        for made in filter(None, (files.target.made, files.draft.made)):
+            check_room_for_derived(made)
         if files.task is not ModelTask.TEXT:
             message = f"{files.target.label} {files.task.description}"
             raise UsageError(message, hint=f"eaglelocal serve --target {decision.target}")

@@ -14,11 +14,13 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import DRAFT_WORDS, load_catalog
-from eaglelocal.catalog.reference import File, parse_reference
+from eaglelocal.catalog.reference import DerivedModel, File, parse_reference
 from eaglelocal.core.drafting_words import LOOKUP, SWITCHED_OFF
 from eaglelocal.errors import IncompatibleError, ModelFileError, ResourceError, UsageError
+from eaglelocal.gguf.architectures import EAGLE
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.draft_pairing import check_rolls_back, head_problem, read_draft, state_problem
+from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.head_requantization import choose_head_type
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo, read_architecture
@@ -26,16 +28,20 @@ from eaglelocal.gguf.mtp import MtpInfo, has_mtp
 from eaglelocal.gguf.projector import ARCHITECTURE as PROJECTOR
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.cached_files import find_cached
+from eaglelocal.hub.derived.derived_file import DerivedFile, derive_head, write_derived
 from eaglelocal.hub.heads.head_store import list_fitting_heads, list_heads
 from eaglelocal.hub.heads.requantized_copy import make_light_copy
 from eaglelocal.hub.hub_references import resolve_draft_reference
 from eaglelocal.hub.inflation.inflate import Progress
 from eaglelocal.hub.pulled_drafts import find_pulled_draft
-from eaglelocal.hub.target_resolver import FoundTarget, make_label
+from eaglelocal.hub.target_resolver import FoundTarget, find_target, make_label
 from eaglelocal.hub.typed_path import check_file
 
 NO_KNOWN_HEAD = "no head is known for this target"
-DRAFT_FORMS = "`auto`, `ngram`, `mtp`, `none`, `user/repo:Q8_0`, an entry of the catalog, or the path of a .gguf file"
+DRAFT_FORMS = (
+    "`auto`, `ngram`, `mtp`, `none`, `user/repo:Q8_0`, an entry of the catalog, the path of a .gguf file, "
+    "or `x.gguf@drop10`, which is made of it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,7 @@ class FoundDraft:
     origin  the original, if `path` is a copy
     note    how the choice differs from what the user may expect
     header  of the file found; None: there is no file
+    made    how the file is made of another model or head, if it is
     """
 
     kind: str = "none"
@@ -55,6 +62,7 @@ class FoundDraft:
     origin: Path | None = None
     note: str = ""
     header: Header | None = dataclasses.field(default=None, compare=False, repr=False)
+    made: DerivedFile | None = dataclasses.field(default=None, compare=False, repr=False)
 
 
 def find_draft(reference: str, target: FoundTarget) -> FoundDraft:
@@ -69,32 +77,54 @@ def find_draft(reference: str, target: FoundTarget) -> FoundDraft:
         case "mtp":
             return _find_pulled_mtp(target) or read_own_mtp(target)
     entry = load_catalog().drafts.get(reference.lower())
-    return (
-        read_own_mtp(target) if entry and entry.is_in_target else read_draft_file(_find_draft_file(reference), target)
-    )
+    return read_own_mtp(target) if entry and entry.is_in_target else _read_named_draft(reference, target)
 
 
-def _find_draft_file(reference: str) -> Path:
-    """Return a draft's file. Raises ModelFileError with the command that fetches it, UsageError on an unknown draft."""
+def _read_named_draft(reference: str, target: FoundTarget) -> FoundDraft:
+    """Return a named draft. Raises ModelFileError with the command that fetches it, UsageError on an unknown draft."""
     catalog = load_catalog()
     try:
         parsed = parse_reference(reference)
-        if isinstance(parsed, File):
-            check_file(parsed.path, hint="--draft auto")
-            return parsed.path
-        wanted = resolve_draft_reference(reference, catalog)
+        is_of_hub = not isinstance(parsed, File | DerivedModel)
+        wanted = resolve_draft_reference(reference, catalog) if is_of_hub else None
     except UsageError:
         near = difflib.get_close_matches(reference, [*DRAFT_WORDS, *catalog.drafts, *catalog.targets], n=1)
         guess = f"did you mean `{near[0]}`? " if near else ""
         raise UsageError(f"unknown draft {reference!r}", hint=f"{guess}use {DRAFT_FORMS}") from None
-    return find_cached(locations.hub_cache_dir(), wanted).path
+    if isinstance(parsed, DerivedModel):
+        return _read_derived_model(parsed, target)
+    if isinstance(parsed, File):
+        check_file(parsed.path, hint="--draft auto")
+        return read_draft_file(parsed.path, target)
+    assert wanted is not None
+    return read_draft_file(find_cached(locations.hub_cache_dir(), wanted).path, target)
+
+
+def _read_derived_model(reference: DerivedModel, target: FoundTarget) -> FoundDraft:
+    """Return a draft model that is made of another one, written or not."""
+    found = find_target(reference, on_progress=None)
+    read_draft(found.header, target_header=target.header, target=target.info)
+    return FoundDraft("draft_model", found.path, f"draft model {found.label}", header=found.header, made=found.made)
+
+
+def write_draft(draft: FoundDraft, *, on_progress: Progress) -> FoundDraft:
+    """Return the draft, which is written now if it is made of another file and missing. Raises as write_derived."""
+    if draft.made is None:
+        return draft
+    made = write_derived(draft.made, on_progress=on_progress)
+    return dataclasses.replace(draft, header=made.header, made=made)
 
 
 def read_draft_file(path: Path, target: FoundTarget) -> FoundDraft:
-    """Return the draft in a file; its architecture states the kind."""
+    """Return the draft in a file; its architecture states the kind.
+
+    For an inflated target a head of the small model is inflated too.
+    """
     if path == target.path and has_mtp(target.header):
         return read_own_mtp(target)
     header = read_header(path)
+    if target.small is not None and _is_of_small_model(header, target):
+        return inflate_draft(read_draft_file(path, target.small), target)
     if read_architecture(header) == PROJECTOR:
         raise ModelFileError(f"{path.name} is an image encoder and cannot draft", hint=f"--mmproj {path}")
     draft = read_draft(header, target_header=target.header, target=target.info)
@@ -144,11 +174,35 @@ def make_ngram_draft(target: FoundTarget, reason: str) -> FoundDraft:
     return FoundDraft("ngram", label=LOOKUP, reason=reason)
 
 
+def _is_of_small_model(header: Header, target: FoundTarget) -> bool:
+    """Return whether a file is a head that was not made for the width of the inflated target."""
+    is_head = read_architecture(header) == EAGLE
+    return is_head and EagleInfo.from_header(header).target_hidden_size != target.info.n_embd
+
+
+def inflate_draft(draft: FoundDraft, target: FoundTarget) -> FoundDraft:
+    """Return a draft of the small model as one of the inflated target. Raises as derive_head.
+
+    A head grows with the target. Draft models and lookups draft for it as they are; other heads cannot.
+    """
+    if draft.kind in ("none", "ngram", "draft_model"):
+        return draft
+    if draft.kind != "eagle3" or draft.header is None or target.made is None:
+        return make_ngram_draft(target, reason=f"{draft.label} cannot be inflated: only EAGLE-3 heads can")
+    made = derive_head(target.made, draft.header)
+    read_draft(made.header, target_header=target.header, target=target.info)
+    return dataclasses.replace(
+        draft, path=made.path, label=f"{draft.label}, {made.label}", header=made.header, made=made
+    )
+
+
 def _find_auto_draft(target: FoundTarget) -> FoundDraft:
     """Return the head that was imported or the draft that was pulled for the target, else the default.
 
-    If one of them cannot draft, the note or the reason says so.
+    If one of them cannot draft, the note or the reason says so. An inflated target has the draft of the small model.
     """
+    if target.small is not None:
+        return inflate_draft(_find_auto_draft(target.small), target)
     problems = []
     for find in (_find_imported, _find_pulled):
         try:

@@ -1,4 +1,4 @@
-"""The models on this disk: embedded, inflated, imported, and fetched from hubs; each described from its header.
+"""The models on this disk: embedded, made of others, imported, and from hubs; each described from its header.
 
 Models of LM Studio, of Ollama and in folders of the user's own come last. A header that cannot be read becomes an
 entry's problem.
@@ -21,10 +21,11 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.mtp import is_mtp_alone
 from eaglelocal.gguf.pooling import read_task
 from eaglelocal.gguf.reader import read_header
+from eaglelocal.hub.derived.derived_inventory import list_derived
 from eaglelocal.hub.heads.head_store import TRAINED_HERE
 from eaglelocal.hub.hub_cache import CachedModel, list_models
-from eaglelocal.hub.inflation.demo_sizes import TYPES
-from eaglelocal.hub.inflation.inflate import DEFAULT_SIZE, DemoSize, locate_inflated
+from eaglelocal.hub.inflation.inflate import DEFAULT_SIZE, ModelSize, locate_inflated
+from eaglelocal.hub.inflation.inflated_sizes import TYPES
 from eaglelocal.hub.model_library import list_library
 from eaglelocal.hub.projector_resolver import find_cached_projector
 from eaglelocal.hub.pulled_drafts import find_pulled_targets
@@ -55,7 +56,7 @@ class InventoryEntry:
     """A model on disk, under the reference that finds it."""
 
     reference: str
-    origin: str  # EMBEDDED, GENERATED, IMPORTED, TRAINED, HUB, or the place of a model of the library
+    origin: str  # EMBEDDED, GENERATED, IMPORTED, TRAINED, HUB, how it was derived, or a place of the library
     paths: tuple[Path, ...]
     size_bytes: int
     modified_at: float  # seconds since 1970
@@ -63,7 +64,7 @@ class InventoryEntry:
     repo: str = ""
     commit: str = ""
     projector: Path | None = None  # the image encoder that belongs to it
-    is_outdated: bool = False  # generated from another version of the embedded model
+    is_outdated: bool = False  # generated from another version of its source
     pulled_for: tuple[str, ...] = ()  # repositories of the targets that this draft was pulled with
 
     @property
@@ -77,11 +78,12 @@ class InventoryEntry:
 
 
 def list_all_models(cache: Path, folders: Sequence[str] = ()) -> list[InventoryEntry]:
-    """Return all models: embedded, generated, imported, then the hub's by reference, then those of the library."""
+    """Return all models: embedded, generated, derived, imported, then the hub's by reference, then the library's."""
     pulled = find_pulled_targets(locations.pulled_drafts_file())
     return [
         *list_embedded(),
         *list_inflated(),
+        *describe_derived(),
         *list_imported(),
         *(
             replace(describe_cached(model), pulled_for=pulled.get(model.reference.lower(), ()))
@@ -117,6 +119,14 @@ def list_inflated() -> list[InventoryEntry]:
     return found
 
 
+def describe_derived() -> list[InventoryEntry]:
+    """Return the models that were made of others here; inflated heads count to their targets."""
+    return [
+        replace(_make_entry(one.reference, one.origin, one.paths), is_outdated=one.is_outdated)
+        for one in list_derived()
+    ]
+
+
 def list_imported() -> list[InventoryEntry]:
     """Return the heads that `import` and `train` made, under their paths, which `--draft` takes."""
     paths = sorted(locations.heads_dir().glob("*/*.gguf"))
@@ -124,7 +134,7 @@ def list_imported() -> list[InventoryEntry]:
     return [replace(one, origin=TRAINED) if one.description.name.endswith(TRAINED_HERE) else one for one in entries]
 
 
-def make_demo_reference(size: DemoSize) -> str:
+def make_demo_reference(size: ModelSize) -> str:
     """Return a reference such as `demo@1b:bf16`; `demo` for the default size."""
     return "demo" if size == DEFAULT_SIZE else f"demo@{size.slug.replace('-', ':')}"
 
@@ -193,14 +203,14 @@ def _make_entry(reference: str, origin: str, paths: Sequence[Path], *, current: 
     )
 
 
-def _parse_size(target: Path) -> DemoSize | None:
+def _parse_size(target: Path) -> ModelSize | None:
     named = _GENERATED.fullmatch(target.name)
     if named is None:
         return None
-    return DemoSize(round(float(named["size"]) * {"m": 1e6, "b": 1e9}[named["unit"]]), named["type"])
+    return ModelSize(round(float(named["size"]) * {"m": 1e6, "b": 1e9}[named["unit"]]), named["type"])
 
 
-def _find_current_path(size: DemoSize) -> Path:
+def _find_current_path(size: ModelSize) -> Path:
     target, head = demo_sources()
     folder = locations.generated_models_dir()
     return locate_inflated(size, source_target=target, source_head=head, folder=folder).target

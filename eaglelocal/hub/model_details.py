@@ -8,7 +8,7 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import Catalog, load_catalog
-from eaglelocal.catalog.reference import EmbeddedModel, File, Profile, Repo
+from eaglelocal.catalog.reference import DerivedModel, EmbeddedModel, File, Profile, Repo
 from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
 from eaglelocal.core.run_options import AUTO
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError
@@ -22,8 +22,7 @@ from eaglelocal.hub.draft_resolver import FoundDraft, find_draft
 from eaglelocal.hub.heads.head_store import list_fitting_heads
 from eaglelocal.hub.hub_cache import list_repo_models
 from eaglelocal.hub.hub_references import find_known_target, resolve_draft_reference, resolve_hub_reference
-from eaglelocal.hub.inflation.demo_shape import plan_demo
-from eaglelocal.hub.inflation.inflate import locate_inflated, parse_demo_reference
+from eaglelocal.hub.inflation.inflate import locate_inflated, parse_demo_reference, sketch_pair
 from eaglelocal.hub.inventory import (
     HeaderSummary,
     InventoryEntry,
@@ -35,7 +34,7 @@ from eaglelocal.hub.inventory import (
 from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.projector_resolver import FoundProjector, find_projector_beside
 from eaglelocal.hub.pulled_drafts import find_pulled_draft, read_pulled_reference
-from eaglelocal.hub.target_resolver import NATIVE, FoundTarget, demo_sources, read_target
+from eaglelocal.hub.target_resolver import NATIVE, FoundTarget, demo_sources, find_target, read_target
 from eaglelocal.hub.typed_path import check_file
 from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes
 
@@ -111,6 +110,8 @@ def describe_model(reference: str, folders: Sequence[str] = ()) -> ModelDetails:
                 if entry
                 else _describe_unwritten(reference)
             )
+        case DerivedModel():
+            return _describe_derived(reference, find_target(parsed, on_progress=None))
         case File(path):
             check_file(path)
             return _describe_files(reference, (path,))
@@ -132,18 +133,32 @@ def _describe_unwritten(reference: str) -> ModelDetails:
     """Describe an inflated model that is not written yet."""
     size, (target, head) = parse_demo_reference(reference), demo_sources()
     paths = locate_inflated(size, source_target=target, source_head=head, folder=locations.generated_models_dir())
-    shape, header = plan_demo(size, target, head).target, read_header(target)
-    name = f"embedded guide at the cost of a {size.label} model"
-    about = replace(describe(header), name=name, quant=size.type.upper())
+    header, _ = sketch_pair(size, target, head)
     return ModelDetails(
         make_demo_reference(size),
         (paths.target,),
         header,
-        about,
+        describe(header),
         paths.head,
         (),
-        shape,
-        unwritten_bytes=shape.weights_bytes,
+        _read_shape(header),
+        unwritten_bytes=header.tensor_bytes,
+    )
+
+
+def _describe_derived(reference: str, found: FoundTarget) -> ModelDetails:
+    """Describe a model that is made of another one, written or not."""
+    header, is_written = found.header, found.made is not None and found.made.plan is None
+    return ModelDetails(
+        reference,
+        (found.path,),
+        header,
+        describe(header),
+        None,
+        (),
+        _read_shape(header),
+        unwritten_bytes=0 if is_written else header.tensor_bytes,
+        auto_draft=_find_auto_draft(found),
     )
 
 

@@ -8,7 +8,7 @@ from eaglelocal.catalog.reference import Reference
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import NONE, RunOptions
 from eaglelocal.hub.draft_resolver import FoundDraft, find_draft
-from eaglelocal.hub.inflation.inflate import Progress, no_progress
+from eaglelocal.hub.inflation.inflate import Progress
 from eaglelocal.hub.projector_resolver import FoundProjector, find_projector
 from eaglelocal.hub.target_resolver import FoundTarget, find_target
 
@@ -26,8 +26,11 @@ class ModelFiles:
         return self.target.task
 
 
-def find_files(reference: Reference, options: RunOptions, *, on_progress: Progress = no_progress) -> ModelFiles:
-    """Return the files of a run of this target. Raises UsageError, ModelFileError or IncompatibleError."""
+def find_files(reference: Reference, options: RunOptions, *, on_progress: Progress | None = None) -> ModelFiles:
+    """Return the files of a run of this target; see find_target for those that are made of others.
+
+    Raises UsageError, ModelFileError or IncompatibleError.
+    """
     target = find_target(reference, on_progress=on_progress)
     projector = find_projector(options.mmproj, target)
     if target.task is not ModelTask.TEXT:

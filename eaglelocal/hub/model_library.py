@@ -14,7 +14,16 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import load_catalog
-from eaglelocal.catalog.reference import GGUF_SUFFIX, File, Profile, Reference, Repo, parse_reference
+from eaglelocal.catalog.reference import (
+    GGUF_SUFFIX,
+    File,
+    Profile,
+    Reference,
+    Repo,
+    make_derived,
+    parse_reference,
+    split_derived,
+)
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.hub_cache import repo_folder
 from eaglelocal.hub.ollama_store import LATEST, is_blob, list_ollama_models
@@ -87,6 +96,8 @@ def locate_reference(text: str, folders: Sequence[str] = ()) -> Reference:
 
     Raises UsageError if the text has no form of a reference and names no model.
     """
+    if parts := split_derived(text):
+        return make_derived(locate_reference(parts[0], folders), parts[1])
     try:
         parsed = parse_reference(text)
     except UsageError:

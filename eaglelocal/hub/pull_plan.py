@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.catalog.draft_entries import DRAFT_MODEL, EAGLE, MTP
-from eaglelocal.catalog.reference import EmbeddedModel, File, Profile, Repo, parse_reference
+from eaglelocal.catalog.reference import DerivedModel, EmbeddedModel, File, Profile, Repo, parse_reference
 from eaglelocal.catalog.target_entries import TargetEntry
 from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
 from eaglelocal.core.run_options import AUTO, NONE
@@ -45,6 +45,8 @@ def plan_pull(target: str, *, draft: str = AUTO, quant: str | None = None) -> Pu
     match parsed:
         case EmbeddedModel():
             return None
+        case DerivedModel():
+            raise UsageError(f"{target} is made of a model on this disk", hint=f"eaglelocal chat --target {target}")
         case File(path):
             raise UsageError(f"{target} is the path of a file", hint=f"eaglelocal chat --target {path}")
     catalog = load_catalog()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from eaglelocal.catalog.reference import GGUF_SUFFIX
 from eaglelocal.errors import UsageError
 from eaglelocal.gguf.file_type import read_file_type
+from eaglelocal.hub.derived.recipes import REFERENCE_KEY
 
 if TYPE_CHECKING:
     from eaglelocal.gguf.header import Header  # imports numpy
@@ -91,8 +92,12 @@ def parse_quant(stem: str) -> str:
 
 
 def read_quantization(header: Header) -> str:
-    """Return `UD-Q4_K_XL` or the like; empty if unknown. Names go first: they state mixtures without a type number."""
-    return parse_quant(header.path.stem) or read_file_type(header)
+    """Return `UD-Q4_K_XL` or the like; empty if unknown. Names go first: they state mixtures without a type number.
+
+    The name of a file that is made of another one has that one's type too, so its header goes first.
+    """
+    named, stated = parse_quant(header.path.stem), read_file_type(header)
+    return stated or named if REFERENCE_KEY in header.metadata else named or stated
 
 
 def remove_quant(text: str) -> str:

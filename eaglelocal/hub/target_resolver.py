@@ -1,7 +1,7 @@
 """Resolution of a target reference: its file, its header and a label for people.
 
-Finds what is on disk: the embedded model, files, and models of a hub, named by their repository or catalog entry.
-Downloads nothing. Does not know drafts, except that the embedded model comes with its head.
+Finds what is on disk: the embedded model, files, models of a hub, named by their repository or catalog entry, and what
+can be made of these. Downloads nothing. Does not know drafts, except that the embedded model comes with its head.
 """
 
 from __future__ import annotations
@@ -9,12 +9,21 @@ from __future__ import annotations
 import difflib
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import load_catalog
-from eaglelocal.catalog.reference import REFERENCE_FORMS, EmbeddedModel, File, Profile, Reference, Repo
+from eaglelocal.catalog.reference import (
+    REFERENCE_FORMS,
+    DerivedModel,
+    EmbeddedModel,
+    File,
+    OnDisk,
+    Profile,
+    Reference,
+    Repo,
+)
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.gguf.draft_pairing import read_model
@@ -23,8 +32,10 @@ from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.pooling import read_task
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.cached_files import find_cached
+from eaglelocal.hub.derived.derived_file import DerivedFile, derive_target, write_derived
+from eaglelocal.hub.derived.recipes import Inflation, Recipe, parse_recipe
 from eaglelocal.hub.hub_references import make_hub_reference
-from eaglelocal.hub.inflation.inflate import Progress, inflate, parse_demo_reference
+from eaglelocal.hub.inflation.inflate import Progress, inflate, no_progress, parse_demo_reference
 from eaglelocal.hub.ollama_store import is_blob
 from eaglelocal.hub.typed_path import check_file, list_gguf_names
 
@@ -40,7 +51,13 @@ NOT_TARGETS = {
 
 @dataclass(frozen=True, slots=True)
 class FoundTarget:
-    """A target on disk. `head`: the draft head that comes with it, if any; `repo`: its hub repository, if any."""
+    """A target on disk, or one that is made of another when a run needs it.
+
+    head   the draft head that comes with it, if any
+    repo   its hub repository, if any
+    made   how it is made, if it is; its `plan` is None once it is written
+    small  the model that it answers like, if it is inflated
+    """
 
     path: Path
     label: str
@@ -49,16 +66,26 @@ class FoundTarget:
     task: ModelTask
     head: Path | None = None
     repo: str = ""
+    made: DerivedFile | None = field(default=None, compare=False, repr=False)
+    small: FoundTarget | None = field(default=None, compare=False, repr=False)
 
 
-def find_target(reference: Reference, *, on_progress: Progress) -> FoundTarget:
-    """Resolve a target reference. Raises UsageError if it is unclear, ModelFileError on a bad or missing file."""
+def find_target(reference: Reference, *, on_progress: Progress | None) -> FoundTarget:
+    """Resolve a target reference.
+
+    on_progress  of writing a model that is made of others; None: one that is made of a file is not written
+
+    Raises UsageError if it is unclear, ModelFileError on a bad or missing file, and what making it raises.
+    """
     match reference:
         case EmbeddedModel(text) if text == NATIVE:
             target, head = demo_sources()
             return read_target(target, label="embedded guide (native size)", head=head)
         case EmbeddedModel(text):
-            return _inflate_demo(text, on_progress)
+            return _inflate_demo(text, on_progress or no_progress)
+        case DerivedModel(source, recipe):
+            found = _derive(source, parse_recipe(recipe))
+            return found if on_progress is None else write_target(found, on_progress=on_progress)
         case File(path, name):
             check_file(path)
             return read_target(path, label=name)
@@ -79,6 +106,37 @@ def read_target(path: Path, *, label: str = "", head: Path | None = None) -> Fou
         raise ModelFileError(f"{path.name} is {what}, not a model that can answer", hint=hint)
     info = read_model(header)
     return FoundTarget(path, label or make_label(info.name, path), header, info, read_task(header), head)
+
+
+def write_target(target: FoundTarget, *, on_progress: Progress) -> FoundTarget:
+    """Return the target, which is written now if it is made of another model and missing. Raises as write_derived."""
+    if target.made is None:
+        return target
+    made = write_derived(target.made, on_progress=on_progress)
+    return replace(target, header=made.header, info=ModelInfo.from_header(made.header), made=made)
+
+
+def make_derived_reference(source: OnDisk, recipe: Recipe) -> str:
+    """Return the reference by which lists show a model that is made of another, always the same."""
+    match source:
+        case File(path):
+            return f"{path.absolute()}@{recipe.text}"
+        case Profile(name, quant) | Repo(name, quant):
+            return f"{name}:{quant}@{recipe.text}" if quant else f"{name}@{recipe.text}"
+
+
+def _derive(reference: OnDisk, recipe: Recipe) -> FoundTarget:
+    source = find_target(reference, on_progress=None)
+    made = derive_target(source.header, recipe, make_derived_reference(reference, recipe))
+    return FoundTarget(
+        made.path,
+        made.label,
+        made.header,
+        ModelInfo.from_header(made.header),
+        read_task(made.header),
+        made=made,
+        small=source if isinstance(recipe, Inflation) else None,
+    )
 
 
 def demo_sources() -> tuple[Path, Path]:

@@ -23,21 +23,12 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_shape import ModelShape, read_draft_shape
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.hub_cache import list_models
-from eaglelocal.hub.inflation.demo_shape import PlannedDemo, plan_demo
-from eaglelocal.hub.inflation.demo_sizes import DemoSize
-from eaglelocal.hub.inflation.inflate import locate_inflated, parse_demo_reference
+from eaglelocal.hub.inflation.inflate import locate_inflated, parse_demo_reference, sketch_pair
 from eaglelocal.hub.model_files import ModelFiles, find_files
 from eaglelocal.hub.model_library import list_library
 from eaglelocal.hub.projector_resolver import read_projector_file
 from eaglelocal.hub.target_resolver import NATIVE, demo_sources
-from eaglelocal.planning.options import (
-    NO_DRAFT,
-    ModelOption,
-    TargetBuild,
-    make_draft_option,
-    make_file_option,
-    make_option,
-)
+from eaglelocal.planning.options import NO_DRAFT, ModelOption, make_draft_option, make_file_option
 from eaglelocal.planning.predicted_acceptance import PredictedAcceptance
 
 DEMO_HEAD = "its own EAGLE-3.1 head"
@@ -78,7 +69,8 @@ def make_local_option(files: ModelFiles, reference: str, options: RunOptions, ca
     if draft.header is not None:
         head = make_draft_option(draft.label, read_loaded_shape(draft.header, draft.kind, options))
     option = make_file_option(target.header, reference=reference, label=target.label, catalog=catalog, draft=head)
-    option = dataclasses.replace(option, projector=files.projector.projector)
+    notes = () if target.small is None else (f"inflated: it answers as {target.small.label} does",)
+    option = dataclasses.replace(option, projector=files.projector.projector, notes=notes)
     return restrict_drafts(option, options) if draft.kind != NONE else dataclasses.replace(option, drafts=(NO_DRAFT,))
 
 
@@ -111,31 +103,23 @@ def choose_projector(option: ModelOption, options: RunOptions) -> ModelOption:
 
 
 def make_demo_option(reference: str, options: RunOptions, catalog: Catalog) -> ModelOption:
-    """Return the option of the embedded model: from its files if they were written, else from its sketch.
+    """Return the option of the embedded model: from its files if they were written, else from their sketches.
 
     Raises UsageError on an impossible size.
     """
-    target, head = demo_sources()
-    if reference != NATIVE:
-        size = parse_demo_reference(reference)
-        paths = locate_inflated(size, source_target=target, source_head=head, folder=locations.generated_models_dir())
-        if not paths.complete:
-            drawn = plan_demo(size, target, head)
-            return restrict_drafts(_make_unwritten_option(reference, size, drawn, catalog), options)
-        target, head = paths.target, paths.head
-    draft = make_draft_option(DEMO_HEAD, read_loaded_shape(read_header(head), EAGLE, options), DEMO_ACCEPTANCE)
-    option = make_file_option(read_header(target), reference=reference, label=reference, catalog=catalog, draft=draft)
+    target, head = read_demo_headers(reference)
+    draft = make_draft_option(DEMO_HEAD, read_loaded_shape(head, EAGLE, options), DEMO_ACCEPTANCE)
+    option = make_file_option(target, reference=reference, label=reference, catalog=catalog, draft=draft)
     return restrict_drafts(option, options)
 
 
-def _make_unwritten_option(reference: str, size: DemoSize, drawn: PlannedDemo, catalog: Catalog) -> ModelOption:
-    build = TargetBuild(
-        reference=reference,
-        label=reference,
-        quant=size.type.upper(),
-        shape=drawn.target,
-        num_bytes=drawn.target.weights_bytes,
-        parameters=drawn.num_parameters,
-        active=drawn.num_parameters,
-    )
-    return make_option(build, catalog, make_draft_option(DEMO_HEAD, drawn.head, DEMO_ACCEPTANCE))
+def read_demo_headers(reference: str) -> tuple[Header, Header]:
+    """Return the headers of the embedded model's target and head, or those that they will have once written."""
+    target, head = demo_sources()
+    if reference == NATIVE:
+        return read_header(target), read_header(head)
+    size = parse_demo_reference(reference)
+    paths = locate_inflated(size, source_target=target, source_head=head, folder=locations.generated_models_dir())
+    if not paths.complete:
+        return sketch_pair(size, target, head)
+    return read_header(paths.target), read_header(paths.head)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.catalog.draft_entries import MTP
-from eaglelocal.catalog.reference import EmbeddedModel, File
+from eaglelocal.catalog.reference import DerivedModel, EmbeddedModel, File
 from eaglelocal.core.byte_sizes import GIB
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import UsageError
@@ -69,8 +69,8 @@ def find_models(options: RunOptions, catalog: Catalog) -> tuple[ModelOption, ...
     parsed = locate_reference(options.target, options.model_folders)
     if isinstance(parsed, EmbeddedModel):
         return (make_demo_option(options.target, options, catalog),)
-    entry = None if isinstance(parsed, File) else find_known_target(parsed, catalog)
-    if entry is None or isinstance(parsed, File):
+    entry = find_known_target(parsed, catalog)
+    if entry is None or isinstance(parsed, File | DerivedModel):
         return (make_local_option(find_files(parsed, options), options.target, options, catalog),)
     found = list(list_entry_options(entry, catalog, quant=parsed.quant))
     if not found:

@@ -1,7 +1,8 @@
 """Make the plan of a run from what planning decided and the files that it found.
 
 Raises here, before any process is started, on whatever would fail or abort later. Files are never downloaded;
-`demo@SIZE` is written to the cache on first use, and so is a head's copy in fewer bits.
+`demo@SIZE`, and other models that are made of a file, are written to the cache on first use, and so is a head's copy in
+fewer bits.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from eaglelocal.core.plan import MAX_SLOTS, Plan
 from eaglelocal.core.request import parse_spec
 from eaglelocal.core.run_options import AUTO, NONE, RunOptions
 from eaglelocal.errors import UsageError
-from eaglelocal.hub.draft_resolver import make_ngram_draft, requantize_draft
+from eaglelocal.hub.draft_resolver import FoundDraft, make_ngram_draft, requantize_draft, write_draft
 from eaglelocal.hub.inflation.inflate import Progress
-from eaglelocal.hub.model_files import find_files
+from eaglelocal.hub.model_files import ModelFiles, find_files
 from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.projector_resolver import FoundProjector
-from eaglelocal.hub.target_resolver import FoundTarget
+from eaglelocal.hub.target_resolver import FoundTarget, write_target
 from eaglelocal.planning.decision import DEFAULT_CTX, Decision
 from eaglelocal.text.reasoning.model_families import read_template_features
 
@@ -40,13 +41,12 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
     )
     n_ctx = choose_ctx(decision.ctx, files.target)
     projector = FoundProjector() if decision.without_projector else files.projector
-    draft = make_ngram_draft(files.target, decision.without_draft) if decision.without_draft else files.draft
+    target, draft = write_files(files, decision, on_progress)
     split, shares = options.split_mode, options.shares
-    draft = requantize_draft(draft, options.draft_type, on_progress=on_progress)
-    features = read_template_features(files.target.info.chat_template)
+    features = read_template_features(target.info.chat_template)
     return Plan(
-        target=files.target.path,
-        target_label=files.target.label,
+        target=target.path,
+        target_label=target.label,
         projector=projector.path,
         is_projector_required=options.mmproj not in (AUTO, NONE),
         projector_note=projector.note,
@@ -76,6 +76,15 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
         takes_tools=features.takes_tools,
         thinks=features.thinks,
     )
+
+
+def write_files(files: ModelFiles, decision: Decision, on_progress: Progress) -> tuple[FoundTarget, FoundDraft]:
+    """Return target and draft as they are loaded, after writing what is made of other files and missing."""
+    target = write_target(files.target, on_progress=on_progress)
+    if decision.without_draft:
+        return target, make_ngram_draft(target, decision.without_draft)
+    draft = write_draft(files.draft, on_progress=on_progress)
+    return target, requantize_draft(draft, decision.options.draft_type, on_progress=on_progress)
 
 
 def choose_ctx(ctx: int | None, target: FoundTarget) -> int:

@@ -63,9 +63,16 @@ def shown_names(references: Sequence[str]) -> dict[str, str]:
     """Return the public name of each reference: for a GGUF file its name without the folder, which is private, unless
     another has the same name.
     """
-    files = {one: PurePosixPath(one).name if one.endswith(".gguf") and ":" not in one else one for one in references}
+    files = {one: _hide_folder(one) for one in references}
     count = Counter(files.values())
     return {one: name if count[name] == 1 else one for one, name in files.items()}
+
+
+def _hide_folder(reference: str) -> str:
+    """Return the name of a file, or of a model that is made of a file, without the folder; else the reference."""
+    path, at, recipe = reference.rpartition("@") if ".gguf@" in reference else (reference, "", "")
+    is_file = path.endswith(".gguf") and ":" not in path
+    return f"{PurePosixPath(path).name}{at}{recipe}" if is_file else reference
 
 
 def unique_names(references: Mapping[str, str]) -> dict[str, str]:

@@ -32,11 +32,14 @@ class DemoSources:
     norm_output: bool = True
     norm_before_residual: bool = False
     draft_vocab: int | None = None
+    head_dim: int = HEAD_DIM
+    is_tied: bool = True
+    silent_layers: tuple[int, ...] = ()  # of the target: they add nothing
     seed: int = 11
 
     @property
     def heads(self) -> int:
-        return self.width // HEAD_DIM
+        return self.width // self.head_dim
 
     def write(self, folder: Path) -> tuple[Path, Path]:
         """Write both files and return the paths (target, head)."""
@@ -50,7 +53,11 @@ class DemoSources:
         built = self._keys("llama", "test guide", self.layers, self.ffn, self.kv_heads)
         self._matrix(built, rng, "token_embd.weight", (self.vocab, self.width), scale=0.5)
         for layer in range(self.layers):
-            self._layer(built, rng, f"blk.{layer}", self.width, self.ffn, self.kv_heads)
+            self._layer(
+                built, rng, f"blk.{layer}", self.width, self.ffn, self.kv_heads, is_silent=layer in self.silent_layers
+            )
+        if not self.is_tied:
+            self._matrix(built, rng, "output.weight", (self.vocab, self.width))
         return self._norm(built, rng, "output_norm.weight")
 
     def _head(self, rng: np.random.Generator) -> GgufBytes:
@@ -76,7 +83,7 @@ class DemoSources:
             "feed_forward_length": ffn,
             "attention.head_count": self.heads,
             "attention.head_count_kv": kv_heads,
-            "rope.dimension_count": HEAD_DIM,
+            "rope.dimension_count": self.head_dim,
             "vocab_size": self.vocab,
         }
         for key, value in counts.items():
@@ -94,9 +101,17 @@ class DemoSources:
         return built.put("tokenizer.chat_template", STRING, "{{ messages[0].content }}")
 
     def _layer(
-        self, built: GgufBytes, rng: np.random.Generator, prefix: str, inputs: int, ffn: int, kv_heads: int
+        self,
+        built: GgufBytes,
+        rng: np.random.Generator,
+        prefix: str,
+        inputs: int,
+        ffn: int,
+        kv_heads: int,
+        *,
+        is_silent: bool = False,
     ) -> None:
-        queries, keys = self.heads * HEAD_DIM, kv_heads * HEAD_DIM
+        queries, keys = self.heads * self.head_dim, kv_heads * self.head_dim
         shapes = {
             "attn_q": (queries, inputs),
             "attn_k": (keys, inputs),
@@ -107,7 +122,8 @@ class DemoSources:
             "ffn_down": (self.width, ffn),
         }
         for name, shape in shapes.items():
-            self._matrix(built, rng, f"{prefix}.{name}.weight", shape)
+            gain = 0.0 if is_silent and name in ("attn_output", "ffn_down") else 1.0
+            self._matrix(built, rng, f"{prefix}.{name}.weight", shape, scale=gain * shape[1] ** -0.5)
         self._norm(built, rng, f"{prefix}.attn_norm.weight")
         self._norm(built, rng, f"{prefix}.ffn_norm.weight")
 
@@ -120,7 +136,7 @@ class DemoSources:
         *,
         scale: float | None = None,
     ) -> None:
-        values = rng.normal(size=shape, scale=scale or shape[1] ** -0.5).astype(np.float32)
+        values = rng.normal(size=shape, scale=shape[1] ** -0.5 if scale is None else scale).astype(np.float32)
         kind = gguf.GGMLQuantizationType[self.stored.upper()]
         stored = gguf.quants.quantize(values, kind)
         built.tensors.append(TensorBytes(name, shape[::-1], stored.tobytes(), kind.value))

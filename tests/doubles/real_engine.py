@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.llama_library import load_library
@@ -20,6 +22,7 @@ from eaglelocal.speculation.costs.step_costs import StepCosts
 
 from .random_models import TargetShape
 
+CHUNK = 64  # rows of a decode whose logits are all kept
 TINY = TargetShape(n_embd=64, n_layer=4, n_ff=64, layer_gain=0.3)
 
 
@@ -65,6 +68,17 @@ class RawLogits:
         self._context.remove(0, 0)
         self._context.decode(Batch(list(tokens), list(range(n)), [(0,)] * n, [False] * (n - 1) + [True]))
         return self._context._logits(n - 1).copy()
+
+    def along(self, tokens: Sequence[int], first: int) -> Floats:
+        """Return the logits [len(tokens) - first, vocab] after each of the tokens from number `first` on."""
+        self._context.remove(0, 0)
+        found = []
+        for start in range(0, len(tokens), CHUNK):
+            part = list(tokens[start : start + CHUNK])
+            n = len(part)
+            self._context.decode(Batch(part, list(range(start, start + n)), [(0,)] * n, [True] * n))
+            found += [self._context.logits(row) for row in range(n) if start + row >= first]
+        return np.stack(found)
 
     def close(self) -> None:
         self._context.close()

@@ -32,6 +32,9 @@ from eaglelocal.server.model_names import ModelNames
         (["q4/m.gguf", "q8/m.gguf"], [], "q8/m.gguf", "q8/m.gguf"),
         (["q4/m.gguf", "m"], [], "m", "m"),
         (["a", "q4/m.gguf"], ["m"], "m", "a"),
+        (["/home/me/m.gguf@1b:bf16"], [], "m.gguf@1b:bf16", "m.gguf@1b:bf16"),
+        (["/home/me/m.gguf@1b:bf16"], [], "/home/me/m.gguf@1b:bf16", "m.gguf@1b:bf16"),
+        (["q4/m.gguf@1b", "q8/m.gguf@1b"], [], "q8/m.gguf@1b", "q8/m.gguf@1b"),
     ],
 )
 def test_names_that_mean_a_model(names: list[str], aliases: list[str], asked: str, meant: str | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 
 import numpy as np
@@ -70,12 +71,6 @@ class RandomPool:
     type: GgmlType
     encoded: Bytes  # [pool bytes]
 
-    @classmethod
-    def of(cls, type_name: str) -> RandomPool:
-        rng = np.random.default_rng(_POOL_SEED)
-        values = rng.standard_normal(_POOL_ELEMENTS, np.float32) * np.float32(WEIGHT_STD)
-        return cls(ggml_type(type_name), encode(values.reshape(-1, 256), type_name).reshape(-1))
-
     def fill(self, target: Bytes, tensor_name: str, start_bytes: int) -> None:
         """Fill `target` with a tensor's random bytes from `start_bytes` on; the same bytes in pieces of any size."""
         done = 0
@@ -94,3 +89,11 @@ class RandomPool:
         first = min(len(target), len(self.encoded) - start)
         target[:first] = self.encoded[start : start + first]
         target[first:] = self.encoded[: len(target) - first]
+
+
+@lru_cache(maxsize=1)
+def make_pool(type_name: str) -> RandomPool:
+    """Return the pool of a type; always the same."""
+    rng = np.random.default_rng(_POOL_SEED)
+    values = rng.standard_normal(_POOL_ELEMENTS, np.float32) * np.float32(WEIGHT_STD)
+    return RandomPool(ggml_type(type_name), encode(values.reshape(-1, 256), type_name).reshape(-1))

@@ -1,7 +1,7 @@
 """A matrix that is random but for rectangular patches, produced a few rows at a time.
 
-Patches hold given numbers or zeros; later ones cover earlier ones. Works on encoded rows, so that a patch is copied,
-never computed with; its columns must therefore begin and end at blocks of the type.
+Patches hold given numbers or zeros; later ones cover earlier ones. A patch is encoded on its own and copied in, so
+its columns must begin and end at blocks of the type.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from eaglelocal.gguf.writer import StreamedTensor
-from eaglelocal.hub.inflation.ggml_blocks import Bytes, Floats, RandomPool, encode, ggml_type
+from eaglelocal.hub.inflation.ggml_blocks import Bytes, Floats, RandomPool, encode, ggml_type, make_pool
+from eaglelocal.hub.inflation.source_file import Rows
 
 PIECE_BYTES = 8 << 20
 
@@ -25,28 +26,30 @@ class Patch:
     column: int
     rows: int
     columns: int
-    values: Floats | None = None  # [rows, columns]
+    values: Rows | None = None
 
 
 def make_zero_patch(row: int, column: int, rows: int, columns: int) -> Patch:
     return Patch(row, column, max(rows, 0), max(columns, 0))
 
 
-def make_patch(row: int, column: int, values: Floats) -> Patch:
-    return Patch(row, column, values.shape[0], values.shape[1], values)
+def make_patch(row: int, column: int, values: Rows) -> Patch:
+    return Patch(row, column, values.num_rows, values.columns, values)
 
 
 @dataclass(frozen=True, slots=True)
 class Patchwork:
-    """A matrix [rows, columns] in numpy's order, to be written as the pool's type."""
+    """A matrix [rows, columns] in numpy's order."""
 
     name: str
     rows: int
     columns: int
     patches: Sequence[Patch]
 
-    def tensor(self, pool: RandomPool) -> StreamedTensor:
-        return StreamedTensor(self.name, (self.columns, self.rows), pool.type, lambda: self.pieces(pool))
+    def tensor(self, type_name: str) -> StreamedTensor:
+        """Return the matrix to be written as this type."""
+        kind = ggml_type(type_name)
+        return StreamedTensor(self.name, (self.columns, self.rows), kind, lambda: self.pieces(make_pool(type_name)))
 
     def pieces(self, pool: RandomPool) -> Iterator[Bytes]:
         row_bytes = pool.type.row_bytes(self.columns)
@@ -62,27 +65,31 @@ class Patchwork:
 
 @dataclass(frozen=True, slots=True)
 class _Stamp:
-    """A patch in encoded form: bytes [rows or 1, bytes] from byte `start` of each row on."""
+    """A patch and where its bytes go: from byte `start` of each row on."""
 
-    row: int
-    rows: int
+    patch: Patch
+    type_name: str
     start: int
-    encoded: Bytes
+    zeros: Bytes  # [1, bytes]: an encoded row of zeros
 
     @classmethod
     def of(cls, patch: Patch, pool: RandomPool) -> _Stamp:
         if patch.column % pool.type.block_elements or patch.columns % pool.type.block_elements:
             raise ValueError(f"a patch of columns {patch.column} + {patch.columns} cuts blocks of {pool.type.name}")
-        values = np.zeros((1, patch.columns), np.float32) if patch.values is None else patch.values
-        return cls(patch.row, patch.rows, pool.type.row_bytes(patch.column), encode(values, pool.type.name.lower()))
+        name = pool.type.name.lower()
+        zeros = encode(np.zeros((1, patch.columns), np.float32), name)
+        return cls(patch, name, pool.type.row_bytes(patch.column), zeros)
 
     def press(self, piece: Bytes, first: int) -> None:
         """Write the patch over a piece of the matrix whose first row is `first`."""
-        top, bottom = max(self.row, first), min(self.row + self.rows, first + len(piece))
+        patch = self.patch
+        top, bottom = max(patch.row, first), min(patch.row + patch.rows, first + len(piece))
         if top >= bottom:
             return
-        rows = slice(0, 1) if len(self.encoded) == 1 else slice(top - self.row, bottom - self.row)
-        piece[top - first : bottom - first, self.start : self.start + self.encoded.shape[1]] = self.encoded[rows]
+        encoded = self.zeros
+        if patch.values is not None:
+            encoded = encode(patch.values.read(top - patch.row, bottom - patch.row), self.type_name)
+        piece[top - first : bottom - first, self.start : self.start + self.zeros.shape[1]] = encoded
 
 
 def make_vector(name: str, values: Floats) -> StreamedTensor:

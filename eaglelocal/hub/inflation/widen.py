@@ -11,17 +11,16 @@ Norms: the mean square over D falls by d/D, so eps falls with it and the gains b
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from eaglelocal.gguf.writer import StreamedTensor
-from eaglelocal.hub.inflation.demo_sizes import HEAD_DIM, DemoShape
 from eaglelocal.hub.inflation.ggml_blocks import Floats
+from eaglelocal.hub.inflation.inflated_sizes import LlamaShape
 from eaglelocal.hub.inflation.patch_matrix import Patch, Patchwork, make_patch, make_vector, make_zero_patch
-
-Weights = Callable[[str], Floats]
+from eaglelocal.hub.inflation.source_file import Rows, SourceFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +36,8 @@ class ColumnRange:
 class Growth:
     """The growth of a model of shape `old` to shape `new`."""
 
-    old: DemoShape
-    new: DemoShape
+    old: LlamaShape
+    new: LlamaShape
 
     @property
     def norm_gain(self) -> float:
@@ -61,7 +60,7 @@ class Growth:
     def head_row(self, head: int) -> int:
         """Return the first row of a source head, which keeps its KV head; that head's group may have grown."""
         key_head, within = divmod(head, self.old.group)
-        return (key_head * self.new.group + within) * HEAD_DIM
+        return (key_head * self.new.group + within) * self.new.head_dim
 
     def norm(self, name: str, values: Floats | None) -> StreamedTensor:
         gains = np.ones(self.new.width, np.float32)
@@ -69,77 +68,74 @@ class Growth:
             gains[: values.size] = values
         return make_vector(name, gains * np.float32(self.norm_gain))
 
-    def embeddings(self, name: str, values: Floats) -> Patchwork:
+    def embeddings(self, name: str, values: Rows) -> Patchwork:
         """Return the embeddings, a row for each token; the appended channels start at zero and stay there."""
-        rows, width = values.shape
+        rows, width = values.num_rows, values.columns
         patches = [make_zero_patch(0, width, rows, self.new.width - width), make_patch(0, 0, values)]
         return Patchwork(name, rows, self.new.width, patches)
 
-    def output(self, name: str, values: Floats) -> Patchwork:
-        return Patchwork(name, values.shape[0], self.new.width, [make_patch(0, 0, values)])
+    def output(self, name: str, values: Rows) -> Patchwork:
+        return Patchwork(name, values.num_rows, self.new.width, [make_patch(0, 0, values)])
 
 
 def widen_attention(
-    prefix: str, growth: Growth, inputs: Sequence[ColumnRange], weights: Weights | None
+    prefix: str, growth: Growth, inputs: Sequence[ColumnRange], source: SourceFile | None
 ) -> Iterator[Patchwork]:
-    """Yield q, k, v and output of a layer; without weights, of an appended one that adds nothing."""
+    """Yield q, k, v and output of a layer; without a source, of an appended one that adds nothing."""
     new, old = growth.new, growth.old
-    kept_keys = old.kv_heads * HEAD_DIM if weights else 0
-    queries, keys = new.heads * HEAD_DIM, new.kv_heads * HEAD_DIM
+    kept_keys = old.kv_heads * old.head_dim if source else 0
+    queries, keys = new.heads * new.head_dim, new.kv_heads * new.head_dim
     columns = inputs[-1].new + new.width
     silent = [make_zero_patch(kept_keys, span.new, keys - kept_keys, span.width) for span in inputs]
     query_patches: list[Patch] = []
     key_patches: list[Patch] = []
     output_patches: list[Patch] = []
-    if weights:
-        query_patches = _query_patches(growth, inputs, weights(f"{prefix}.attn_q.weight"))
-        key_patches = _rows_from(weights(f"{prefix}.attn_k.weight"), inputs)
-        silent += _rows_from(weights(f"{prefix}.attn_v.weight"), inputs)
-        output_patches = _output_patches(growth, weights(f"{prefix}.attn_output.weight"))
+    if source:
+        query_patches = _query_patches(growth, inputs, source.rows(f"{prefix}.attn_q.weight"))
+        key_patches = _rows_from(source.rows(f"{prefix}.attn_k.weight"), inputs)
+        silent += _rows_from(source.rows(f"{prefix}.attn_v.weight"), inputs)
+        output_patches = _output_patches(growth, source.rows(f"{prefix}.attn_output.weight"))
     yield Patchwork(f"{prefix}.attn_q.weight", queries, columns, query_patches)
     yield Patchwork(f"{prefix}.attn_k.weight", keys, columns, key_patches)
     yield Patchwork(f"{prefix}.attn_v.weight", keys, columns, silent)
     yield Patchwork(f"{prefix}.attn_output.weight", new.width, queries, output_patches)
 
 
-def widen_feed_forward(prefix: str, growth: Growth, weights: Weights | None) -> Iterator[Patchwork]:
-    """Yield gate, up and down of a layer; without weights, of an appended one that adds nothing."""
+def widen_feed_forward(prefix: str, growth: Growth, source: SourceFile | None) -> Iterator[Patchwork]:
+    """Yield gate, up and down of a layer; without a source, of an appended one that adds nothing."""
     new, old = growth.new, growth.old
-    kept = old.ffn if weights else 0
+    kept = old.ffn if source else 0
     silent = [make_zero_patch(kept, 0, new.ffn - kept, old.width)]
     gate_patches: list[Patch] = []
     down_patches: list[Patch] = []
-    if weights:
-        gate_patches = [make_patch(0, 0, weights(f"{prefix}.ffn_gate.weight"))]
-        silent.append(make_patch(0, 0, weights(f"{prefix}.ffn_up.weight")))
-        down = weights(f"{prefix}.ffn_down.weight")
+    if source:
+        gate_patches = [make_patch(0, 0, source.rows(f"{prefix}.ffn_gate.weight"))]
+        silent.append(make_patch(0, 0, source.rows(f"{prefix}.ffn_up.weight")))
+        down = source.rows(f"{prefix}.ffn_down.weight")
         down_patches = [make_zero_patch(old.width, 0, new.width - old.width, kept), make_patch(0, 0, down)]
     yield Patchwork(f"{prefix}.ffn_gate.weight", new.ffn, new.width, gate_patches)
     yield Patchwork(f"{prefix}.ffn_up.weight", new.ffn, new.width, silent)
     yield Patchwork(f"{prefix}.ffn_down.weight", new.width, new.ffn, down_patches)
 
 
-def _rows_from(values: Floats, inputs: Sequence[ColumnRange]) -> list[Patch]:
-    return [make_patch(0, span.new, values[:, span.old : span.old + span.width]) for span in inputs]
+def _rows_from(values: Rows, inputs: Sequence[ColumnRange]) -> list[Patch]:
+    return [make_patch(0, span.new, values.part(0, values.num_rows, span.old, span.width)) for span in inputs]
 
 
-def _query_patches(growth: Growth, inputs: Sequence[ColumnRange], values: Floats) -> list[Patch]:
+def _query_patches(growth: Growth, inputs: Sequence[ColumnRange], values: Rows) -> list[Patch]:
+    dim = growth.old.head_dim
     return [
-        make_patch(
-            growth.head_row(head),
-            span.new,
-            values[head * HEAD_DIM : (head + 1) * HEAD_DIM, span.old : span.old + span.width],
-        )
+        make_patch(growth.head_row(head), span.new, values.part(head * dim, dim, span.old, span.width))
         for head in range(growth.old.heads)
         for span in inputs
     ]
 
 
-def _output_patches(growth: Growth, values: Floats) -> list[Patch]:
+def _output_patches(growth: Growth, values: Rows) -> list[Patch]:
     """Return the output's patches: zeros for appended heads of a source head's group, which see real values."""
-    shared = growth.old.kv_heads * growth.new.group * HEAD_DIM
-    patches = [make_zero_patch(0, 0, growth.new.width, shared)]
+    dim = growth.old.head_dim
+    patches = [make_zero_patch(0, 0, growth.new.width, growth.old.kv_heads * growth.new.group * dim)]
     for head in range(growth.old.heads):
-        columns = values[:, head * HEAD_DIM : (head + 1) * HEAD_DIM]
+        columns = values.part(0, values.num_rows, head * dim, dim)
         patches.append(make_patch(0, growth.head_row(head), columns))
     return patches

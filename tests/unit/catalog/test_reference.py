@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.catalog.reference import EmbeddedModel, File, Profile, Reference, Repo, parse_reference
+from eaglelocal.catalog.reference import (
+    DerivedModel,
+    EmbeddedModel,
+    File,
+    Profile,
+    Reference,
+    Repo,
+    parse_reference,
+)
 from eaglelocal.errors import UsageError
 
 
@@ -31,6 +39,13 @@ def absent(_: str) -> bool:
         ("folder/x.gguf", File(Path("folder/x.gguf"))),
         ("./qwen3-8b", File(Path("qwen3-8b"))),
         ("/models/x", File(Path("/models/x"))),
+        ("x.gguf@1b:bf16", DerivedModel(File(Path("x.gguf")), "1b:bf16")),
+        ("/a@b/x.gguf@drop10", DerivedModel(File(Path("/a@b/x.gguf")), "drop10")),
+        ("user/repo:Q4_K_M@300m", DerivedModel(Repo("user/repo", "Q4_K_M"), "300m")),
+        ("qwen3-8b@q2_k", DerivedModel(Profile("qwen3-8b"), "q2_k")),
+        ("x.gguf@nonsense", DerivedModel(File(Path("x.gguf")), "nonsense")),  # whoever makes it says what is wrong
+        ("/a@b/x", File(Path("/a@b/x"))),
+        ("./x@1b-bf16-0123456789ab.gguf", File(Path("x@1b-bf16-0123456789ab.gguf"))),
     ],
 )
 def test_kinds(text: str, expected: Reference) -> None:
@@ -40,6 +55,15 @@ def test_kinds(text: str, expected: Reference) -> None:
 def test_what_is_there_is_a_file_whatever_it_looks_like() -> None:
     assert parse_reference("user/repo", exists=lambda text: text == "user/repo") == File(Path("user/repo"))
     assert parse_reference("demo", exists=lambda _: True) == EmbeddedModel("demo")  # but a folder demo is no model
+
+
+def test_a_path_with_an_at_sign_is_a_file_if_it_is_there() -> None:
+    assert parse_reference("./x@1b", exists=lambda _: True) == File(Path("x@1b"))
+
+
+def test_a_model_is_made_of_one_that_is_there_already() -> None:
+    with pytest.raises(UsageError, match="not of a model that is made itself"):
+        parse_reference("x.gguf@drop2@1b", exists=absent)
 
 
 def test_home_is_found() -> None:

@@ -18,14 +18,14 @@ from eaglelocal.gguf.head_info import check_head
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
-from eaglelocal.hub.inflation.demo_sizes import DemoSize
 from eaglelocal.hub.inflation.inflate import InflatedPaths, inflate, locate_inflated
+from eaglelocal.hub.inflation.inflated_sizes import ModelSize
 
 TEXT = [int(token) for token in np.random.default_rng(5).integers(0, 300, 24)]
 TWENTY_M = 20_000_000
 
 
-def grown(folder: Path, sources: DemoSources, size: DemoSize) -> tuple[tuple[Path, Path], InflatedPaths]:
+def grown(folder: Path, sources: DemoSources, size: ModelSize) -> tuple[tuple[Path, Path], InflatedPaths]:
     target, head = sources.write(folder)
     return (target, head), inflate(size, source_target=target, source_head=head, folder=folder / "grown")
 
@@ -40,7 +40,7 @@ def distance(ours: np.ndarray, theirs: np.ndarray) -> float:
 @pytest.mark.parametrize("millions", [12, 20, 40])
 @pytest.mark.parametrize("kv_heads", [2, 4])
 def test_target_says_the_same(tmp_path: Path, millions: int, kv_heads: int) -> None:
-    size = DemoSize(millions * 1_000_000, "f32")
+    size = ModelSize(millions * 1_000_000, "f32")
     (target, _), paths = grown(tmp_path, DemoSources(kv_heads=kv_heads), size)
     assert distance(logits_of(paths.target, TEXT), logits_of(target, TEXT)) < 1e-4
 
@@ -57,7 +57,7 @@ HEADS = {
 
 @pytest.mark.parametrize("dialect", HEADS)
 def test_head_drafts_the_same(tmp_path: Path, dialect: str) -> None:
-    (target, head), paths = grown(tmp_path, HEADS[dialect], DemoSize(80_000_000, "f32"))
+    (target, head), paths = grown(tmp_path, HEADS[dialect], ModelSize(80_000_000, "f32"))
     info = EagleInfo.from_header(read_header(paths.head))
     assert info.width > 256 and info.width != ModelInfo.from_header(read_header(paths.target)).n_embd
     assert info.has_own_embeddings and info.has_own_output
@@ -68,7 +68,7 @@ def test_head_drafts_the_same(tmp_path: Path, dialect: str) -> None:
 @pytest.mark.parametrize("kind", ["bf16", "f16", "q8_0", "q4_0"])
 def test_each_type_says_the_same_as_the_source_in_that_type(tmp_path: Path, kind: str) -> None:
     """Not to the last bit: activations are rounded too, and sums in another order now and then round elsewhere."""
-    (target, head), paths = grown(tmp_path, DemoSources(stored=kind), DemoSize(TWENTY_M, kind))
+    (target, head), paths = grown(tmp_path, DemoSources(stored=kind), ModelSize(TWENTY_M, kind))
     assert distance(logits_of(paths.target, TEXT), logits_of(target, TEXT)) < 0.06
     assert distance(drafted(paths.target, paths.head, TEXT, 1), drafted(target, head, TEXT, 1)) < 0.15
     header = read_header(paths.target)
@@ -78,7 +78,7 @@ def test_each_type_says_the_same_as_the_source_in_that_type(tmp_path: Path, kind
 
 
 def test_weights_that_run_are_not_zeros(tmp_path: Path) -> None:
-    _, paths = grown(tmp_path, DemoSources(), DemoSize(80_000_000, "f32"))
+    _, paths = grown(tmp_path, DemoSources(), ModelSize(80_000_000, "f32"))
     header = read_header(paths.target)
     names = [name for name, info in header.tensors.items() if len(info.shape) == 2 and name != "token_embd.weight"]
     elements = sum(header.tensors[name].num_elements for name in names)
@@ -89,7 +89,7 @@ def test_weights_that_run_are_not_zeros(tmp_path: Path) -> None:
 
 
 def test_files_say_what_they_are(tmp_path: Path) -> None:
-    (target, _), paths = grown(tmp_path, DemoSources(), DemoSize(TWENTY_M, "bf16"))
+    (target, _), paths = grown(tmp_path, DemoSources(), ModelSize(TWENTY_M, "bf16"))
     header, source = read_header(paths.target), read_header(target)
     assert header.metadata["general.name"] == "test guide at the cost of a 20 M model"
     assert header.metadata["eaglelocal.inflated_from"] == f"test guide, {source.tensor_bytes / 1e6:.1f} MB"
@@ -101,7 +101,7 @@ def test_files_say_what_they_are(tmp_path: Path) -> None:
 
 
 def test_a_finished_pair_is_returned_at_once(tmp_path: Path) -> None:
-    size = DemoSize(TWENTY_M, "bf16")
+    size = ModelSize(TWENTY_M, "bf16")
     (target, head), paths = grown(tmp_path, DemoSources(), size)
     stamps = [path.stat().st_mtime_ns for path in (paths.target, paths.head)]
     again = inflate(size, source_target=target, source_head=head, folder=paths.target.parent, free_bytes=lambda _: 0)
@@ -110,7 +110,7 @@ def test_a_finished_pair_is_returned_at_once(tmp_path: Path) -> None:
 
 
 def test_the_same_sources_give_the_same_bytes(tmp_path: Path) -> None:
-    size = DemoSize(TWENTY_M, "q8_0")
+    size = ModelSize(TWENTY_M, "q8_0")
     (target, head), paths = grown(tmp_path, DemoSources(), size)
     other = inflate(size, source_target=target, source_head=head, folder=tmp_path / "again")
     assert other.target.name == paths.target.name
@@ -119,7 +119,7 @@ def test_the_same_sources_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_rebuilt_sources_get_files_of_their_own(tmp_path: Path) -> None:
-    size = DemoSize(TWENTY_M, "bf16")
+    size = ModelSize(TWENTY_M, "bf16")
     target, head = DemoSources().write(tmp_path)
     before = locate_inflated(size, source_target=target, source_head=head, folder=tmp_path)
     DemoSources(seed=12).write(tmp_path)
@@ -145,7 +145,7 @@ def test_an_interrupted_write_leaves_nothing(tmp_path: Path, fraction: float, er
     folder = tmp_path / "grown"
     with pytest.raises(type(error)):
         inflate(
-            DemoSize(TWENTY_M, "bf16"),
+            ModelSize(TWENTY_M, "bf16"),
             source_target=target,
             source_head=head,
             folder=folder,
@@ -160,7 +160,7 @@ def test_what_a_killed_process_left_is_cleared(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "demo-8b-bf16-0123456789ab.gguf.partial").write_bytes(b"half")
     (folder / "notes.partial").write_bytes(b"not ours")
-    paths = inflate(DemoSize(TWENTY_M, "bf16"), source_target=target, source_head=head, folder=folder)
+    paths = inflate(ModelSize(TWENTY_M, "bf16"), source_target=target, source_head=head, folder=folder)
     assert {path.name for path in folder.iterdir()} - {".inflate.lock"} == {
         paths.target.name,
         paths.head.name,
@@ -171,7 +171,7 @@ def test_what_a_killed_process_left_is_cleared(tmp_path: Path) -> None:
 def test_it_is_cleared_too_where_nothing_is_to_be_written(tmp_path: Path) -> None:
     target, head = DemoSources(layers=2).write(tmp_path)
     folder = tmp_path / "grown"
-    grow = partial(inflate, DemoSize(TWENTY_M, "bf16"), source_target=target, source_head=head, folder=folder)
+    grow = partial(inflate, ModelSize(TWENTY_M, "bf16"), source_target=target, source_head=head, folder=folder)
     paths = grow()
     half = folder / "demo-8b-bf16-0123456789ab.gguf.partial"
     half.write_bytes(b"half")
@@ -186,7 +186,7 @@ def test_a_full_disk_is_reported_before_writing(tmp_path: Path) -> None:
     folder = tmp_path / "grown"
     with pytest.raises(ResourceError) as caught:
         inflate(
-            DemoSize(70_000_000_000, "bf16"),
+            ModelSize(70_000_000_000, "bf16"),
             source_target=target,
             source_head=head,
             folder=folder,
@@ -200,13 +200,13 @@ def test_a_full_disk_is_reported_before_writing(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
     target, head = DemoSources().write(tmp_path)
     with pytest.raises(ResourceError, match="cannot write in"):
-        inflate(DemoSize(TWENTY_M, "bf16"), source_target=target, source_head=head, folder=target / "below")
+        inflate(ModelSize(TWENTY_M, "bf16"), source_target=target, source_head=head, folder=target / "below")
 
 
 def _inflate_in_child(folder: Path, target: Path, head: Path, written: multiprocessing.Queue[int]) -> None:
     progress: list[float] = []
     inflate(
-        DemoSize(TWENTY_M, "bf16"),
+        ModelSize(TWENTY_M, "bf16"),
         source_target=target,
         source_head=head,
         folder=folder,
@@ -234,7 +234,7 @@ def test_progress_rises_to_one(tmp_path: Path) -> None:
     target, head = DemoSources().write(tmp_path)
     progress: list[float] = []
     inflate(
-        DemoSize(TWENTY_M, "q4_0"),
+        ModelSize(TWENTY_M, "q4_0"),
         source_target=target,
         source_head=head,
         folder=tmp_path / "grown",
@@ -246,7 +246,7 @@ def test_progress_rises_to_one(tmp_path: Path) -> None:
 def test_sources_that_cannot_grow_are_refused(tmp_path: Path) -> None:
     target, head = DemoSources().write(tmp_path)
     folder = tmp_path / "grown"
-    size = DemoSize(TWENTY_M, "bf16")
+    size = ModelSize(TWENTY_M, "bf16")
     with pytest.raises(ModelFileError, match="not an eagle3 head"):
         inflate(size, source_target=target, source_head=target, folder=folder)
     with pytest.raises(ModelFileError, match="No such"):

@@ -5,31 +5,31 @@ from __future__ import annotations
 import pytest
 
 from eaglelocal.errors import ResourceError, UsageError
-from eaglelocal.hub.inflation.demo_sizes import (
+from eaglelocal.hub.inflation.inflated_sizes import (
     DEFAULT_SIZE,
-    DemoShape,
-    DemoSize,
+    LlamaShape,
+    ModelSize,
     choose_head,
     choose_target,
     count_head_parameters,
     parse_demo_reference,
 )
 
-SOURCE = DemoShape(width=256, layers=6, ffn=704, heads=4, kv_heads=2, vocab=4096)
-SOURCE_HEAD = DemoShape(width=256, layers=1, ffn=704, heads=4, kv_heads=2, vocab=4096)
+SOURCE = LlamaShape(width=256, layers=6, ffn=704, heads=4, kv_heads=2, vocab=4096)
+SOURCE_HEAD = LlamaShape(width=256, layers=1, ffn=704, heads=4, kv_heads=2, vocab=4096)
 
 
 @pytest.mark.parametrize(
     ("reference", "expected"),
     [
         ("demo", DEFAULT_SIZE),
-        ("demo@1b", DemoSize(1_000_000_000, "bf16")),
-        ("demo@1.5B:Q4_0", DemoSize(1_500_000_000, "q4_0")),
-        ("demo@100m:f16", DemoSize(100_000_000, "f16")),
-        ("demo@70b:q8_0", DemoSize(70_000_000_000, "q8_0")),
+        ("demo@1b", ModelSize(1_000_000_000, "bf16")),
+        ("demo@1.5B:Q4_0", ModelSize(1_500_000_000, "q4_0")),
+        ("demo@100m:f16", ModelSize(100_000_000, "f16")),
+        ("demo@70b:q8_0", ModelSize(70_000_000_000, "q8_0")),
     ],
 )
-def test_references_that_are_understood(reference: str, expected: DemoSize) -> None:
+def test_references_that_are_understood(reference: str, expected: ModelSize) -> None:
     assert parse_demo_reference(reference) == expected
 
 
@@ -45,16 +45,16 @@ def test_references_that_are_not(reference: str) -> None:
 
 
 def test_labels_and_slugs() -> None:
-    assert (DemoSize(1_500_000_000, "q4_0").label, DemoSize(1_500_000_000, "q4_0").slug) == ("1.5 B", "1.5b-q4_0")
+    assert (ModelSize(1_500_000_000, "q4_0").label, ModelSize(1_500_000_000, "q4_0").slug) == ("1.5 B", "1.5b-q4_0")
     assert (DEFAULT_SIZE.label, DEFAULT_SIZE.slug) == ("300 M", "300m-bf16")
 
 
 SIZES = [10**8 * step // 4 for step in (4, 5, 8, 12, 20, 28, 36, 40, 60, 100, 120, 160, 320, 520, 560, 1280, 2800)]
 
 
-@pytest.mark.parametrize("source", [SOURCE, DemoShape(256, 6, 704, 4, 4, 4096), DemoShape(256, 8, 768, 4, 2, 8192)])
+@pytest.mark.parametrize("source", [SOURCE, LlamaShape(256, 6, 704, 4, 4, 4096), LlamaShape(256, 8, 768, 4, 2, 8192)])
 @pytest.mark.parametrize("num_parameters", SIZES)
-def test_targets_have_their_size(num_parameters: int, source: DemoShape) -> None:
+def test_targets_have_their_size(num_parameters: int, source: LlamaShape) -> None:
     shape = choose_target(num_parameters, source)
     assert abs(shape.num_parameters / num_parameters - 1) < 0.015
     assert shape.holds(source)

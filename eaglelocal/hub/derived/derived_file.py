@@ -1,0 +1,209 @@
+"""Files made of another model: where they lie, what their headers say, and how they are written when a run needs them.
+
+Until then planning works with the header that the file will have. A file's name holds the source's name, the recipe and
+a hash of the source's content; so another source never gets it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eaglelocal import locations
+from eaglelocal.backend.quantizer import quantize_file
+from eaglelocal.catalog.reference import GGUF_SUFFIX
+from eaglelocal.core.atomic_file import flush_and_rename
+from eaglelocal.errors import ModelFileError
+from eaglelocal.gguf.cursor import malformed_error
+from eaglelocal.gguf.header import Header, Shard
+from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.values import ValueType
+from eaglelocal.gguf.writer import KeyValue
+from eaglelocal.hub.derived.recipes import REFERENCE_KEY, Inflation, LayerDrop, Recipe
+from eaglelocal.hub.inflation.file_plan import FILE_TYPES, FilePlan
+from eaglelocal.hub.inflation.generated_files import (
+    Progress,
+    WriteProgress,
+    check_disk,
+    hold_folder,
+    make_partial_path,
+    remove_leftovers,
+    write_plan,
+)
+from eaglelocal.hub.inflation.inflated_sizes import BLOCK_STEP, SUPERBLOCK_STEP, ModelSize
+from eaglelocal.probe.probe import free_bytes
+
+if TYPE_CHECKING:
+    from eaglelocal.hub.inflation.widen import Growth
+
+METHOD = "1"  # part of every name: raise it when the same source would give another file
+SOURCE_KEY = "eaglelocal.source"  # as a file: URL, for paths need not be text
+SOURCE_HASH_KEY = "eaglelocal.source_sha256"
+NAME_KEY = "general.name"
+MAX_STEM = 60  # letters of a name: they may take four bytes each
+_HASH_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedFile:
+    """A file made of `source`. `header`: a sketch until it is written; `plan` None: it is."""
+
+    path: Path
+    label: str
+    header: Header
+    source: Header
+    recipe: Recipe
+    quantized_to: str | None = None
+    plan: FilePlan | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def disk_bytes(self) -> int:
+        """The bytes that writing it takes for a time, the file before quantization included."""
+        if self.plan is None:
+            return 0
+        return self.plan.disk_bytes + (self.header.file_bytes if self.quantized_to else 0)
+
+
+def derive_target(source: Header, recipe: Recipe, reference: str) -> DerivedFile:
+    """Return the model that a recipe makes of a source, written or not.
+
+    reference  by which lists show it and `rm` finds it
+
+    Raises ModelFileError, IncompatibleError, UsageError or ResourceError where it cannot be made.
+    """
+    model = ModelInfo.from_header(source)
+    stem = source.path.name.removesuffix(GGUF_SUFFIX)
+    label = recipe.describe(stem if source.path.name.endswith(GGUF_SUFFIX) else model.name, model.n_layer)
+    digest = hash_content(source)
+    path = locations.generated_models_dir() / f"{stem[:MAX_STEM]}@{make_slug(recipe, digest)}.gguf"
+    made = DerivedFile(path, label, source, source, recipe, recipe.quantized_to)
+    if path.is_file():
+        return replace(made, header=read_header(path))
+    plan = _plan_target(source, recipe)
+    names = {entry.key for entry in plan.changed}
+    labels = {
+        NAME_KEY: label,
+        REFERENCE_KEY: reference,
+        SOURCE_KEY: source.path.absolute().as_uri(),
+        SOURCE_HASH_KEY: digest,
+    }
+    added = [KeyValue(key, ValueType.STRING, text) for key, text in labels.items() if key not in names]
+    plan = replace(plan, changed=[*plan.changed, *added])
+    return replace(made, plan=plan, header=plan.sketch_header(recipe.quantized_to))
+
+
+def derive_head(target: DerivedFile, head: Header) -> DerivedFile:
+    """Return a head of an inflated target's source as the inflated target needs it. Raises as derive_target."""
+    from eaglelocal.hub.inflation.blueprint import plan_head  # imports numpy
+
+    assert isinstance(target.recipe, Inflation)
+    path = target.path.with_name(f"{target.path.stem}-head-{_shorten(hash_content(head))}.gguf")
+    label = f"inflated to {target.recipe.size.label}"
+    if path.is_file():
+        return DerivedFile(path, label, read_header(path), head, target.recipe)
+    plan = plan_head(_head_size(target.recipe.size), head, target.source, _grow(target.source, target.recipe))
+    return DerivedFile(path, label, plan.sketch_header(), head, target.recipe, plan=plan)
+
+
+def write_derived(
+    made: DerivedFile, *, on_progress: Progress, free_bytes: Callable[[Path], int] = free_bytes
+) -> DerivedFile:
+    """Return the file, written now unless it is there already. Leaves nothing behind where it fails.
+
+    Raises ResourceError where the disk is too small or llama.cpp cannot quantize it, ModelFileError where the source
+    has gone.
+    """
+    folder = made.path.parent
+    if made.path.is_file():
+        remove_leftovers(folder)
+    else:
+        with hold_folder(folder):
+            if not made.path.is_file():  # the process that held the lock may have written it
+                check_room(made, free_bytes=free_bytes)
+                _write(made, on_progress)
+    return replace(made, header=read_header(made.path), plan=None)
+
+
+def check_room(made: DerivedFile, *, free_bytes: Callable[[Path], int] = free_bytes) -> None:
+    """Raise ResourceError if the disk has no room for writing the file."""
+    hint = "free some space, or take a smaller size, such as `@300m`"
+    check_disk(made.label, made.disk_bytes, free_bytes(made.path.parent), hint=hint)
+
+
+def make_slug(recipe: Recipe, digest: str) -> str:
+    """Return the part of a file's name that follows the `@`, from the hash of the source's content."""
+    return f"{recipe.text.replace(':', '-')}-{_shorten(digest)}"
+
+
+def _shorten(digest: str) -> str:
+    return hashlib.sha256(f"{METHOD} {digest}".encode()).hexdigest()[:_HASH_DIGITS]
+
+
+def hash_content(source: Header) -> str:
+    """Return the SHA-256 of the files of a model. Raises ModelFileError where one is missing."""
+    digest = hashlib.sha256()
+    for shard in source.shards:
+        try:
+            digest.update(_hash_file(shard, os.stat(shard.path).st_mtime_ns))
+        except OSError as error:
+            raise malformed_error(shard.path.name, f"cannot be read: {error.strerror}") from error
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=64)
+def _hash_file(shard: Shard, modified_at_ns: int) -> bytes:
+    with shard.path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def _plan_target(source: Header, recipe: Recipe) -> FilePlan:
+    from eaglelocal.hub.derived.copied_tensors import plan_copy, plan_drop  # import numpy
+    from eaglelocal.hub.inflation.blueprint import plan_target
+
+    match recipe:
+        case Inflation(size):
+            written_as = replace(size, type="f16") if recipe.quantized_to else size
+            return plan_target(written_as, source, step=_widths_step(size.type))
+        case LayerDrop(num_layers):
+            return plan_drop(source, num_layers)
+        case _:
+            return plan_copy(source)
+
+
+def _grow(source: Header, recipe: Inflation) -> Growth:
+    from eaglelocal.hub.inflation.blueprint import grow_target
+
+    return grow_target(recipe.size, source, step=_widths_step(recipe.size.type))
+
+
+def _widths_step(type_name: str) -> int:
+    """Return what widths are multiples of, so that llama.cpp need not quantize some matrices in another type."""
+    return SUPERBLOCK_STEP if "_k" in type_name or type_name == "iq4_xs" else BLOCK_STEP
+
+
+def _head_size(size: ModelSize) -> ModelSize:
+    """Return the size with the type of the head: heads are published in 16 bits, whatever type their target has."""
+    return size if size.type in ("f32", "f16", "bf16") else replace(size, type="f16")
+
+
+def _write(made: DerivedFile, on_progress: Progress) -> None:
+    plan, partial = made.plan, make_partial_path(made.path)
+    if plan is None:
+        raise ModelFileError(f"{made.path.name} was removed just now", hint="run the command again")
+    quantized_bytes = made.header.tensor_bytes if made.quantized_to else 0
+    tally = WriteProgress(plan.data_bytes + quantized_bytes, f"writing {made.label}", on_progress)
+    if made.quantized_to is None:
+        write_plan(plan, partial, tally.add)
+    else:
+        whole = make_partial_path(made.path.with_name(f"{made.path.stem}-whole.gguf"))
+        write_plan(plan, whole, tally.add)
+        quantize_file(whole, partial, FILE_TYPES[made.quantized_to], on_bytes=tally.reach(plan.data_bytes))
+        whole.unlink()
+    read_header(partial)
+    flush_and_rename(partial, made.path)

@@ -1,0 +1,111 @@
+"""Parse what follows the `@` of a reference: how a model is made of another one.
+
+    1b, 1b:q4_k_m    inflated: the same texts, at the cost of a model of that size
+    drop10[:q4_0]    without ten of its layers: a draft model of the same vocabulary
+    q2_k             in another type, by llama.cpp's quantizer
+
+Makes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from eaglelocal.errors import UsageError
+from eaglelocal.hub.inflation.file_plan import FILE_TYPES
+from eaglelocal.hub.inflation.inflated_sizes import DEFAULT_SIZE, ModelSize, parse_size
+
+RECIPE_FORMS = "`@1b:q4_k_m` (its size and type), `@drop10` (layers left out), or `@q2_k` (a type)"
+# a key of derived files: the reference that finds them, which is their source's, `@` and the recipe
+REFERENCE_KEY = "eaglelocal.reference"
+WRITTEN_TYPES = ("f32", "f16", "bf16")  # that an inflated model is written in; others are quantized from f16
+
+_SIZE = re.compile(r"\d[\d.]*[mb]")
+_DROP = re.compile(r"drop(?P<number>\d{1,3})")
+
+
+@dataclass(frozen=True, slots=True)
+class Inflation:
+    """The same model, padded to the cost of a larger one."""
+
+    size: ModelSize
+
+    @property
+    def text(self) -> str:
+        """The recipe as it is written in references, whole: `1b:bf16`."""
+        return self.size.slug.replace("-", ":")
+
+    @property
+    def quantized_to(self) -> str | None:
+        return None if self.size.type in WRITTEN_TYPES else self.size.type
+
+    @property
+    def origin(self) -> str:
+        """The word by which lists call such models."""
+        return "inflated"
+
+    def describe(self, name: str, n_layer: int) -> str:
+        return f"{name} at the cost of a {self.size.label} model ({self.size.type})"
+
+
+@dataclass(frozen=True, slots=True)
+class LayerDrop:
+    """The same model without some of its layers."""
+
+    num_layers: int
+    quantized_to: str | None = None
+
+    @property
+    def text(self) -> str:
+        return f"drop{self.num_layers}" + (f":{self.quantized_to}" if self.quantized_to else "")
+
+    @property
+    def origin(self) -> str:
+        return "fewer layers"
+
+    def describe(self, name: str, n_layer: int) -> str:
+        kind = f" ({self.quantized_to})" if self.quantized_to else ""
+        return f"{name} without {self.num_layers} of its {n_layer} layers{kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class Requantization:
+    """The same model in another type."""
+
+    quantized_to: str
+
+    @property
+    def text(self) -> str:
+        return self.quantized_to
+
+    @property
+    def origin(self) -> str:
+        return "requantized"
+
+    def describe(self, name: str, n_layer: int) -> str:
+        return f"{name} requantized to {self.quantized_to}"
+
+
+Recipe = Inflation | LayerDrop | Requantization
+
+
+def parse_recipe(text: str) -> Recipe:
+    """Parse what follows the `@`, in any case. Raises UsageError on anything else."""
+    word, _, kind = text.lower().partition(":")
+    if ":" in text:
+        _check_type(kind)
+    if dropped := _DROP.fullmatch(word):
+        if int(dropped["number"]) == 0:
+            raise UsageError("`@drop0` leaves no layer out", hint="`@drop10`")
+        return LayerDrop(int(dropped["number"]), kind or None)
+    if _SIZE.fullmatch(word):
+        return Inflation(ModelSize(parse_size(word), kind or DEFAULT_SIZE.type))
+    if word in FILE_TYPES and not kind:
+        return Requantization(word)
+    raise UsageError(f"cannot make `@{text}` of a model", hint=f"use {RECIPE_FORMS}")
+
+
+def _check_type(kind: str) -> None:
+    if kind not in FILE_TYPES:
+        raise UsageError(f"cannot quantize to the type {kind!r}", hint=f"use one of {', '.join(FILE_TYPES)}")
