@@ -63,12 +63,14 @@ class DraftTraits:
     taps          layers of the target whose inputs `commit` needs; empty: none
     block_size    tokens that `draft` proposes in one pass, and none after them (a block); 1: each token takes a pass
     reuse_margin  rows of a reused prefix that the target must decode again for this drafter
+    is_lookup     copies earlier text, without a model: asking it costs next to nothing, so it never sleeps
     """
 
     name: str
     taps: tuple[int, ...] = ()
     block_size: int = 1
     reuse_margin: int = 0
+    is_lookup: bool = False
 
 
 class Drafter(Protocol):

@@ -159,7 +159,7 @@ class Ngram:
     A slot for which `begin` was not called belongs to "", and all its text counts as an answer.
     """
 
-    traits = DraftTraits(name="ngram")
+    traits = DraftTraits(name="ngram", is_lookup=True)
     native_s = 0.0
 
     def __init__(self, max_tokens: int, *, pool_tokens: int = POOL_TOKENS, max_owners: int = MAX_OWNERS) -> None:
@@ -209,12 +209,17 @@ class Ngram:
     def _match(self, state: NgramSlot, root: Node) -> Occurrence | None:
         """Return the longest match that has a continuation, of the text and the root; the slot's own text wins ties."""
         young = self._update_sources(state)
-        end = young.follow(young.last, len(young), (root.token,))
-        occurrences = [Occurrence(young, *end, root.position, root.token, [root.token])]
-        for cursor in state.cursors:
-            occurrences.append(Occurrence(cursor.source, *cursor.peek(root.token), root.position, root.token, None))
-        usable = [c for c in occurrences if c.length >= MIN_MATCH and c.next_token is not None]
-        return max(usable, key=lambda occurrence: min(occurrence.length, LONG_MATCH), default=None)
+        matches = [(young, *young.follow(young.last, len(young), (root.token,)))]
+        matches += [(cursor.source, *cursor.peek(root.token)) for cursor in state.cursors]
+        best = None
+        for source, end, length in matches:
+            if length < MIN_MATCH or (best is not None and min(length, LONG_MATCH) <= min(best.length, LONG_MATCH)):
+                continue
+            unwritten = [root.token] if source is young else None
+            occurrence = Occurrence(source, end, length, root.position, root.token, unwritten)
+            if occurrence.next_token is not None:
+                best = occurrence
+        return best
 
     def _update_sources(self, state: NgramSlot) -> SuffixAutomaton:
         """Return the growing index of the slot's own text, and point the cursors at the owner's other indexes."""

@@ -18,7 +18,7 @@ EMPTY = Draft()
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """The draft of each slot, and what each call of a drafter cost."""
+    """The draft of each slot, and what each call of a drafter cost that proposed something."""
 
     drafts: Mapping[int, Draft]
     calls: Several[DraftCall]
@@ -43,8 +43,8 @@ def grow(
             depth, extra_levels = policy.select_levels(name, slots)
             started_at = time.perf_counter()
             continuations = drafter.draft(nodes, depth, extra_levels)
-            levels = max([len(each.tokens) for each in continuations])
-            calls.append(DraftCall(name, len(nodes), time.perf_counter() - started_at, max(levels, 1)))
+            if levels := max([len(each.tokens) for each in continuations]):
+                calls.append(DraftCall(name, len(nodes), time.perf_counter() - started_at, levels))
             for node, continuation in zip(nodes, continuations, strict=True):
                 slot, tokens = node.slot, continuation.tokens
                 ends = [] if slot in ignores_end else [n for n, token in enumerate(tokens, start=1) if is_end(token)]

@@ -96,12 +96,12 @@ class Report:
         return "\n".join(lines) + "\n"
 
 
-def run_question(asked: Asked, seconds: float, report: Report) -> None:
-    """Run a question in a process of its own; it is ended with all that it started if it takes too long."""
+def run_question(asked: Asked, seconds: float, limit_s: float, report: Report) -> None:
+    """Run a question in a process of its own; it is ended with all that it started after limit_s."""
     command = [sys.executable, *sys.argv, "--only", asked.name, "--seconds", f"{seconds:.1f}"]
     with tempfile.TemporaryFile("w+") as log:
         child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
-        with ending(child, seconds + GRACE_S):
+        with ending(child, limit_s):
             assert child.stdout is not None
             for line in child.stdout:
                 report.add(asked.name, **json.loads(line))
@@ -186,7 +186,8 @@ def main() -> int:
             report.add(asked.name, "no time was left")
             continue
         share = asked.weight / sum(each.weight for each in questions[number:])
-        run_question(asked, min(left_s - LAST_S, share * left_s), report)
+        seconds = min(left_s - LAST_S, share * left_s)
+        run_question(asked, seconds, min(seconds + GRACE_S, left_s), report)
     return 0
 
 

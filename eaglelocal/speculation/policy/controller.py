@@ -119,7 +119,7 @@ class Controller:
             slots = [DecodeSlot(each.slot, 0) for each in slots]
         token_costs = TokenCosts(
             self.costs,
-            rate=0.0 if is_ruled else self._throughput.rate(len(slots), num_cells),
+            rate=lambda: 0.0 if is_ruled else self._throughput.rate(len(slots), num_cells),
             num_base_rows=len(slots) + num_prefill_rows,
             num_cells=num_cells,
             as_usual=self._is_retry or any([self._policies[each.slot].is_probing for each in slots]),
@@ -152,15 +152,16 @@ class Controller:
 
     def learn(self, report: StepReport) -> list[Change]:
         """Learn from a finished step. Return the slots whose drafting fell asleep or woke."""
-        is_ruled, num_awake = self._is_ruled(report.verdicts), sum(map(self.is_awake, report.verdicts))
+        is_ruled, num_awake = self._is_ruled(report.verdicts), self._num_awake(report.verdicts)
+        is_drafted = num_awake > 0 or report.num_drafted > 0
         if not (is_ruled or report.num_prefill_rows) and self._cost_checks.record(report, is_retry=self._is_retry):
             self._forget_speeds()
-        self._cost_learner.add(report, is_awake=num_awake > 0, is_priced=num_awake > 0 and not is_ruled)
+        self._cost_learner.add(report, is_awake=num_awake > 0, is_priced=is_drafted and not is_ruled)
         self._update_pid(report)
         if is_ruled:
             return []
         before = {slot: self._policies[slot].state is GateState.AWAKE for slot in report.verdicts}
-        charge = self._cost_learner.charge(report, num_awake=num_awake)
+        charge = self._cost_learner.charge(report, num_awake=num_awake) if is_drafted else None
         self._learn_throughput(report, charge)
         for slot, (_, verdict) in report.verdicts.items():
             policy = self._policies[slot]
@@ -176,6 +177,10 @@ class Controller:
             if was_awake is not (self._policies[slot].state is GateState.AWAKE)
         ]
 
+    def _num_awake(self, slots: Iterable[int]) -> int:
+        """Return for how many slots the primary drafter is awake."""
+        return sum(map(self.is_awake, slots)) if self._drafters.primary is not None else 0
+
     def _forget_speeds(self) -> None:
         """Forget what was gained so far, because it was computed with costs that were wrong."""
         self._all_texts = DecayingSums()
@@ -188,11 +193,15 @@ class Controller:
             if pid is not None and len(draft):
                 pid.update(drafted=len(draft), accepted=verdict.num_accepted)
 
-    def _learn_throughput(self, report: StepReport, charge: Charge) -> None:
-        """Update the throughput, except by steps with prompt rows or with a length set by a rule."""
+    def _learn_throughput(self, report: StepReport, charge: Charge | None) -> None:
+        """Update the throughput, except by steps with prompt rows or with a length set by a rule.
+
+        charge  None: the step was a plain one
+        """
         policies = [self._policies[slot] for slot in report.verdicts]
         if policies and not report.num_prefill_rows and all(policy.gate is not None for policy in policies):
-            self._throughput.add(len(policies), report.num_tokens, charge.step_s / charge.token_s)
+            num_plain = report.num_tokens if charge is None else charge.step_s / charge.token_s
+            self._throughput.add(len(policies), report.num_tokens, num_plain)
 
     def _learn_acceptance(self, slot: int, gate: DraftGate, step_policy: StepPolicy, verdict: Verdict) -> None:
         text = [sample.token for sample in verdict.samples]
@@ -203,7 +212,7 @@ class Controller:
                 slot, seen.drafter, seen.depth, seen.confidence, accepted=seen.accepted, is_repeat=seen.is_repeat
             )
 
-    def _update_gate(self, slot: int, gate: DraftGate, charge: Charge, report: StepReport) -> None:
+    def _update_gate(self, slot: int, gate: DraftGate, charge: Charge | None, report: StepReport) -> None:
         draft, verdict = report.verdicts[slot]
         if not gate.is_awake:
             gate.record_tokens(len(verdict.samples))
@@ -214,7 +223,7 @@ class Controller:
             gate.record_probe(promised_speed)
             if not gate.is_probing and gate.is_awake:
                 self._all_texts = DecayingSums()  # contradicted
-        elif not len(draft) or draft.drafter == self._drafters.primary:
+        elif charge is not None and (not len(draft) or draft.drafter == self._drafters.primary):
             seen = DecayingSums(
                 steps=1.0,
                 extra=verdict.num_accepted,

@@ -12,7 +12,7 @@ from eaglelocal.speculation.policy.pid import LengthController
 
 @dataclass(frozen=True, slots=True)
 class DrafterSet:
-    """Names of the drafters: the one that the plan names, and lookups, which cost next to nothing.
+    """Names of the drafters: the primary one, which has a model, and lookups, which cost next to nothing.
 
     block_size  tokens of one draft step of the primary drafter, and none after them; 1: a step per token
     """
