@@ -102,7 +102,9 @@ def show(bound: Bound) -> str:
 def describe(setup: Setup, ends_at: float, report: Report) -> None:
     facts, library, machine = describe_machine(probe()), load_library(), probe()
     memory = free_memory(library, ram_bytes=machine.memory.available_bytes, unified=machine.lends_memory)
-    report(f"{', '.join(facts.gpus) or 'no graphics card'}; {facts.cpu}; {facts.system}", gpus=facts.gpus, cpu=facts.cpu)
+    report(
+        f"{', '.join(facts.gpus) or 'no graphics card'}; {facts.cpu}; {facts.system}", gpus=facts.gpus, cpu=facts.cpu
+    )
     report(f"llama.cpp {library.build}", build=library.build)
     for device in memory:
         free_mib = (device.free_bytes or 0) / MIB
@@ -130,7 +132,12 @@ def opened_engine(plan: Plan) -> Iterator[Engine]:
 
 def measure_rows(reference: str) -> Question:
     def ask(setup: Setup, ends_at: float, report: Report) -> None:
-        undrafted = {"draft_kind": "ngram", "draft": None, "num_slots": SLOTS, "unified": True}  # has logits for all rows
+        undrafted = {
+            "draft_kind": "ngram",
+            "draft": None,
+            "num_slots": SLOTS,
+            "unified": True,
+        }  # has logits for all rows
         with opened_engine(plan_of(reference, **undrafted)) as engine:
             warming = Warmup(engine._context, (), max_outputs=max(ROWS))
             half = time.monotonic() + 0.6 * (ends_at - time.monotonic())
@@ -181,8 +188,8 @@ def time_changes(reference: str, warming: Warmup, ends_at: float, report: Report
     bound, step_s = bound_mean([ratios]), statistics.median(sorted_s) / len(SORTED)
     change = (bound.mean - 1.0) * len(SORTED) / MORE_CHANGES
     report(
-        f"{reference}, decodes of {SORTED[0]} and {MAX_ROWS} rows in turn / sorted {show(bound)}: a change of rows costs "
-        f"{100 * change:.2f} % of a step of {1000 * step_s:.2f} ms, {1e6 * change * step_s:.0f} µs",
+        f"{reference}, decodes of {SORTED[0]} and {MAX_ROWS} rows in turn / sorted {show(bound)}: a change of rows "
+        f"costs {100 * change:.2f} % of a step of {1000 * step_s:.2f} ms, {1e6 * change * step_s:.0f} µs",
         ratio=bound.mean,
         low=bound.low,
         high=bound.high,
@@ -205,8 +212,8 @@ def measure_host_time(setup: Setup, ends_at: float, report: Report) -> None:
             after = client.snapshot()
         native_ms = 1000 * (after.native_s - before.native_s) / (after.steps - before.steps)
         report(
-            f"{setup.small}, {num_slots} slots, spec {spec}: {ms:.2f} ms of a step outside llama.cpp, {native_ms:.2f} ms "
-            f"inside ({ms / (ms + native_ms):.1%})",
+            f"{setup.small}, {num_slots} slots, spec {spec}: {ms:.2f} ms of a step outside llama.cpp, "
+            f"{native_ms:.2f} ms inside ({ms / (ms + native_ms):.1%})",
             slots=num_slots,
             spec=str(spec),
             host_ms=ms,
@@ -278,7 +285,12 @@ def measure_memory(setup: Setup, ends_at: float, report: Report) -> None:
     num_lines = len(library.log.buffer_lines)
     with opened_engine(plan) as engine:
         for match in filter(None, map(BUFFER_LINE.match, library.log.buffer_lines[num_lines:])):
-            report(f"llama.cpp: {match[2]} on {match[1]} {match[3]} MiB", device=match[1], kind=match[2], mib=float(match[3]))
+            report(
+                f"llama.cpp: {match[2]} on {match[1]} {match[3]} MiB",
+                device=match[1],
+                kind=match[2],
+                mib=float(match[3]),
+            )
         loaded = free()
         run_full(engine)
         computing = free()
@@ -325,7 +337,18 @@ def measure_work(reference: str) -> Question:
 def start_servers(setup: Setup, plan: Plan, running: contextlib.ExitStack, report: Report) -> Iterator[Side]:
     """Yield llama-server as it is started plainly, and with the head."""
     for name, settings in SERVER_SETTINGS.items() if setup.server else ():
-        command = [str(setup.server), "-m", str(plan.target), "-np", "1", "-c", str(CONTEXT), "-ngl", "999", "--no-webui"]
+        command = [
+            str(setup.server),
+            "-m",
+            str(plan.target),
+            "-np",
+            "1",
+            "-c",
+            str(CONTEXT),
+            "-ngl",
+            "999",
+            "--no-webui",
+        ]
         if settings:
             command += ["-md", str(plan.draft), *settings]
         try:
@@ -361,7 +384,8 @@ def report_work(reference: str, results: Sequence[TaskResult], sides: Sequence[s
     differences = [difference for result in results for difference in result.differences]
     num_wrong = sum(each.verdict is DifferenceVerdict.DIFFERENT for each in differences)
     report(
-        f"{reference}: {len(results)} prompts, {len(differences)} drafted texts differ, {num_wrong} of them not at near-ties",
+        f"{reference}: {len(results)} prompts, {len(differences)} drafted texts differ, {num_wrong} of them "
+        "not at near-ties",
         prompts=len(results),
         differences=len(differences),
         wrong=num_wrong,
@@ -374,8 +398,14 @@ def report_speed(reference: str, kind: str, found: CategoryResult | Summary, rep
     figures = {"side": found.side, "kind": kind, "ratio": bound.mean, "low": bound.low, "high": bound.high}
     rest = f", {found.num_pairs} pairs"
     if isinstance(found, CategoryResult):
-        figures |= {"plain_tok_s": found.plain_tok_s, "tok_s": found.tok_s, "acceptance_length": found.acceptance_length}
-        rest = f", {found.plain_tok_s:.1f} -> {found.tok_s:.1f} tokens/s, acceptance length {found.acceptance_length:.2f}"
+        figures |= {
+            "plain_tok_s": found.plain_tok_s,
+            "tok_s": found.tok_s,
+            "acceptance_length": found.acceptance_length,
+        }
+        rest = (
+            f", {found.plain_tok_s:.1f} -> {found.tok_s:.1f} tokens/s, acceptance length {found.acceptance_length:.2f}"
+        )
     report(f"{reference}, {kind}, {found.side} / plain: {show(bound)}{rest}", **figures)
 
 
@@ -388,4 +418,3 @@ def usable_reference(wanted: str, otherwise: str) -> str:
     except UsageError:
         return otherwise
     return wanted
-

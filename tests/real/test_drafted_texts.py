@@ -80,7 +80,8 @@ def test_drafts_change_no_text_at_any_length(
 
 
 @pytest.mark.parametrize(
-    ("spec", "slots"), [(AUTO, 1), pytest.param(AUTO, 3, marks=pytest.mark.slow), pytest.param(PID, 1, marks=pytest.mark.slow)]
+    ("spec", "slots"),
+    [(AUTO, 1), pytest.param(AUTO, 3, marks=pytest.mark.slow), pytest.param(PID, 1, marks=pytest.mark.slow)],
 )
 @pytest.mark.parametrize("kind", ["ngram", pytest.param("draft_model", marks=pytest.mark.slow)])
 def test_lengths_that_are_learned_change_no_text(

@@ -129,7 +129,5 @@ def test_conversations_leave_a_small_cache_and_come_back(smollm2: Path) -> None:
 @pytest.mark.parametrize("kind", ["none", "ngram", "draft_model"])
 @pytest.mark.parametrize("num_slots", [1, 2, 3])
 @pytest.mark.parametrize("name", ["smollm2", "gemma"])
-def test_more_conversations_come_back(
-    request: pytest.FixtureRequest, name: str, kind: str, num_slots: int
-) -> None:
+def test_more_conversations_come_back(request: pytest.FixtureRequest, name: str, kind: str, num_slots: int) -> None:
     check_swapping(request.getfixturevalue(name), kind, num_slots=num_slots, num_turns=5)

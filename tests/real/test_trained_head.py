@@ -35,9 +35,7 @@ def collect_answers(smollm2: Path, per_kind: int) -> tuple[TrainingConversation,
     asked = ask_questions(engine, per_kind=per_kind, max_tokens=MAX_TOKENS)
     result = drive(engine, asked)
     engine.close()
-    return tuple(
-        TrainingConversation(one.id, (*one.tokens, *result[one.id].tokens), len(one.tokens)) for one in asked
-    )
+    return tuple(TrainingConversation(one.id, (*one.tokens, *result[one.id].tokens), len(one.tokens)) for one in asked)
 
 
 def make_training(smollm2: Path, folder: Path, *, per_kind: int, epochs: int) -> HeadTraining:
@@ -83,7 +81,7 @@ def test_a_few_steps_make_a_head_that_drafts(smollm2: Path, tmp_path: Path) -> N
     training = make_training(smollm2, tmp_path, per_kind=2, epochs=1)
     trained = train_head(training)
     assert trained.before.drafts == trained.after.drafts > 0
-    assert 1.0 <= trained.before.length and math.isfinite(trained.after.length)
+    assert trained.before.length >= 1.0 and math.isfinite(trained.after.length)
     write_trained(training, trained, tmp_path / "head.gguf")
     check_drafting(smollm2, tmp_path / "head.gguf")
 
