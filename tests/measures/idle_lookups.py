@@ -102,7 +102,7 @@ def main() -> int:
     step_ms = statistics.median(plain.step_s for _, plain in pairs) * 1e3
     print(
         f"{given.target}: auto / plain {bound.mean:.4f} ({bound.low:.4f} to {bound.high:.4f}) over {len(pairs)} pairs "
-        f"of {BLOCK} steps of {step_ms:.2f} ms ({num_drafted} more had drafts); outside llama.cpp {host_us:+.0f} µs a step"
+        f"of {BLOCK} steps of {step_ms:.2f} ms ({num_drafted} more had drafts); outside llama.cpp {host_us:+.0f} µs"
     )
     return 0 if bound.high >= BOUND else 1
 
