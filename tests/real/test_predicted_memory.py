@@ -22,6 +22,7 @@ pytestmark = pytest.mark.real
 
 CTX = 2048
 MIB = 2**20
+PROCESS_BYTES = 200 * MIB  # of Python, libraries and the vocabulary
 MODELS = ("smollm2", "gemma")
 
 
@@ -55,9 +56,6 @@ def test_a_plan_takes_the_memory_that_it_says(model: Path, kv_type: str) -> None
     assert planned["kv_bytes"] == pytest.approx(info.cache_bytes, rel=0.01)
     assert info.compute_bytes <= planned["compute_bytes"] <= 1.5 * info.compute_bytes + 64 * MIB
     assert peak_bytes <= planned["total_bytes"] + PROCESS_BYTES
-
-
-PROCESS_BYTES = 200 * MIB  # of Python, libraries and the vocabulary
 
 
 def test_show_describes_what_is_loaded(model: Path) -> None:
