@@ -3,6 +3,7 @@
     begin, draft, commit, rollback, end    each drafter has these; `buffer` and `skip` replace `commit` in two cases
     DraftTraits                            what it needs of the target, and how it drafts
     SlotState                              optional: copies of a slot's state
+    Lookup                                 optional: a cheap answer whether there is anything to propose
 
 A drafter does not know costs, policies, verification or other drafters. The engine owns the draft loop.
 """
@@ -63,14 +64,12 @@ class DraftTraits:
     taps          layers of the target whose inputs `commit` needs; empty: none
     block_size    tokens that `draft` proposes in one pass, and none after them (a block); 1: each token takes a pass
     reuse_margin  rows of a reused prefix that the target must decode again for this drafter
-    is_lookup     copies earlier text, without a model: asking it costs next to nothing, so it never sleeps
     """
 
     name: str
     taps: tuple[int, ...] = ()
     block_size: int = 1
     reuse_margin: int = 0
-    is_lookup: bool = False
 
 
 class Drafter(Protocol):
@@ -137,6 +136,18 @@ class SlotState(Protocol):
         """Replace the slot by what was swapped out.
 
         tokens  its text, or as much of it as a following `rollback` leaves; a prompt, as in `copy_slot`
+        """
+
+
+@runtime_checkable
+class Lookup(Protocol):
+    """Optional method of a drafter that looks earlier text up: whether it is worth asking."""
+
+    def may_match(self, root: Node, length: int) -> bool:
+        """Return False if the last `length` tokens, the root included, never stood together before.
+
+        Then `draft` has nothing to propose after the root but what follows a shorter match. Costs a few microseconds,
+        so that it can be asked at every step. Lengths are those of slot_policy.MATCH_LENGTHS.
         """
 
 

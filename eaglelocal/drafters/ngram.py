@@ -21,11 +21,13 @@ from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels
 from eaglelocal.drafters.drafter import NOTHING, Committed, Continuation, DraftTraits, Node, Swapped
 from eaglelocal.drafters.text_index import CONTEXT, Generations, SuffixCursor
 from eaglelocal.errors import EngineError
+from eaglelocal.speculation.policy.slot_policy import MATCH_LENGTHS
 
-MIN_MATCH = 2  # tokens; proposals after a single one are rarely right
+MIN_MATCH = MATCH_LENGTHS[0]  # tokens; proposals after a single one are rarely right
 LONG_MATCH = 16  # longer matches count as equal, so that the newest text is preferred
 MAX_REREAD = 4096  # tokens of a shared prompt that are indexed again for another owner
 POOL_TOKENS = 8192  # newest tokens of an owner's answers that can be found for certain
+MAX_UNREAD = 16  # newest tokens of a text that are indexed later, several at a time
 MAX_OWNERS = 16  # whose answers are kept; the least recent goes first
 PRIOR_WEIGHT = 3  # imagined occurrences that stand for the length of the match; see estimate_confidence
 
@@ -159,7 +161,7 @@ class Ngram:
     A slot for which `begin` was not called belongs to "", and all its text counts as an answer.
     """
 
-    traits = DraftTraits(name="ngram", is_lookup=True)
+    traits = DraftTraits(name="ngram")
     native_s = 0.0
 
     def __init__(self, max_tokens: int, *, pool_tokens: int = POOL_TOKENS, max_owners: int = MAX_OWNERS) -> None:
@@ -190,6 +192,19 @@ class Ngram:
         if len(self._pools) > self._max_owners:
             del self._pools[next(iter(self._pools))]
         return pool
+
+    def may_match(self, root: Node, length: int) -> bool:
+        state = self._slots[root.slot]
+        own = state.own
+        if own is None or state.end - state.num_read > MAX_UNREAD:
+            own = state.index(self._max_tokens)
+        run, pool = state.text[1 - length :], self._pools.get(state.owner)
+        run.append(root.token)
+        key = hash(tuple(run))
+        if own.may_contain(key) or (pool is not None and pool.may_contain(key)):
+            return True
+        unread = state.text[max(state.num_read - state.start - length + 1, 0) :]
+        return run.tobytes() in unread.tobytes()
 
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS

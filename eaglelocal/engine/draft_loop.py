@@ -25,14 +25,17 @@ class Drafted:
 
 
 def grow(
-    sequences: Several[Sequence], drafters: Several[Drafter], policy: StepPolicy, is_end: Callable[[int], bool]
+    sequences: Several[Sequence], drafters: Several[Drafter], policy: StepPolicy | None, is_end: Callable[[int], bool]
 ) -> Drafted:
     """Draft for all sequences: each drafter in turn, cheapest first, several levels and slots per call.
 
     A call asks for as many levels as the policy wants in any case, and for more while the drafter is confident enough.
 
+    policy  None: nothing is drafted
     is_end  recognizes end-of-generation tokens; nothing is drafted after one unless the request ignores them
     """
+    if policy is None:
+        return Drafted({s.slot: EMPTY for s in sequences}, ())
     ignores_end = {s.slot for s in sequences if s.request.continues_after_eos}
     roots = {s.slot: make_root(s) for s in sequences}
     calls: list[DraftCall] = []

@@ -26,7 +26,7 @@ from eaglelocal.loading.engine_builder import build
 from eaglelocal.planning.resolve import resolve
 
 BLOCK = 48  # steps
-BLOCKS_PER_ANSWER = 6
+BLOCKS_PER_ANSWER = 4
 BOUND = 0.995
 OUTLIER = 1.5  # times the median of a block
 TEMPERATURE = 0.8  # so that no answer falls into a loop, which lookup would be glad of

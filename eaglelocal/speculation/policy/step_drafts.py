@@ -55,6 +55,10 @@ class StepDrafts:
         return not any([chain.tokens for chains in self.chains.values() for chain in chains.values()])
 
     # ---- what is proposed
+    def is_found(self, slot: int) -> bool:
+        """Return whether a lookup proposed something for the slot."""
+        return any([slot in self.chains[name] and self.chains[name][slot].tokens for name in self.drafters.lookups])
+
     def add(
         self,
         slot: int,
