@@ -22,7 +22,7 @@ from eaglelocal.planning.resolve import resolve
 pytestmark = pytest.mark.real
 
 SIZES = {"n_ctx": 1024, "n_batch": 256}
-MAX_TOKENS = 32
+MAX_TOKENS = 24
 TEXTS = {
     "prose": PASSAGE * 3,  # repeats itself, so that a lookup has something to propose
     "code": "def add(a, b):\n    return a + b\n\n\ndef subtract(a, b):\n    return a - b\n\n\ndef multiply(a, b):\n",
@@ -60,9 +60,7 @@ def check_smollm2(
     return speculation
 
 
-@pytest.mark.parametrize(
-    ("kind", "length", "slots"), [("ngram", 4, 1), ("ngram", 8, 3), ("draft_model", 1, 3), ("draft_model", 4, 1)]
-)
+@pytest.mark.parametrize(("kind", "length", "slots"), [("ngram", 8, 3), ("draft_model", 3, 1)])
 def test_drafts_change_no_text(smollm2: Path, kind: str, length: int, slots: int, record_property: Record) -> None:
     speculation = check_smollm2(smollm2, kind, fixed_spec(length), slots, record_property)
     assert speculation.accepted_tokens > 0
@@ -87,7 +85,7 @@ def test_drafts_change_no_text_at_any_length(
 def test_lengths_that_are_learned_change_no_text(
     smollm2: Path, kind: str, spec: Spec, slots: int, record_property: Record
 ) -> None:
-    check_smollm2(smollm2, kind, spec, slots, record_property, per_kind=2)
+    check_smollm2(smollm2, kind, spec, slots, record_property)
 
 
 # ---- Gemma

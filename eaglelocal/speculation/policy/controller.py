@@ -75,7 +75,7 @@ class Controller:
         proven_bad = self._all_texts.steps >= MIN_EVIDENCE_STEPS and self._all_texts.speed < HOPELESS_SPEED
         last = self._policies.get(slot)
         is_auto = spec.drafting is DraftPolicy.AUTO
-        gate = DraftGate(starts_awake=not proven_bad, previous=last and last.gate) if is_auto else None
+        gate = DraftGate(starts_awake=not proven_bad, previous=last.gate if last else None) if is_auto else None
         self._policies[slot] = SlotPolicy(spec, gate, num_vain=last.num_vain if last else 0)
         self.acceptance.begin(slot)
         self._pending_drafts.forget(slot)
