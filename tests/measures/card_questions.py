@@ -54,7 +54,7 @@ ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 17, 20, 24, 28, 32, 40, 48, 6
 PROMPT_ROWS = (128, 256, 512)  # without
 SLOTS = 4  # that have logits for all ROWS
 CONTEXT = 2048
-MIN_ROUNDS = 3
+MIN_PAIRS, MAX_USUAL_ROWS = 3, 17
 ANSWER_TOKENS, PROMPTS_PER_KIND = 64, 40
 SERVER_SETTINGS = {"llama-server": (), "llama-server, head": ("--spec-type", "draft-eagle3")}
 
@@ -91,7 +91,7 @@ def is_over(ends_at: float, next_s: float = 0.0) -> bool:
 def plan_of(reference: str, **changes: object) -> Plan:
     """Return a plan with the context that all are measured with. `changes`: of the plan's fields."""
     plan = resolve(RunOptions(target=reference), on_progress=lambda share, what: None)
-    return replace(plan, n_ctx=CONTEXT, **changes)  # type: ignore[arg-type]
+    return replace(plan, **{"n_ctx": CONTEXT, **changes})  # type: ignore[arg-type]
 
 
 def show(bound: Bound) -> str:
@@ -149,25 +149,24 @@ def measure_rows(reference: str) -> Question:
 
 def time_sizes(reference: str, warming: Warmup, ends_at: float, report: Report) -> None:
     """Report what the first decode of each size took, and the medians of those after it, timed in turn."""
-    sizes = [*ROWS, *PROMPT_ROWS]
-    first_ms = {rows: 1000 * warming.time_rows(rows) for rows in sizes}
-    seconds: dict[int, list[float]] = {rows: [] for rows in sizes}
-    while len(seconds[1]) < MIN_ROUNDS or not is_over(ends_at, sum(each[-1] for each in seconds.values())):
-        for rows in sizes:
+    first_ms = time_first(warming, ends_at)
+    seconds: dict[int, list[float]] = {rows: [] for rows in first_ms}
+    round_s = sum(first_ms.values()) / 1000
+    while not all(seconds.values()) or not is_over(ends_at, round_s):
+        for rows in seconds:
             seconds[rows].append(warming.time_rows(rows))
-        if len(seconds[1]) >= MIN_ROUNDS and is_over(ends_at):
-            break
+        round_s = sum(each[-1] for each in seconds.values())
     ms = {rows: 1000 * statistics.median(each) for rows, each in seconds.items()}
     spread = statistics.median(max(each) / min(each) for each in seconds.values())
     report(
-        f"{reference}, ms of a decode by rows: " + ", ".join(f"{rows}: {ms[rows]:.2f}" for rows in sizes),
+        f"{reference}, ms of a decode by rows: " + ", ".join(f"{rows}: {ms[rows]:.2f}" for rows in ms),
         ms=ms,
         rounds=len(seconds[1]),
         spread=spread,
     )
-    report(f"{reference}, relative to one row: " + ", ".join(f"{rows}: {ms[rows] / ms[1]:.2f}" for rows in sizes))
-    worst = max(ROWS, key=lambda rows: first_ms[rows] - ms[rows])
-    total_ms = sum(max(first_ms[rows] - ms[rows], 0.0) for rows in ROWS)
+    report(f"{reference}, relative to one row: " + ", ".join(f"{rows}: {ms[rows] / ms[1]:.2f}" for rows in ms))
+    worst = max(ms, key=lambda rows: first_ms[rows] - ms[rows])
+    total_ms = sum(max(first_ms[rows] - ms[rows], 0.0) for rows in ms)
     report(
         f"{reference}, the first decode of a size: at most {first_ms[worst] - ms[worst]:.0f} ms longer "
         f"({worst} rows), {total_ms:.0f} ms for all sizes",
@@ -175,11 +174,21 @@ def time_sizes(reference: str, warming: Warmup, ends_at: float, report: Report) 
     )
 
 
+def time_first(warming: Warmup, ends_at: float) -> dict[int, float]:
+    """Return what the first decode of each size takes, in ms; of as many sizes as can be timed twice more."""
+    first_ms: dict[int, float] = {}
+    for rows in sorted([*ROWS, *PROMPT_ROWS], key=lambda rows: (rows > MAX_USUAL_ROWS, rows)):
+        expected_ms = max((ms / timed * rows for timed, ms in first_ms.items()), default=0.0)
+        if not is_over(ends_at, 2 * (sum(first_ms.values()) + expected_ms) / 1000):
+            first_ms[rows] = 1000 * warming.time_rows(rows)
+    return dict(sorted(first_ms.items()))
+
+
 def time_changes(reference: str, warming: Warmup, ends_at: float, report: Report) -> None:
     """Report the price of changing the number of rows: decodes of 3 and 5 rows, sorted and in turn."""
     took(warming, IN_TURN)
     ratios, sorted_s, seconds = [], [], 0.0
-    while len(ratios) < MIN_ROUNDS or not is_over(ends_at, seconds):
+    while len(ratios) < MIN_PAIRS or not is_over(ends_at, seconds):
         blocks = [SORTED, IN_TURN] if len(ratios) % 2 == 0 else [IN_TURN, SORTED]
         found = {id(block): took(warming, block) for block in blocks}
         ratios.append(found[id(IN_TURN)] / found[id(SORTED)])
