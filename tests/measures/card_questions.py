@@ -234,14 +234,17 @@ def measure_host_time(setup: Setup, ends_at: float, report: Report) -> None:
 def measure_caches(setup: Setup, ends_at: float, report: Report) -> None:
     """Report one cache for all slots against one for each: with drafts (trees against chains), and without."""
     cases = [(num_slots, spec) for num_slots in (1, 2, 4) for spec in (AUTO, OFF) if (num_slots, spec) != (1, OFF)]
+    start_s = 0.0
     for number, (num_slots, spec) in enumerate(cases):
-        if is_over(ends_at):
+        if is_over(ends_at, 2 * start_s):
             return
-        case_ends_at = time.monotonic() + (ends_at - time.monotonic()) / (len(cases) - number)
+        started_at = time.monotonic()
+        case_ends_at = started_at + (ends_at - started_at) / (len(cases) - number)
         one, several = (EngineClient(plan_of(setup.small, num_slots=num_slots, unified=each)) for each in (True, False))
         with one, several:
             one.start()
             several.start()
+            start_s = time.monotonic() - started_at
             ratios = list(compare_caches(one, several, num_slots, str(spec), case_ends_at))
         bound = bound_mean([ratios])
         what = "with trees / one for each slot, with chains" if spec == AUTO else "/ one for each slot, no drafts"
@@ -301,7 +304,7 @@ def measure_memory(setup: Setup, ends_at: float, report: Report) -> None:
                 mib=float(match[3]),
             )
         loaded = free()
-        run_full(engine)
+        run_full(engine, ends_at)
         computing = free()
     for device, free_bytes in before.items():
         load_mib, compute_mib = (free_bytes - loaded[device]) / MIB, (loaded[device] - computing[device]) / MIB
@@ -314,13 +317,13 @@ def measure_memory(setup: Setup, ends_at: float, report: Report) -> None:
         )
 
 
-def run_full(engine: Engine) -> None:
-    """Run prompts of full batches in all slots, and drafted answers after them."""
+def run_full(engine: Engine, ends_at: float) -> None:
+    """Run prompts of full batches in all slots, and drafted answers after them, as far as there is time."""
     params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=40)
     for slot in range(SLOTS):
         tokens = tuple(20 + (7 * slot + i) % 200 for i in range(CONTEXT // 2))
         engine.submit(ChatRequest(id=str(slot), tokens=tokens, params=params))
-    while engine.has_work:
+    while engine.has_work and not is_over(ends_at):
         engine.step()
 
 
