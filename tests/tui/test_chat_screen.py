@@ -211,6 +211,7 @@ def test_a_notice_takes_the_place_of_the_activity_and_covers_nothing(tmp_path: P
     async def scenario(person: ChatObserver) -> None:
         await person.ask("hello")
         await person.idle()
+
         def lines(text: str) -> list[str]:
             return [line for line in person.text.splitlines() if text in line]
 
