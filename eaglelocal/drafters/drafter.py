@@ -3,6 +3,7 @@
     begin, draft, commit, rollback, end    each drafter has these; `buffer` and `skip` replace `commit` in two cases
     DraftTraits                            what it needs of the target, and how it drafts
     SlotState                              optional: copies of a slot's state
+    Lookup                                 optional: a cheap answer whether there is anything to propose
 
 A drafter does not know costs, policies, verification or other drafters. The engine owns the draft loop.
 """
@@ -135,6 +136,18 @@ class SlotState(Protocol):
         """Replace the slot by what was swapped out.
 
         tokens  its text, or as much of it as a following `rollback` leaves; a prompt, as in `copy_slot`
+        """
+
+
+@runtime_checkable
+class Lookup(Protocol):
+    """Optional method of a drafter that looks earlier text up: whether it is worth asking."""
+
+    def may_match(self, root: Node, length: int) -> bool:
+        """Return False if the last `length` tokens, the root included, never stood together before.
+
+        Then `draft` has nothing to propose after the root but what follows a shorter match. Costs a few microseconds,
+        so that it can be asked at every step. Lengths are those of slot_policy.MATCH_LENGTHS.
         """
 
 

@@ -24,11 +24,13 @@ from eaglelocal.drafters.drafter import NOTHING, Committed, Continuation, DraftT
 from eaglelocal.drafters.lookup_memory import LookupMemory
 from eaglelocal.drafters.text_index import CONTEXT, Generations, SuffixCursor
 from eaglelocal.errors import EngineError
+from eaglelocal.speculation.policy.slot_policy import MATCH_LENGTHS
 
-MIN_MATCH = 2  # tokens; proposals after a single one are rarely right
+MIN_MATCH = MATCH_LENGTHS[0]  # tokens; proposals after a single one are rarely right
 LONG_MATCH = 16  # longer matches count as equal, so that the newest text is preferred
 MAX_REREAD = 4096  # tokens of a shared prompt that are indexed again for another owner
 POOL_TOKENS = 8192  # newest tokens of an owner's answers that can be found for certain
+MAX_UNREAD = 16  # newest tokens of a text that are indexed later, several at a time
 MAX_OWNERS = 16  # whose answers are kept; the least recent goes first
 MAX_REMEMBERED = 16_384  # newest tokens of a request that go into a memory, at its end, between two steps
 KNOWN_TOKENS = 64  # pieces that occur already are not remembered again: system prompts, files that are read again
@@ -226,6 +228,23 @@ class Ngram:
             pool.begin(text)
         return pool
 
+    def _find_pool(self, owner: str) -> Generations | None:
+        """Return the owner's pool, read from the memory if there is one; None: nothing was answered yet."""
+        return self._pools.get(owner) if self._memory is None else self._pool(owner)
+
+    def may_match(self, root: Node, length: int) -> bool:
+        state = self._slots[root.slot]
+        own = state.own
+        if own is None or state.end - state.num_read > MAX_UNREAD:
+            own = state.index(self._max_tokens)
+        run, pool = state.text[1 - length :], self._find_pool(state.owner)
+        run.append(root.token)
+        key = hash(tuple(run))
+        if own.may_contain(key) or (pool is not None and pool.may_contain(key)):
+            return True
+        unread = state.text[max(state.num_read - state.start - length + 1, 0) :]
+        return run.tobytes() in unread.tobytes()
+
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
     ) -> list[Continuation]:
@@ -244,17 +263,22 @@ class Ngram:
     def _match(self, state: NgramSlot, root: Node) -> Occurrence | None:
         """Return the longest match that has a continuation, of the text and the root; the slot's own text wins ties."""
         young = self._update_sources(state)
-        end = young.follow(young.last, len(young), (root.token,))
-        occurrences = [Occurrence(young, *end, root.position, root.token, [root.token])]
-        for cursor in state.cursors:
-            occurrences.append(Occurrence(cursor.source, *cursor.peek(root.token), root.position, root.token, None))
-        usable = [c for c in occurrences if c.length >= MIN_MATCH and c.next_token is not None]
-        return max(usable, key=lambda occurrence: min(occurrence.length, LONG_MATCH), default=None)
+        matches = [(young, *young.follow(young.last, len(young), (root.token,)))]
+        matches += [(cursor.source, *cursor.peek(root.token)) for cursor in state.cursors]
+        best = None
+        for source, end, length in matches:
+            if length < MIN_MATCH or (best is not None and min(length, LONG_MATCH) <= min(best.length, LONG_MATCH)):
+                continue
+            unwritten = [root.token] if source is young else None
+            occurrence = Occurrence(source, end, length, root.position, root.token, unwritten)
+            if occurrence.next_token is not None:
+                best = occurrence
+        return best
 
     def _update_sources(self, state: NgramSlot) -> SuffixAutomaton:
         """Return the growing index of the slot's own text, and point the cursors at the owner's other indexes."""
         own = state.index(self._max_tokens)
-        pool = self._pools.get(state.owner) if self._memory is None else self._pool(state.owner)
+        pool = self._find_pool(state.owner)
         others = [own.old, pool.young, pool.old] if pool else [own.old]
         state.follow([source for source in others if source is not None])
         return own.young

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from eaglelocal.backend.suffix_automaton import SuffixAutomaton
+from eaglelocal.speculation.policy.slot_policy import MATCH_LENGTHS
 
 CONTEXT = 32  # tokens before a cut that are indexed again, so that matches can begin in them
 
@@ -37,12 +38,17 @@ class Generations:
     """An index of the newest part of a text: at least the last `max_tokens`, at most twice as many.
 
     When the young automaton is full, it replaces the old one. Nothing is indexed again.
+
+    Hashes of all runs of MATCH_LENGTHS tokens are kept in sets: whoever looks for a run that is in none need not ask an
+    automaton, which is a cold call into native code at every step.
     """
 
     def __init__(self, max_tokens: int) -> None:
         self._max_tokens = max_tokens
         self.young = SuffixAutomaton()
         self.old: SuffixAutomaton | None = None
+        self._young_runs: set[int] = set()
+        self._old_runs: set[int] = set()
 
     def __len__(self) -> int:
         return len(self.young) + (len(self.old) if self.old else 0)
@@ -57,8 +63,15 @@ class Generations:
             if (num_free := self._max_tokens - len(self.young)) <= 0:
                 self._replace_old()
                 continue
-            self.young.extend(tokens[:num_free])
-            tokens = tokens[num_free:]
+            part, tokens = tokens[:num_free], tokens[num_free:]
+            text = [*self.young.tail(MATCH_LENGTHS[-1] - 1), *part]
+            for length in MATCH_LENGTHS:
+                self._young_runs.update(map(hash, list_runs(text, length)))
+            self.young.extend(part)
+
+    def may_contain(self, key: int) -> bool:
+        """Return False if the text has no run of MATCH_LENGTHS tokens with this hash, of a tuple."""
+        return key in self._young_runs or key in self._old_runs
 
     def begin(self, context: Sequence[int]) -> None:
         """Begin a new piece of text after a break, with the tokens before it, so that matches reach back into them."""
@@ -68,4 +81,10 @@ class Generations:
     def _replace_old(self) -> None:
         context = self.young.tail(min(CONTEXT, self._max_tokens // 2))
         self.old, self.young = self.young, SuffixAutomaton()
-        self.young.extend(context)
+        self._old_runs, self._young_runs = self._young_runs, set()
+        self.extend(context)
+
+
+def list_runs(tokens: Sequence[int], length: int) -> Iterable[tuple[int, ...]]:
+    """Return all runs of so many neighbouring tokens."""
+    return zip(*(tokens[first:] for first in range(length)), strict=False)

@@ -18,21 +18,24 @@ EMPTY = Draft()
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """The draft of each slot, and what each call of a drafter cost."""
+    """The draft of each slot, and what each call of a drafter cost that proposed something."""
 
     drafts: Mapping[int, Draft]
     calls: Several[DraftCall]
 
 
 def grow(
-    sequences: Several[Sequence], drafters: Several[Drafter], policy: StepPolicy, is_end: Callable[[int], bool]
+    sequences: Several[Sequence], drafters: Several[Drafter], policy: StepPolicy | None, is_end: Callable[[int], bool]
 ) -> Drafted:
     """Draft for all sequences: each drafter in turn, cheapest first, several levels and slots per call.
 
     A call asks for as many levels as the policy wants in any case, and for more while the drafter is confident enough.
 
+    policy  None: nothing is drafted
     is_end  recognizes end-of-generation tokens; nothing is drafted after one unless the request ignores them
     """
+    if policy is None:
+        return Drafted({s.slot: EMPTY for s in sequences}, ())
     ignores_end = {s.slot for s in sequences if s.request.continues_after_eos}
     roots = {s.slot: make_root(s) for s in sequences}
     calls: list[DraftCall] = []
@@ -43,8 +46,8 @@ def grow(
             depth, extra_levels = policy.select_levels(name, slots)
             started_at = time.perf_counter()
             continuations = drafter.draft(nodes, depth, extra_levels)
-            levels = max([len(each.tokens) for each in continuations])
-            calls.append(DraftCall(name, len(nodes), time.perf_counter() - started_at, max(levels, 1)))
+            if levels := max([len(each.tokens) for each in continuations]):
+                calls.append(DraftCall(name, len(nodes), time.perf_counter() - started_at, levels))
             for node, continuation in zip(nodes, continuations, strict=True):
                 slot, tokens = node.slot, continuation.tokens
                 ends = [] if slot in ignores_end else [n for n, token in enumerate(tokens, start=1) if is_end(token)]

@@ -75,7 +75,7 @@ class Engine:
         self._runner = Runner(context, branches)
         self._padding = Padding(context, scheduler, info.num_slots)
         self._timing = StepTiming(controller.costs, self._native_s)
-        self._learning = StepLearning(controller, scheduler, context)
+        self._learning = StepLearning(controller, scheduler, context, drafters)
         self._waiting = WaitingRequests(input_processor, scheduler, lanes)
         self._answers = RunningAnswers(
             context,

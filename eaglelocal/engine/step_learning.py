@@ -6,11 +6,14 @@ Knows plans, verdicts and times; decodes nothing and emits nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Sequence as Several
 from dataclasses import dataclass
 
 from eaglelocal.core.draft import Verdict
 from eaglelocal.core.ports import Context
-from eaglelocal.engine.draft_loop import Drafted
+from eaglelocal.core.sequence import Sequence
+from eaglelocal.drafters.drafter import Drafter, Lookup
+from eaglelocal.engine.draft_loop import Drafted, make_root
 from eaglelocal.engine.runner import Decoded
 from eaglelocal.engine.step_estimate import StepEstimate
 from eaglelocal.engine.step_times import StepTimes
@@ -29,7 +32,7 @@ class PlannedStep:
 
     plan: StepPlan
     num_cells: int  # cached positions that a decoding row attends to
-    policy: StepPolicy
+    policy: StepPolicy | None  # None: only lookups could draft, and none finds anything
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,10 @@ class FinishedStep:
 class StepLearning:
     """Teaches the controller and the estimate of the next step."""
 
-    def __init__(self, controller: Controller, scheduler: Scheduler, context: Context) -> None:
+    def __init__(
+        self, controller: Controller, scheduler: Scheduler, context: Context, drafters: Several[Drafter]
+    ) -> None:
+        self._lookups = [drafter for drafter in drafters if isinstance(drafter, Lookup)]
         self._controller, self._is_unified = controller, context.is_unified
         self._estimate = StepEstimate(
             controller.costs, scheduler.num_cached, is_unified=context.is_unified, undivided=context.undivided
@@ -65,12 +71,23 @@ class StepLearning:
     def begin(self, plan: StepPlan) -> PlannedStep:
         """Return the step with the policy for its drafts."""
         num_cells = self._num_cells(plan)
+        asked = self._controller.select_match_lengths([s.slot for s in plan.decode])
+        if asked is not None and not self._may_match(plan.decode, asked):
+            return PlannedStep(plan, num_cells, None)
         policy = self._controller.begin_step(
             [DecodeSlot(s.slot, min(s.draft_room, plan.max_draft)) for s in plan.decode],
             num_prefill_rows=sum(chunk.count for chunk in plan.prefill),
             num_cells=num_cells,
         )
         return PlannedStep(plan, num_cells, policy)
+
+    def _may_match(self, sequences: Several[Sequence], lengths: Mapping[int, int]) -> bool:
+        """Return whether a lookup may find a match of the slot's length for any of the sequences."""
+        for each in sequences:
+            for lookup in self._lookups:
+                if each.slot in lengths and lookup.may_match(make_root(each), lengths[each.slot]):
+                    return True
+        return False
 
     def _num_cells(self, plan: StepPlan) -> int:
         """Return the cached positions that a decoding row attends to: with a unified cache those of all slots."""
@@ -85,8 +102,9 @@ class StepLearning:
         judged = {slot: (drafts[slot], step.verdicts[slot]) for slot in slots if slot in step.verdicts}
         if not judged:
             return []
+        learn = self._controller.learn_plain if step.planned.policy is None else self._controller.learn
         num_unused_rows = sum(len(decoded.rows[slot]) for slot in slots if slot not in judged)
-        return self._controller.learn(
+        return learn(
             StepReport(
                 policy=step.planned.policy,
                 num_rows=decoded.num_rows,

@@ -19,7 +19,7 @@ from eaglelocal.backend.weight_pages import Range, moving_weights
 from eaglelocal.core.background_work import BackgroundWork
 from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.plan import Plan
-from eaglelocal.drafters.drafter import Drafter
+from eaglelocal.drafters.drafter import Drafter, Lookup
 from eaglelocal.engine.engine import Engine
 from eaglelocal.engine.input_processor import InputProcessor
 from eaglelocal.engine.input_queue import start_lanes
@@ -176,14 +176,12 @@ def restore_original_draft(plan: Plan) -> Plan:
 def make_controller(
     plan: Plan, drafters: tuple[Drafter, ...], *, max_siblings: int = 0, makes_kernels: bool = False
 ) -> Controller:
-    """Return the controller of these drafters. A lookup is the primary drafter only if it is the only one."""
-    names = [drafter.traits.name for drafter in drafters]
-    primary = names[-1] if names else None
-    lookups = tuple(name for name in names if name != primary)
-    block_size = drafters[-1].traits.block_size if drafters else 1
+    """Return the controller of these drafters: lookups, and at most one that has a model."""
+    lookups = tuple(drafter.traits.name for drafter in drafters if isinstance(drafter, Lookup))
+    primary = next((drafter.traits for drafter in drafters if not isinstance(drafter, Lookup)), None)
     return Controller(
         plan.spec,
-        DrafterSet(primary, lookups, block_size),
+        DrafterSet(primary.name, lookups, primary.block_size) if primary else DrafterSet(None, lookups),
         StepCosts(makes_kernels=makes_kernels),
         leveled=not plan.is_unified,
         max_siblings=max_siblings,

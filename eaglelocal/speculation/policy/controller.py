@@ -20,7 +20,7 @@ from eaglelocal.speculation.costs.ubatch_split import choose_padding_rows
 from eaglelocal.speculation.policy.cost_checks import CostChecks
 from eaglelocal.speculation.policy.cost_learner import Charge, CostLearner
 from eaglelocal.speculation.policy.draft_gate import DecayingSums, DraftGate, GateState
-from eaglelocal.speculation.policy.pending_drafts import PendingDrafts
+from eaglelocal.speculation.policy.pending_drafts import PendingDraft, PendingDrafts
 from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet, SlotPolicy
 from eaglelocal.speculation.policy.step_drafts import StepDrafts
 from eaglelocal.speculation.policy.step_policy import StepPolicy
@@ -73,9 +73,10 @@ class Controller:
         (self._default_slots.discard if spec else self._default_slots.add)(slot)
         spec = self._limit_spec(spec or self._spec)
         proven_bad = self._all_texts.steps >= MIN_EVIDENCE_STEPS and self._all_texts.speed < HOPELESS_SPEED
-        last = self._policies[slot].gate if slot in self._policies else None
-        gate = DraftGate(starts_awake=not proven_bad, previous=last) if spec.drafting is DraftPolicy.AUTO else None
-        self._policies[slot] = SlotPolicy(spec, gate)
+        last = self._policies.get(slot)
+        is_auto = spec.drafting is DraftPolicy.AUTO
+        gate = DraftGate(starts_awake=not proven_bad, previous=last.gate if last else None) if is_auto else None
+        self._policies[slot] = SlotPolicy(spec, gate, num_vain=last.num_vain if last else 0)
         self.acceptance.begin(slot)
         self._pending_drafts.forget(slot)
 
@@ -110,6 +111,22 @@ class Controller:
         return policy.gate.state, policy.gate.reason
 
     # ---- steps
+    def select_match_lengths(self, slots: Sequence[int]) -> dict[int, int] | None:
+        """Return how long a lookup's match must be, by slot for which it can draft.
+
+        None if others can draft too: the step then needs a StepPolicy, whatever lookups find.
+        """
+        lengths = {}
+        for slot in slots:
+            policy = self._policies[slot]
+            if policy.gate is not None:
+                if self._drafters.primary is not None and policy.gate.is_awake:
+                    return None
+                lengths[slot] = policy.next_match_length()
+            elif policy.spec.max_draft > 0:
+                return None
+        return lengths
+
     def begin_step(self, slots: Sequence[DecodeSlot], *, num_prefill_rows: int, num_cells: int) -> StepPolicy:
         """Return the StepPolicy that decides in a step; `slots` are those that decode."""
         is_ruled = self._is_ruled([each.slot for each in slots])
@@ -119,7 +136,7 @@ class Controller:
             slots = [DecodeSlot(each.slot, 0) for each in slots]
         token_costs = TokenCosts(
             self.costs,
-            rate=0.0 if is_ruled else self._throughput.rate(len(slots), num_cells),
+            rate=lambda: 0.0 if is_ruled else self._throughput.rate(len(slots), num_cells),
             num_base_rows=len(slots) + num_prefill_rows,
             num_cells=num_cells,
             as_usual=self._is_retry or any([self._policies[each.slot].is_probing for each in slots]),
@@ -152,21 +169,24 @@ class Controller:
 
     def learn(self, report: StepReport) -> list[Change]:
         """Learn from a finished step. Return the slots whose drafting fell asleep or woke."""
-        is_ruled, num_awake = self._is_ruled(report.verdicts), sum(map(self.is_awake, report.verdicts))
+        is_ruled, num_awake = self._is_ruled(report.verdicts), self._num_awake(report.verdicts)
+        is_drafted = num_awake > 0 or report.num_drafted > 0
         if not (is_ruled or report.num_prefill_rows) and self._cost_checks.record(report, is_retry=self._is_retry):
             self._forget_speeds()
-        self._cost_learner.add(report, is_awake=num_awake > 0, is_priced=num_awake > 0 and not is_ruled)
+        self._cost_learner.add(report, is_awake=num_awake > 0, is_priced=is_drafted and not is_ruled)
         self._update_pid(report)
         if is_ruled:
             return []
         before = {slot: self._policies[slot].state is GateState.AWAKE for slot in report.verdicts}
-        charge = self._cost_learner.charge(report, num_awake=num_awake)
+        charge = self._cost_learner.charge(report, num_awake=num_awake) if is_drafted else None
         self._learn_throughput(report, charge)
-        for slot, (_, verdict) in report.verdicts.items():
+        for slot, (draft, verdict) in report.verdicts.items():
             policy = self._policies[slot]
             if policy.gate is None:
                 continue
             if report.policy is not None:
+                if report.policy.drafts.is_found(slot):
+                    policy.record_find(is_sent=len(draft) > 0)
                 self._learn_acceptance(slot, policy.gate, report.policy, verdict)
             if self._drafters.primary is not None:
                 self._update_gate(slot, policy.gate, charge, report)
@@ -175,6 +195,24 @@ class Controller:
             for slot, was_awake in before.items()
             if was_awake is not (self._policies[slot].state is GateState.AWAKE)
         ]
+
+    def learn_plain(self, report: StepReport) -> list[Change]:
+        """Learn from a step without a StepPolicy, for which nothing was drafted; no drafting changes."""
+        self._cost_checks.interrupt()
+        self._cost_learner.add(report, is_awake=False, is_priced=False)
+        for slot, (_, verdict) in report.verdicts.items():
+            gate = self._policies[slot].gate
+            if gate is None:
+                continue
+            self._judge_pending(slot, verdict, ())
+            if self._drafters.primary is not None and not gate.is_awake:
+                gate.record_tokens(len(verdict.samples))
+        self._learn_throughput(report, None)
+        return []
+
+    def _num_awake(self, slots: Iterable[int]) -> int:
+        """Return for how many slots the primary drafter is awake."""
+        return sum(map(self.is_awake, slots)) if self._drafters.primary is not None else 0
 
     def _forget_speeds(self) -> None:
         """Forget what was gained so far, because it was computed with costs that were wrong."""
@@ -188,22 +226,29 @@ class Controller:
             if pid is not None and len(draft):
                 pid.update(drafted=len(draft), accepted=verdict.num_accepted)
 
-    def _learn_throughput(self, report: StepReport, charge: Charge) -> None:
-        """Update the throughput, except by steps with prompt rows or with a length set by a rule."""
+    def _learn_throughput(self, report: StepReport, charge: Charge | None) -> None:
+        """Update the throughput, except by steps with prompt rows or with a length set by a rule.
+
+        charge  None: the step was a plain one
+        """
         policies = [self._policies[slot] for slot in report.verdicts]
         if policies and not report.num_prefill_rows and all(policy.gate is not None for policy in policies):
-            self._throughput.add(len(policies), report.num_tokens, charge.step_s / charge.token_s)
+            num_plain = report.num_tokens if charge is None else charge.step_s / charge.token_s
+            self._throughput.add(len(policies), report.num_tokens, num_plain)
 
     def _learn_acceptance(self, slot: int, gate: DraftGate, step_policy: StepPolicy, verdict: Verdict) -> None:
+        self._judge_pending(slot, verdict, () if gate.is_settling else step_policy.drafts.pending(slot))
+
+    def _judge_pending(self, slot: int, verdict: Verdict, new: Sequence[PendingDraft]) -> None:
+        """Learn from the drafts that the verdict's tokens confirm or refute; `new` ones were made in this step."""
         text = [sample.token for sample in verdict.samples]
         self.acceptance.advance(slot, len(text))
-        new = [] if gate.is_settling else step_policy.drafts.pending(slot)
         for seen in self._pending_drafts.judge(slot, new, text):
             self.acceptance.learn(
                 slot, seen.drafter, seen.depth, seen.confidence, accepted=seen.accepted, is_repeat=seen.is_repeat
             )
 
-    def _update_gate(self, slot: int, gate: DraftGate, charge: Charge, report: StepReport) -> None:
+    def _update_gate(self, slot: int, gate: DraftGate, charge: Charge | None, report: StepReport) -> None:
         draft, verdict = report.verdicts[slot]
         if not gate.is_awake:
             gate.record_tokens(len(verdict.samples))
@@ -214,7 +259,7 @@ class Controller:
             gate.record_probe(promised_speed)
             if not gate.is_probing and gate.is_awake:
                 self._all_texts = DecayingSums()  # contradicted
-        elif not len(draft) or draft.drafter == self._drafters.primary:
+        elif charge is not None and (not len(draft) or draft.drafter == self._drafters.primary):
             seen = DecayingSums(
                 steps=1.0,
                 extra=verdict.num_accepted,

@@ -57,6 +57,11 @@ class CostChecks:
             probe.begin_again()
         return True
 
+    def interrupt(self) -> None:
+        """Record a step that is compared with none."""
+        for probe in (*self._plain.values(), *self._retries.values()):
+            probe.difference.interrupt()
+
     def _level(self, decode: TimedDecode) -> float:
         return self._costs.implied_level(*decode)
 

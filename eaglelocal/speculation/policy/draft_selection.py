@@ -17,7 +17,7 @@ from eaglelocal.speculation.policy.goodput import (
 )
 from eaglelocal.speculation.policy.pending_drafts import sibling_table
 from eaglelocal.speculation.policy.step_drafts import StepDrafts
-from eaglelocal.speculation.tree import NO_SIBLINGS, DraftChain, Siblings, pick_siblings
+from eaglelocal.speculation.tree import EMPTY, NO_SIBLINGS, DraftChain, Siblings, pick_siblings
 
 
 class DraftSelection:
@@ -63,6 +63,8 @@ class DraftSelection:
     def select(self) -> dict[int, Draft]:
         """Return the draft to verify for each slot."""
         step = self._drafts
+        if step.is_empty:
+            return dict.fromkeys(step.max_draft, EMPTY)
         best = {slot: self._best_chain(slot) for slot in step.max_draft}
         gains = [best[slot].gains for slot in step.auto]
         if step.max_siblings and self._may_pay([best[slot] for slot in step.auto], gains):

@@ -84,6 +84,8 @@ class PendingDrafts:
 
     def judge(self, slot: int, new: Sequence[PendingDraft], text: Sequence[int]) -> list[JudgedDraft]:
         """Judge the slot's chains by the text that followed; `new` ones were drafted in this step."""
+        if not (new or self._chains.get(slot)):
+            return []
         judged: list[JudgedDraft] = []
         judged_places: set[tuple[str, int]] = set()
         chains = (*new, *self._chains.get(slot, ()))

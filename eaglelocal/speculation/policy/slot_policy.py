@@ -9,10 +9,15 @@ from eaglelocal.core.request import DraftPolicy, Spec
 from eaglelocal.speculation.policy.draft_gate import DraftGate, GateState
 from eaglelocal.speculation.policy.pid import LengthController
 
+MATCH_LENGTHS = (2, 4, 8)  # tokens that a lookup's match must have; more after finds that were not worth sending
+VAIN_FINDS = 8  # in a row, after which the next length is wanted
+MAX_VAIN = (len(MATCH_LENGTHS) - 1) * VAIN_FINDS
+SHORT_EVERY = 16  # steps, of which one asks for the shortest: what pays may have changed
+
 
 @dataclass(frozen=True, slots=True)
 class DrafterSet:
-    """Names of the drafters: the one that the plan names, and lookups, which cost next to nothing.
+    """Names of the drafters: the primary one, which has a model, and lookups, which cost next to nothing.
 
     block_size  tokens of one draft step of the primary drafter, and none after them; 1: a step per token
     """
@@ -44,6 +49,8 @@ class SlotPolicy:
     spec: Spec
     gate: DraftGate | None  # for `auto` only
     pid: LengthController | None = None
+    num_vain: int = 0  # finds of lookups in a row of which nothing was sent
+    num_asked: int = 0  # steps in which only lookups could draft
 
     def __post_init__(self) -> None:
         if self.spec.drafting is DraftPolicy.PID:
@@ -56,6 +63,16 @@ class SlotPolicy:
     @property
     def is_probing(self) -> bool:
         return self.gate is not None and self.gate.is_probing
+
+    def next_match_length(self) -> int:
+        """Return how long a match must be in the next step in which only lookups can draft."""
+        self.num_asked += 1
+        level = self.num_vain // VAIN_FINDS if self.num_asked % SHORT_EVERY else 0
+        return MATCH_LENGTHS[level]
+
+    def record_find(self, *, is_sent: bool) -> None:
+        """Record that a lookup found something, and whether any of it was sent."""
+        self.num_vain = 0 if is_sent else min(self.num_vain + 1, MAX_VAIN)
 
     @property
     def length(self) -> int:

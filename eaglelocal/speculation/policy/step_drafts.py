@@ -6,6 +6,7 @@ Made for each step, and discarded with it. Pure: reads what was learned, changes
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 from eaglelocal.core.request import DraftPolicy
 from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel, Outlook
@@ -37,15 +38,27 @@ class StepDrafts:
         self.is_leveled = leveled and len(slots) > 1
         self.max_siblings = max_siblings
         self.token_costs = token_costs
-        self.row_costs = token_costs.rows(self._most_rows()) if self.auto else [0.0]  # by drafted rows of all slots
         self.chains: dict[str, dict[int, DraftChain]] = {name: {} for name in drafters.names}
         self._outlooks: dict[tuple[int, str, int], Outlook] = {}
 
-    def _most_rows(self) -> int:
+    @cached_property
+    def row_costs(self) -> list[float]:
+        """The costs by drafted rows of all `auto` slots."""
         limits = [self.max_draft[slot] for slot in self.auto]
-        return max(limits) * len(limits) if self.is_leveled else sum(limits)
+        if not limits:
+            return [0.0]
+        return self.token_costs.rows(max(limits) * len(limits) if self.is_leveled else sum(limits))
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing was proposed for any slot."""
+        return not any([chain.tokens for chains in self.chains.values() for chain in chains.values()])
 
     # ---- what is proposed
+    def is_found(self, slot: int) -> bool:
+        """Return whether a lookup proposed something for the slot."""
+        return any([slot in self.chains[name] and self.chains[name][slot].tokens for name in self.drafters.lookups])
+
     def add(
         self,
         slot: int,
@@ -91,7 +104,7 @@ class StepDrafts:
         return [
             PendingDraft(chain.drafter, chain.tokens, chain.confidences, chain.siblings)
             for chain in by_drafter
-            if chain
+            if chain and chain.tokens
         ]
 
     # ---- what is expected

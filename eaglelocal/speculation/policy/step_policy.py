@@ -77,7 +77,7 @@ class StepPolicy:
     def _takes_part(self, slot: int, drafter: str) -> bool:
         gate = self._policies[slot].gate
         if drafter != self._drafters.primary:
-            return gate is not None
+            return gate is not None or self._drafters.primary is None
         return gate is None or gate.is_probing or (gate.is_awake and not self._selection.is_settled_by_lookup(slot))
 
     def _must_grow(self, slot: int, drafter: str) -> bool:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
+
 from eaglelocal.speculation.costs.step_costs import StepCosts
 
 
 class TokenCosts:
-    """The costs of one step, in tokens.
+    """The costs of one step, in tokens; computed when they are asked for, which most plain steps never do.
 
-    rate           tokens that a second is worth
+    rate           returns the tokens that a second is worth
     num_base_rows  rows of the step without drafts
     as_usual       sizes that have become dear cost what they did before
     """
 
     def __init__(
-        self, costs: StepCosts, *, rate: float, num_base_rows: int, num_cells: int, as_usual: bool = False
+        self, costs: StepCosts, *, rate: Callable[[], float], num_base_rows: int, num_cells: int, as_usual: bool = False
     ) -> None:
-        self._costs, self._rate, self._as_usual = costs, rate, as_usual
+        self._costs, self._estimate_rate, self._as_usual = costs, rate, as_usual
         self._num_base_rows, self._num_cells = num_base_rows, num_cells
         self._draft_steps: dict[tuple[str, int], float] = {}
+
+    @cached_property
+    def _rate(self) -> float:
+        return self._estimate_rate()
 
     def rows(self, num_rows: int) -> list[float]:
         """Return the cost of the decode with 0 .. num_rows drafted rows."""

@@ -7,7 +7,7 @@ import random
 import pytest
 from doubles.drafts import chain
 
-from eaglelocal.core.draft import Draft, Verdict
+from eaglelocal.core.draft import Verdict
 from eaglelocal.core.request import AUTO, fixed_spec
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.speculation.costs.step_costs import StepCosts
@@ -51,11 +51,11 @@ def test_a_short_text_after_a_long_one_teaches_of_its_own_context(num_steps: int
     assert costs.num_samples(ROWS) > 1100
 
 
-def plain_step(controller: Controller, num_slots: int) -> None:
-    verdicts = {slot: (Draft(), Verdict((), (Sampled(7, 0.0),))) for slot in range(num_slots)}
+def drafted_step(controller: Controller, num_slots: int) -> None:
+    verdicts = {slot: (chain(5), Verdict((), (Sampled(7, 0.0),))) for slot in range(num_slots)}
     controller.learn(
         StepReport(
-            num_rows=num_slots,
+            num_rows=2 * num_slots,
             num_prefill_rows=0,
             num_cells=100,
             decode_s=ONE_S,
@@ -74,12 +74,13 @@ def test_at_first_costs_are_learned_soon_and_so_they_are_when_others_join() -> N
     for slot in range(2):
         controller.begin(slot, None)
     for num_slots in (1, 2):
-        known, gaps = costs.num_samples(num_slots), [0]
+        num_rows = 2 * num_slots
+        known, gaps = costs.num_samples(num_rows), [0]
         for _ in range(EARLY_STEPS + 4 * LATER_AT_ONCE):
-            plain_step(controller, num_slots)
+            drafted_step(controller, num_slots)
             gaps[-1] += 1
-            if costs.num_samples(num_slots) > known:
-                known = costs.num_samples(num_slots)
+            if costs.num_samples(num_rows) > known:
+                known = costs.num_samples(num_rows)
                 gaps.append(0)
         assert set(gaps[: EARLY_STEPS // AT_ONCE]) == {AT_ONCE}
         assert set(gaps[EARLY_STEPS // AT_ONCE + 1 : -1]) == {LATER_AT_ONCE}
