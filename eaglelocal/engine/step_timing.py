@@ -10,12 +10,15 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from eaglelocal.core.stats import SpeculationCounter
 from eaglelocal.engine.running_answer import RunningAnswer
 from eaglelocal.engine.step_times import EngineTotals, StepTimes
 from eaglelocal.speculation.costs.step_costs import StepCosts
+
+STATUS = "/proc/self/status"
 
 
 class StepMarks(NamedTuple):
@@ -105,7 +108,21 @@ class StepTiming:
         self.totals.add_tokens(num_tokens, plain_s=plain_s, answer_s=answer_s or 0.0)
 
 
+def read_high_water_mark() -> int | None:
+    """Return VmHWM, in bytes; None where the system does not report it."""
+    try:
+        lines = Path(STATUS).read_text(errors="replace").splitlines()
+        return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def peak_rss_bytes() -> int:
-    """Return the largest resident size of this process so far."""
+    """Return the largest resident size of this process so far.
+
+    On Linux not from getrusage, which also counts the program that this process ran before: a fork of its parent.
+    """
+    if (peak := read_high_water_mark()) is not None:
+        return peak
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

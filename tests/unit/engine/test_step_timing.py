@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from eaglelocal.engine import step_timing as timing_module
 from eaglelocal.engine.step_timing import StepTiming
 from eaglelocal.speculation.costs.step_costs import StepCosts
+
+ROOT = Path(__file__).parents[3]
 
 
 def timing(cost_of_one: float, cost_of_eight: float) -> StepTiming:
@@ -47,3 +54,21 @@ def test_host_time_is_what_the_library_does_not_take(monkeypatch: pytest.MonkeyP
             books.pause()
     assert host_s == [0.125, 0.25, 0.25, 0.125]
     assert books.totals.host_s == 0.75
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems count the process alone")
+def test_the_memory_of_a_parent_is_not_ours() -> None:
+    """Linux's getrusage goes on with the peak of the process that was forked to run this one."""
+    report = "from eaglelocal.engine.step_timing import peak_rss_bytes; print(peak_rss_bytes())"
+    large = f"import os, sys; b'x' * 400_000_000; os.execv(sys.executable, [sys.executable, '-c', {report!r}])"
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", large], capture_output=True, text=True, env=environ, check=True)
+    assert 10_000_000 < int(done.stdout) < 300_000_000
+
+
+@pytest.mark.parametrize("content", ["", "VmPeak: 3 kB\n", "VmHWM:\n", "VmHWM: many kB\n"])
+def test_another_status_is_no_figure(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "status").write_text(content)
+    monkeypatch.setattr(timing_module, "STATUS", str(tmp_path / "status"))
+    assert timing_module.read_high_water_mark() is None
+    assert timing_module.peak_rss_bytes() > 0
