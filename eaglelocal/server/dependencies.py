@@ -1,4 +1,7 @@
-"""FastAPI dependencies: the server's state, and who sent a request."""
+"""FastAPI dependencies: the server's state, and who sent a request.
+
+They are coroutines, because FastAPI runs plain functions on a thread, which takes longer than all that they do.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,17 @@ from fastapi import Depends, Request
 from eaglelocal.server.server_state import ServerState
 
 
-def get_server_state(request: Request) -> ServerState:
+async def get_server_state(request: Request) -> ServerState:
     state: ServerState = request.app.state.server_state
     return state
 
 
-def get_owner(request: Request) -> str:
+async def get_owner(request: Request) -> str:
     """Return the name of the request's API key."""
     return str(request.state.owner)
 
 
-def get_is_operator(request: Request) -> bool:
+async def get_is_operator(request: Request) -> bool:
     """Return whether the owner is an operator (see Access.operators)."""
     return bool(request.state.is_operator)
 

@@ -142,10 +142,9 @@ def test_another_certificate_at_the_address_is_not_trusted() -> None:
 
 def test_an_expired_certificate_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_certificate, "VALID_FOR", datetime.timedelta(hours=-1))
-    with serving(own_pair("old.name")) as server:
-        trusted_certificates.trust("127.0.0.1", server.port, own_pair("old.name").text)
-        shown = trusted_certificates.fetch_certificate(urlsplit(server.url))
-        trusted_certificates.trust("127.0.0.1", server.port, shown)
+    pair = own_pair("old.name")
+    with serving(pair) as server:
+        trusted_certificates.trust("127.0.0.1", server.port, pair.text)
         with pytest.raises(EngineError, match="expired") as problem:
             KeepAliveConnection(server.url).get("/health")
         assert "needs a new one" in str(problem.value.hint)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from starlette.responses import Response
 
 from eaglelocal.server.answer_response import AnswerBody, AnswerResponse
-from eaglelocal.server.dependencies import Owner, Server, get_owner
+from eaglelocal.server.dependencies import Owner, Server
 from eaglelocal.server.http_errors import NOT_FOUND, Problem, unsupported
 from eaglelocal.server.image_fallback import UNSEEN_IMAGE
 from eaglelocal.server.openai.content import is_data_url
@@ -71,9 +71,9 @@ UNREAD_FILE = "[a file, which this model cannot read]"
 PlacedItems = list[tuple[str, Item]]  # with their places in the body
 
 
-def get_stored_responses(request: Request) -> StoredResponses:
+async def get_stored_responses(request: Request, owner: Owner) -> StoredResponses:
     """Return the stored responses of the request's owner."""
-    found: StoredResponses = request.app.state.stored_responses[get_owner(request)]
+    found: StoredResponses = request.app.state.stored_responses[owner]
     return found
 
 
