@@ -175,5 +175,5 @@ def _inflate_demo(reference: str, on_progress: Progress) -> FoundTarget:
         folder=locations.generated_models_dir(),
         on_progress=on_progress,
     )
-    label = f"embedded guide at the cost of a {size.label} model ({size.type})"
+    label = f"embedded guide at the cost of {size.phrase} ({size.type})"
     return read_target(paths.target, label=label, head=paths.head)

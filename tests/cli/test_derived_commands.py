@@ -38,7 +38,7 @@ def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any
 def test_it_is_planned_without_being_written(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
     reference = f"{target}@8b:q4_k_m"
     chosen = report(capsys, "plan", reference, "--machine", "rtx-3090")["chosen"]
-    assert chosen["target"] == "source-target at the cost of a 8 B model (q4_k_m)"
+    assert chosen["target"] == "source-target at the cost of an 8 B model (q4_k_m)"
     assert 4.0 < chosen["memory"]["weights_bytes"] / 2**30 < 5.0
     assert chosen["quant"] == "Q4_K_M"
     assert "inflated: it answers as test guide (source-target.gguf) does" in chosen["reasons"]

@@ -46,7 +46,7 @@ class Inflation:
         return "inflated"
 
     def describe(self, name: str, n_layer: int) -> str:
-        return f"{name} at the cost of a {self.size.label} model ({self.size.type})"
+        return f"{name} at the cost of {self.size.phrase} ({self.size.type})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,7 @@ def _label_entries(source: Header, size: ModelSize, name: str) -> list[KeyValue]
 
 
 def make_inflated_name(name: str, size: ModelSize) -> str:
-    return f"{name} at the cost of a {size.label} model"
+    return f"{name} at the cost of {size.phrase}"
 
 
 def _read_number(source: Header, key: str) -> float:
@@ -205,7 +205,7 @@ class _HeadPlan:
         header = self.source.header
         tensors = _make_tensors(self._tensors(), self.size.type)
         _check_all_used(header, tensors)
-        name = f"draft head of the {self.eagle.name} at the cost of a {self.size.label} model's"
+        name = f"draft head of the {self.eagle.name} at the cost of {self.size.phrase}'s"
         changed = _label_entries(header, self.size, name)
         changed += _shape_entries("eagle3", self.growth.new, self.eagle.rms_eps * self.growth.eps_factor)
         if self.eagle.target_name:

@@ -92,7 +92,7 @@ def inflate(
         if not paths.complete:  # the process that held the lock may have written it
             blueprint = plan_inflation(reference, source_target, source_head)
             _check_room(blueprint, reference, free_bytes(folder))
-            what = f"writing the embedded guide at the cost of a {reference.label} model"
+            what = f"writing the embedded guide at the cost of {reference.phrase}"
             total_bytes = blueprint.target.data_bytes + blueprint.head.data_bytes
             _write_pair(blueprint, paths, WriteProgress(total_bytes, what, on_progress))
     return paths

@@ -42,6 +42,13 @@ class ModelSize:
         return f"{self._number} {self._unit}"
 
     @property
+    def phrase(self) -> str:
+        """The size with its article: `a 1 B model`, `an 8 B model`."""
+        number = str(self._number)
+        article = "an" if number.startswith("8") or number in ("11", "18") else "a"
+        return f"{article} {self.label} model"
+
+    @property
     def _unit(self) -> str:
         return "B" if self.num_parameters >= _UNITS["b"] else "M"
 

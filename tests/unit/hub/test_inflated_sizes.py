@@ -44,6 +44,14 @@ def test_references_that_are_not(reference: str) -> None:
     assert caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("billions", "phrase"),
+    [(1, "a 1 B model"), (8, "an 8 B model"), (11, "an 11 B model"), (18, "an 18 B model"), (70, "a 70 B model")],
+)
+def test_phrases(billions: int, phrase: str) -> None:
+    assert ModelSize(billions * 10**9, "q4_0").phrase == phrase
+
+
 def test_labels_and_slugs() -> None:
     assert (ModelSize(1_500_000_000, "q4_0").label, ModelSize(1_500_000_000, "q4_0").slug) == ("1.5 B", "1.5b-q4_0")
     assert (DEFAULT_SIZE.label, DEFAULT_SIZE.slug) == ("300 M", "300m-bf16")
