@@ -266,7 +266,7 @@ def _split(value: object) -> str:
 
 
 def _whole(low: float, high: float | None = None) -> Reader:
-    what = f"a whole number of at least {low:g}" if high is None else f"a whole number from {low:g} to {high:g}"
+    what = f"a whole number of at least {low:.0f}" if high is None else f"a whole number from {low:.0f} to {high:.0f}"
 
     def read(value: object) -> int:
         number = _as_int(value)

@@ -6,6 +6,7 @@ variable. Tasks of the request share it.
 
 from __future__ import annotations
 
+import math
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -39,7 +40,7 @@ class RequestRecord:
                 "prompt_tokens": choice.prompt_tokens,
                 "completion_tokens": choice.num_tokens,
                 "seconds": choice.last_token_at - choice.first_token_at,
-                "ttft_s": choice.first_token_at - choice.requested_at if choice.first_token_at else 0.0,
+                "ttft_s": choice.first_token_at - choice.requested_at if choice.first_token_at else math.inf,
                 "draft_tokens": stats.draft_tokens if stats is not None else 0,
                 "accepted_tokens": stats.accepted_tokens if stats is not None else 0,
             }
@@ -60,6 +61,7 @@ class RequestRecord:
         sums = {name: sum(answer[name] for answer in self.answers) for name in self.answers[0]}
         timed = sum(max(answer["completion_tokens"] - 1, 0) for answer in self.answers)
         longest_s = max(answer["seconds"] for answer in self.answers)
+        first_s = min(answer["ttft_s"] for answer in self.answers)
         return {
             "prompt_tokens": sums["prompt_tokens"],
             "completion_tokens": sums["completion_tokens"],
@@ -67,7 +69,7 @@ class RequestRecord:
             "acceptance_rate": round(sums["accepted_tokens"] / sums["draft_tokens"], 4)
             if sums["draft_tokens"]
             else None,
-            "ttft_s": round(min(answer["ttft_s"] for answer in self.answers), 3) or None,
+            "ttft_s": round(first_s, 3) if math.isfinite(first_s) else None,
             "finish_reason": ",".join(dict.fromkeys(self.finish_reasons)) or None,
         }
 

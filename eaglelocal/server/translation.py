@@ -11,7 +11,8 @@ from pydantic import Field, ValidationError
 
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.server.http_errors import Problem, to_problem
-from eaglelocal.server.openai.schema import MAX_TRANSLATED_TOOLS, ChatBody, ToolGiven
+from eaglelocal.server.openai.field_types import MAX_TRANSLATED_TOOLS
+from eaglelocal.server.openai.schema import ChatBody, ToolGiven
 from eaglelocal.server.validation_errors import deepest_problem
 
 

@@ -18,7 +18,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from eaglelocal.server.http_errors import INVALID, NOT_FOUND, Problem
-from eaglelocal.server.openai.schema import MAX_TEXT_CHARS
+from eaglelocal.server.openai.field_types import MAX_TEXT_CHARS
 
 MAX_MESSAGE_CHARS = 500
 MAX_PLACE_CHARS = 200

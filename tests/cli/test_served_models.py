@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 
 import pytest
+from doubles.empty_home import enter_empty_home
 from doubles.gguf_bytes import STRING, GgufBytes
 
 from eaglelocal import locations
@@ -19,12 +20,7 @@ GUIDE = "guide-target.gguf"
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("CONFIG", "STATE", "CACHE"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "none"))
-    models = tmp_path / "models"
+    models = enter_empty_home(monkeypatch, tmp_path) / "models"
     models.mkdir()
     (models / "guide.gguf").symlink_to(locations.profiles_dir() / "demo" / GUIDE)
     (models / "picture.gguf").write_bytes(GgufBytes().put("general.architecture", STRING, "flux").build())

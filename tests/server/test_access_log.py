@@ -18,8 +18,11 @@ from doubles.timeouts import wait_until
 from eaglelocal.cli.json_output import JsonOutput
 from eaglelocal.cli.output import Output
 from eaglelocal.cli.serve_log import LineHandler
-from eaglelocal.core.events import LoadProgress
+from eaglelocal.core.events import LoadProgress, Started
+from eaglelocal.core.request import ChatRequest
 from eaglelocal.errors import EagleLocalError
+from eaglelocal.server.answer_state import AnswerState
+from eaglelocal.server.request_record import RequestRecord
 
 CHAT = "/v1/chat/completions"
 SAID = [{"role": "user", "content": "x"}]
@@ -72,6 +75,18 @@ def test_an_answer_has_model_tokens_rate_acceptance_and_duration(actor: Server, 
     assert record["tok_s"] is None or isinstance(record["tok_s"], float)
     assert "actor, 3 tokens, " in logged.lines[-1] and "acceptance 62%" in logged.lines[-1]
     assert "secret" not in json.dumps(logged.records)
+
+
+@pytest.mark.parametrize(("delays_s", "shown"), [((0.0001,), 0.0), ((None,), None), ((None, 0.25), 0.25)])
+def test_the_time_of_the_first_token_is_that_of_answers_that_have_one(
+    delays_s: tuple[float | None, ...], shown: float | None
+) -> None:
+    record = RequestRecord()
+    for delay_s in delays_s:
+        choice = AnswerState(0, ChatRequest(id="a", text="x"), requested_at=100.0, started=Started("a", 1, 0))
+        choice.first_token_at = 100.0 + delay_s if delay_s is not None else 0.0
+        record.add_answer("actor", choice)
+    assert record.fields()["ttft_s"] == shown
 
 
 def test_several_answers_to_a_request_are_summed(actor: Server, logged: Logged) -> None:

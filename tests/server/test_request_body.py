@@ -32,7 +32,7 @@ from eaglelocal.server.middleware.request_body import (
     num_places,
 )
 from eaglelocal.server.openai.content import MAX_IMAGES_BYTES
-from eaglelocal.server.openai.schema import MAX_TEXT_CHARS
+from eaglelocal.server.openai.field_types import MAX_TEXT_CHARS
 
 JSON = {"content-type": "application/json"}
 

@@ -7,26 +7,22 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from eaglelocal.server.foreign_items import is_server_tool_block, translate_block
-from eaglelocal.server.openai.schema import (
-    CONTINUED,
+from eaglelocal.server.openai.field_types import (
     MAX_MESSAGES,
     MAX_PARTS,
     MAX_STOPS,
     MAX_TRANSLATED_TOOLS,
-    STRICT,
     Body,
     CallId,
     Count,
-    ElsewhereGiven,
     Finite,
-    MisplacedFormat,
     Name,
-    SamplingGiven,
     Stop,
     Text,
     ToolName,
     Word,
 )
+from eaglelocal.server.openai.schema import CONTINUED, STRICT, ElsewhereGiven, MisplacedFormat, SamplingGiven
 
 
 class AnthropicSource(Body):

@@ -9,6 +9,7 @@ from eaglelocal.core.request import ChatRequest, Infill, Mixed, Parts
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.server.http_errors import Problem, unsupported
 from eaglelocal.server.llama_server.schema import InfillBody, LlamaAnswerFields, LlamaCompletionBody, WrittenPrompt
+from eaglelocal.server.openai.field_types import MAX_PARTS, MAX_PROMPTS
 from eaglelocal.server.openai.request_reader import (
     EngineCall,
     check_size,
@@ -16,7 +17,7 @@ from eaglelocal.server.openai.request_reader import (
     read_params,
     read_prompts,
 )
-from eaglelocal.server.openai.schema import MAX_PARTS, MAX_PROMPTS, ResponseFormat
+from eaglelocal.server.openai.schema import ResponseFormat
 from eaglelocal.server.openai.unsupported_fields import refuse
 
 NEUTRAL: dict[str, dict[str, Any]] = {  # values that turn a sampler off, in the order in which samplers are applied

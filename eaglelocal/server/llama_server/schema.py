@@ -10,13 +10,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from eaglelocal.server.openai.reply_schema import ReplyModel
-from eaglelocal.server.openai.schema import (
+from eaglelocal.server.openai.field_types import (
     MAX_CHOICES,
     MAX_TOKENS,
-    AnswerFields,
     Body,
-    ChatBody,
     Name,
     ReadingLimit,
     Text,
@@ -24,6 +21,8 @@ from eaglelocal.server.openai.schema import (
     Tokens,
     Word,
 )
+from eaglelocal.server.openai.reply_schema import ReplyModel
+from eaglelocal.server.openai.schema import AnswerFields, ChatBody
 
 MAX_FIELDS = 256
 MAX_SNIPPETS = 1024

@@ -28,8 +28,8 @@ from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.dependencies import IsOperator, Owner, Server
 from eaglelocal.server.http_errors import CANCELLED, CANCELLED_STATUS, NOT_FOUND, PERMISSION, Problem
 from eaglelocal.server.loaded_models import LoadedModel
+from eaglelocal.server.openai.field_types import Body
 from eaglelocal.server.openai.reply_schema import STREAMED, CancelReply, Health, SwitchReply
-from eaglelocal.server.openai.schema import Body
 from eaglelocal.server.routing import BodyRoute
 from eaglelocal.server.server_state import ServerState
 

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from eaglelocal.server.openai.reply_schema import ERRORS, ReplyModel
-from eaglelocal.server.openai.schema import (
+from eaglelocal.server.openai.field_types import (
     MAX_INPUTS,
     MAX_LIMIT,
     MAX_MESSAGES,
@@ -19,15 +18,14 @@ from eaglelocal.server.openai.schema import (
     MAX_TRANSLATED_TOOLS,
     Body,
     CallId,
-    ElsewhereGiven,
-    FunctionGiven,
     Limit,
     Name,
-    SamplingGiven,
     Text,
     Word,
     clip_to,
 )
+from eaglelocal.server.openai.reply_schema import ERRORS, ReplyModel
+from eaglelocal.server.openai.schema import ElsewhereGiven, FunctionGiven, SamplingGiven
 
 Images = Annotated[list[str] | None, Field(repr=False, description="as base64")]
 ZERO_DURATIONS = (0, "0", "0s", "0m")

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from eaglelocal.server.openai.schema import MAX_INPUTS, Body, Count, Name, Text, Tokens, UnsupportedInPrompts
+from eaglelocal.server.openai.field_types import MAX_INPUTS, Body, Count, Name, Text, Tokens
+from eaglelocal.server.openai.schema import UnsupportedInPrompts
 
 
 class JinaDocument(Body):

@@ -19,10 +19,9 @@ from eaglelocal.server.http_errors import Problem, unsupported
 from eaglelocal.server.json_body import to_json
 from eaglelocal.server.openai.content import Content, check_images, decode_data_url, join_pieces
 from eaglelocal.server.openai.embedding_schema import RankingBody
+from eaglelocal.server.openai.field_types import MAX_STOPS_CHARS, MAX_TEXT_CHARS
 from eaglelocal.server.openai.response_format import read_constraint
 from eaglelocal.server.openai.schema import (
-    MAX_STOPS_CHARS,
-    MAX_TEXT_CHARS,
     AnswerFields,
     CallGiven,
     ChatBody,

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from eaglelocal.server.http_errors import Problem, unsupported
-from eaglelocal.server.openai.schema import Body, MisplacedFormat
+from eaglelocal.server.openai.field_types import Body
+from eaglelocal.server.openai.schema import MisplacedFormat
 
 _SAMPLERS = ("adaptive_target", "dry_multiplier", "dynatemp_range", "mirostat", "top_n_sigma", "xtc_probability")
 _FORMATS = (

@@ -9,25 +9,27 @@ from pydantic import Discriminator, Field, Tag, field_serializer, model_validato
 
 from eaglelocal.server.foreign_items import is_foreign_item, translate_item
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.openai.schema import (
-    CONTINUED,
+from eaglelocal.server.openai.field_types import (
     MAX_ALLOWED_TOOLS,
     MAX_MESSAGES,
     MAX_TOOLS,
-    STRICT,
-    STRICT_FORMAT,
     Body,
     CallId,
+    Name,
+    Text,
+    ToolName,
+    Word,
+)
+from eaglelocal.server.openai.schema import (
+    CONTINUED,
+    STRICT,
+    STRICT_FORMAT,
     Effort,
     ElsewhereGiven,
     JsonSchema,
     MisplacedFormat,
-    Name,
     Parts,
     SamplingGiven,
-    Text,
-    ToolName,
-    Word,
 )
 
 MAX_NAMESPACE_TOOLS = 1024

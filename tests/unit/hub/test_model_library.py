@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from doubles.empty_home import enter_empty_home
 from doubles.hub_models import model_bytes
 
 from eaglelocal import locations
@@ -25,12 +26,7 @@ MODEL, TEMPLATE = "application/vnd.ollama.image.model", "application/vnd.ollama.
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("CONFIG", "STATE", "CACHE"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "ollama"))
-    return tmp_path
+    return enter_empty_home(monkeypatch, tmp_path)
 
 
 def put(path: Path, name: str = "tiny") -> Path:
