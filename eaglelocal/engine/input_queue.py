@@ -104,8 +104,10 @@ class InputQueue(Generic[RequestT, ResultT]):
     def __contains__(self, request_id: object) -> bool:
         return request_id in self._pending
 
-    def submit(self, request: RequestT) -> None:
-        lane = self._lanes[self._lane_of(request, len(self._lanes))]
+    def submit(self, request: RequestT, *, at_once: bool = False) -> None:
+        """Read a request on its lane; `at_once` in this thread, unless it would overtake another."""
+        is_inline = at_once and not self._pending
+        lane = INLINE[0] if is_inline else self._lanes[self._lane_of(request, len(self._lanes))]
         reading = lane.submit(self._prepare, request, time.perf_counter())
         self._pending[request.id] = reading
         reading.add_done_callback(self._announce)

@@ -16,6 +16,7 @@ from eaglelocal.engine.prompt_tokens import PromptTokens
 from eaglelocal.errors import RequestError
 
 SHORT_CHARS = 32 * 1024  # of all texts of a request; tokenizing so many takes about ten milliseconds
+QUICK_CHARS = 2 * 1024
 SURE_TOKEN_BYTES = 16  # every vocabulary has longer tokens
 MAX_CACHED_PROMPTS = 2
 LONG_LANE, CONSTRAINT_LANE = 1, 2
@@ -64,6 +65,12 @@ def may_take_long(request: ChatRequest) -> bool:
         or any(message.images for message in request.messages)
         or count_chars(request) > SHORT_CHARS
     )
+
+
+def is_read_quickly(request: ChatRequest) -> bool:
+    """Return whether reading takes a millisecond at most: less than a lane's thread takes to wake up."""
+    renders_or_compiles = bool(request.messages) or may_compile_grammar(request)
+    return not renders_or_compiles and count_chars(request) <= QUICK_CHARS
 
 
 def may_compile_grammar(request: ChatRequest) -> bool:

@@ -13,7 +13,7 @@ from eaglelocal.core.events import Failed, RequestEvent
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.engine.input_processor import InputProcessor, ReadRequest
 from eaglelocal.engine.input_queue import INPUT_WAIT_S, InputQueue, Prepared
-from eaglelocal.engine.input_size import ChatLanes
+from eaglelocal.engine.input_size import ChatLanes, is_read_quickly
 from eaglelocal.engine.running_answer import make_count_events, make_prompted
 from eaglelocal.engine.step_times import Clock
 from eaglelocal.scheduler.scheduler import Scheduler
@@ -46,7 +46,8 @@ class WaitingRequests:
         return len(self._queue)
 
     def submit(self, request: ChatRequest) -> None:
-        self._queue.submit(request)
+        """Read the request, then queue it. A quick one is read at once if nobody waits for the next step."""
+        self._queue.submit(request, at_once=is_read_quickly(request) and not self._scheduler.has_work)
 
     def wait(self) -> None:
         """Wait up to INPUT_WAIT_S for a request to have been read."""

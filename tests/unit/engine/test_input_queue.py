@@ -20,12 +20,14 @@ from eaglelocal.engine.input_size import (
     LONG_LANE,
     MAX_CACHED_PROMPTS,
     MAX_QUICK,
+    QUICK_CHARS,
     QUICK_S,
     SHORT_CHARS,
     ChatLanes,
     PromptCache,
     choose_embed_lane,
     count_chars,
+    is_read_quickly,
     make_prompt_key,
     may_take_long,
 )
@@ -85,6 +87,42 @@ def test_a_slow_lane_holds_up_no_other() -> None:
     may_go_on.set()
     assert [prepared.request.id for prepared in taken(queue)] == ["1 slow"]
     queue.close()
+
+
+def test_at_once_means_in_this_thread_but_never_before_another() -> None:
+    may_go_on, threads = threading.Event(), dict[str, threading.Thread]()
+
+    def read(request: ChatRequest) -> str:
+        threads[request.id] = threading.current_thread()
+        assert request.id != "1" or may_go_on.wait(LONG_WAIT_S)
+        return request.id
+
+    queue = queue_of(read, ThreadPoolExecutor(1))
+    queue.submit(asked("0"), at_once=True)
+    assert [prepared.request.id for prepared in queue.take()] == ["0"]
+    queue.submit(asked("1"))
+    queue.submit(asked("2"), at_once=True)
+    may_go_on.set()
+    assert [prepared.request.id for prepared in taken(queue)] == ["1", "2"]
+    assert [threads[name] is threading.current_thread() for name in "012"] == [True, False, False]
+    queue.close()
+
+
+@pytest.mark.parametrize(
+    ("request_", "is_quick"),
+    [
+        (asked("0"), True),
+        (ChatRequest(id="0", tokens=(1, 2)), True),
+        (asked("0", "a" * QUICK_CHARS), True),
+        (asked("0", "a" * (QUICK_CHARS + 1)), False),
+        (ChatRequest(id="0", messages=(Message("user", "hi"),)), False),  # the template may not end
+        (ChatRequest(id="0", text="a", constraint=Constraint(Syntax.REGEX, "a")), False),
+    ],
+)
+def test_a_request_is_read_at_once_only_if_it_is_short_and_has_neither_template_nor_grammar(
+    request_: ChatRequest, is_quick: bool
+) -> None:
+    assert is_read_quickly(request_) is is_quick
 
 
 def test_what_was_withdrawn_is_not_reported_and_its_id_is_free() -> None:
