@@ -7,11 +7,14 @@ import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 
+from eaglelocal.core.events import RequestEvent
 from eaglelocal.core.request import AnyRequest, EmbedRequest
 from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.event_stream import EventStream
 from eaglelocal.server.http_errors import Problem, to_problem
 from eaglelocal.server.loaded_models import LoadedModel
+
+PROGRESS_S = 0.25  # in which the state of an answer that is sent as a whole is brought up to date, for the monitor
 
 
 class ActiveCall:
@@ -63,15 +66,28 @@ class ActiveCall:
     async def next(self, timeout_s: float) -> list[AnswerState]:
         """Return the choices with new events, none on timeout. Raises Problem when one failed or the limit is over."""
         assert self._events is not None
-        now = time.perf_counter()
-        if now >= self._ends_at:
+        return self._apply(await self._events.next(self._clip(timeout_s)))
+
+    async def complete(self) -> list[AnswerState]:
+        """Return all choices once all are complete. Raises Problem."""
+        assert self._events is not None
+        while not self.is_over:
+            self._apply(await self._events.next_end(self._clip(PROGRESS_S)))
+        return self.choices
+
+    def _clip(self, timeout_s: float) -> float:
+        """Return the timeout, or the seconds until the limit. Raises Problem when the limit is over."""
+        left_s = self._ends_at - time.perf_counter()
+        if left_s <= 0:
             raise too_long(self._limit_s)
-        events = await self._events.next(min(timeout_s, self._ends_at - now))
-        now = time.perf_counter()
+        return min(timeout_s, left_s)
+
+    def _apply(self, events: Sequence[tuple[RequestEvent, float]]) -> list[AnswerState]:
+        """Update the choices and return those that changed. Raises Problem when one failed."""
         changed = {}
-        for event in events:
+        for event, arrived_at in events:
             choice = self._by_id[event.request_id]
-            choice.apply(event, now)
+            choice.apply(event, arrived_at)
             changed[choice.index] = choice
         for choice in changed.values():
             if choice.error is not None:
@@ -79,12 +95,6 @@ class ActiveCall:
             if choice.finished is not None and choice.finished.reason == "cancelled":
                 raise self._cancel_reason or Problem(503, "the answer was cut off", code="cancelled")
         return list(changed.values())
-
-    async def complete(self) -> list[AnswerState]:
-        """Return all choices once all are complete. Raises Problem."""
-        while not self.is_over:
-            await self.next(self._limit_s)
-        return self.choices
 
 
 def drop_messages(request: AnyRequest) -> AnyRequest:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import deque
 from concurrent.futures import Executor, ThreadPoolExecutor
 from types import TracebackType
@@ -75,8 +76,9 @@ class EventStream:
     def __init__(self, client: ClientThread, requests: list[AnyRequest]) -> None:
         self._client, self._requests = client, requests
         self._loop = asyncio.get_running_loop()
-        self._arrived: deque[RequestEvent] = deque()
-        self._has_arrived = asyncio.Event()
+        self._arrived: deque[tuple[RequestEvent, float]] = deque()
+        self._has_arrived, self._has_ended = asyncio.Event(), asyncio.Event()
+        self._awaits_end = False
         self._unfinished = {request.id for request in requests}
 
     @property
@@ -85,20 +87,40 @@ class EventStream:
 
     def on_event(self, event: RequestEvent) -> None:
         """Take an event; called on a thread of the client."""
-        self._arrived.append(event)
+        is_end = isinstance(event, Finished | Failed)
+        self._arrived.append((event, time.perf_counter()))
+        if self._awaits_end and not is_end:
+            return  # waking the event loop for each token would take a core from the decoding
         with contextlib.suppress(RuntimeError):  # the event loop has ended, and all readers with it
-            self._loop.call_soon_threadsafe(self._has_arrived.set)
+            self._loop.call_soon_threadsafe(self._wake, is_end)
 
-    async def next(self, timeout_s: float) -> list[RequestEvent]:
-        """Return the events that have arrived, waiting for at least one; empty on timeout or after the last event."""
+    async def next(self, timeout_s: float) -> list[tuple[RequestEvent, float]]:
+        """Return the events that have arrived, waiting for at least one; empty on timeout or after the last event.
+
+        Each comes with the time of its arrival (time.perf_counter).
+        """
         if not self.is_over and not self._arrived:
             self._has_arrived.clear()
             if not self._arrived:  # it may have come since
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(timeout_s):  # wait_for of 3.11 may lose a cancel at an event
-                        await self._has_arrived.wait()
+                await wait_for(self._has_arrived, timeout_s)
+        return self._take()
+
+    async def next_end(self, timeout_s: float) -> list[tuple[RequestEvent, float]]:
+        """Return the events that have arrived once an answer has ended, or after `timeout_s`; perhaps none."""
+        self._awaits_end = True
+        if not self.is_over:
+            await wait_for(self._has_ended, timeout_s)
+            self._has_ended.clear()
+        return self._take()
+
+    def _wake(self, is_end: bool) -> None:
+        self._has_arrived.set()
+        if is_end:
+            self._has_ended.set()
+
+    def _take(self) -> list[tuple[RequestEvent, float]]:
         events = [self._arrived.popleft() for _ in range(len(self._arrived))]
-        for event in events:
+        for event, _ in events:
             if isinstance(event, Finished | Failed):
                 self._unfinished.discard(event.request_id)
         return events
@@ -117,3 +139,9 @@ class EventStream:
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         self.cancel()
+
+
+async def wait_for(event: asyncio.Event, timeout_s: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):  # asyncio.wait_for of 3.11 may lose a cancel at an event
+            await event.wait()
