@@ -176,7 +176,7 @@ class ApiRouter:
         other = path.rstrip("/") if path.endswith("/") else f"{path}/"
         if self._find(other)[0]:
             return RedirectResponse(str(URL(scope={**scope, "path": other})))
-        if self._find(f"/v1{path}")[0]:
+        if f"/v1{path}" in self._by_path:
             what = f"there is no {path} here, but /v1{path}: the base URL of OpenAI's clients ends with /v1"
             raise Problem(404, what, NOT_FOUND)
         raise Problem(404, "Not Found", NOT_FOUND)

@@ -11,8 +11,8 @@ Values themselves are never quoted.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from json import JSONDecodeError
 from typing import Any, cast
 
 from eaglelocal.server.http_errors import Problem
@@ -37,7 +37,7 @@ def parse_problem(error: Exception, *, has_json_type: bool) -> Problem:
     if not has_json_type and isinstance(error, ValueError):
         what = f"the body must be JSON, with Content-Type: application/json: {error}"
         return Problem(415, what, code="invalid_json")
-    if isinstance(error, JSONDecodeError):
+    if isinstance(error, json.JSONDecodeError):
         return Problem(400, f"the body is not valid JSON: {error.msg}", code="invalid_json")
     why = PARSE_FAILURES.get(type(error), "it holds a number of too many digits")
     return Problem(400, f"the body cannot be read as JSON: {why}", code="invalid_json")
