@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "eaglelocal"
 FILES = sorted(PACKAGE.rglob("*.py"))
-HEAVY = ("torch", "textual", "fastapi", "llama_cpp", "aiohttp", "PIL")
+HEAVY = ("torch", "textual", "starlette", "llama_cpp", "aiohttp", "PIL")
 
 # what only these rooms may import, and whatever lies below it
 FENCES: dict[str, tuple[str, ...]] = {
@@ -22,7 +22,7 @@ FENCES: dict[str, tuple[str, ...]] = {
     "PIL": ("backend", "conversation"),
     "torch": ("training", "demo"),
     "textual": ("tui",),
-    "fastapi": ("server",),
+    "starlette": ("server",),
     "uvicorn": ("server",),
     "aiohttp": ("web",),
     "aiohttp_jinja2": ("web",),
@@ -145,6 +145,7 @@ LEFT_OUT = [
     ("import eaglelocal.cli.main", "typer"),
     ("import eaglelocal.cli.main", "eaglelocal.core.events"),
     ("import eaglelocal.server.app", "numpy"),
+    ("import eaglelocal.server.app", "eaglelocal.server.openapi"),
     ("from eaglelocal.loading.engine_builder import prepare; prepare()", "llama_cpp.llama"),
 ]
 

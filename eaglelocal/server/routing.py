@@ -1,64 +1,199 @@
-"""Routes that release the request's body before the answer starts.
+"""Declare routes, and answer requests with them.
 
-FastAPI keeps a request until its answer ends, with the body's bytes and parsed JSON: for a large body hundreds of
-megabytes, for minutes. So the body is read through a separate request object that nobody keeps.
+    routes = RouteTable("OpenAI", ErrorReply)
+
+    @routes.post("/v1/embeddings", EmbeddingBody, reply=EmbeddingReply)
+    async def embeddings(body: EmbeddingBody, server: ServerState, owner: str) -> Response: ...
+
+A function takes the body first, and by name what else it needs: `server`, `owner` (the name of the request's API key),
+`is_operator` (see Access.operators), `request`, parameters of the path, and those of the query, which have a default.
+
+Any body is parsed as JSON, as llama-server and Ollama do: `curl -d` sends another Content-Type. So the type of a body
+protects nothing: HostMiddleware keeps out the forms of foreign pages. A body is released before its answer starts,
+unless the response keeps it: with its parsed JSON it may take hundreds of megabytes, and the answer minutes.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Coroutine
-from typing import Any
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from inspect import Parameter, signature
+from types import MappingProxyType
+from typing import Concatenate, TypeVar
 
-from fastapi import Request
-from fastapi.routing import APIRoute
-from starlette.responses import Response
-from starlette.types import Scope
+from pydantic import BaseModel, ValidationError
+from pydantic_core import to_json
+from starlette.datastructures import URL
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import compile_path
+from starlette.types import Receive, Scope, Send
 
-from eaglelocal.server.http_errors import Problem
+from eaglelocal.errors import EagleLocalError
+from eaglelocal.server.http_errors import NOT_FOUND, Problem, to_problem
 from eaglelocal.server.json_body import read_body
+from eaglelocal.server.middleware.refusal import error_body
+from eaglelocal.server.request_record import current_record
+from eaglelocal.server.server_state import ServerState
+from eaglelocal.server.validation_errors import deepest_problem, parse_problem
 
-# pydantic warns so when it builds a body on its first use (Body); FastAPI suppresses that only while routes are made
-warnings.filterwarnings("ignore", "The 'alias' attribute with value 'body'")
-
-Handler = Callable[[Request], Coroutine[Any, Any, Response]]
-
-
-class BodyRequest(Request):
-    """A request whose JSON is parsed by read_body."""
-
-    async def json(self) -> Any:
-        return read_body(await self.body())
+_log = logging.getLogger("eaglelocal.server")
 
 
-class UntypedBodyRequest(BodyRequest):
-    """A request whose Content-Type is not JSON: if the body is not JSON either, the error says what is expected."""
-
-    async def json(self) -> Any:
-        try:
-            return await super().json()
-        except ValueError as error:
-            what = f"the body must be JSON, with Content-Type: application/json: {error}"
-            raise Problem(415, what, code="invalid_json") from error
+Reply = Response | BaseModel | Mapping[str, object]
+Handler = Callable[..., Awaitable[Reply]]
+HandlerT = TypeVar("HandlerT", bound=Handler)
+BodyT = TypeVar("BodyT", bound=BaseModel)
+BodyHandler = Callable[Concatenate[BodyT, ...], Awaitable[Reply]]
+Others = Mapping[int, type[BaseModel]]
+NO_OTHERS: Others = MappingProxyType({})
 
 
-class BodyRoute(APIRoute):
-    """A route that parses any body as JSON, as llama-server and Ollama do: `curl -d` sends another Content-Type.
+@dataclass(frozen=True)
+class ApiRoute:
+    """A route, with what the OpenAPI document says of its replies.
 
-    So the type of a body protects nothing: HostMiddleware keeps out the forms of foreign pages.
+    path    with Starlette's parameters: /v1/models/{name:path}
+    reply   the type of the reply: a model, a union, str for a plain text; None: there is only a stream
+    stream  the media type of a streamed reply; "": it is never streamed
+    others  models of replies with another status
     """
 
-    def get_route_handler(self) -> Handler:
-        return release_body(super().get_route_handler())
+    method: str
+    path: str
+    handle: Handler
+    body: type[BaseModel] | None = None
+    reply: object = None
+    stream: str = ""
+    others: Others = field(default_factory=dict)
+
+    @property
+    def is_documented(self) -> bool:
+        """Return whether the route is in the document: one without a reply is another form of one that is."""
+        return self.reply is not None or bool(self.stream)
+
+    @cached_property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """Return the parameters of `handle` that are given by name."""
+        found = list(signature(self.handle).parameters.items())
+        return dict(found if self.body is None else found[1:])
+
+    @cached_property
+    def query(self) -> Mapping[str, str]:
+        """Return the parameters of the query, with their defaults."""
+        return {name: one.default for name, one in self.parameters.items() if one.default is not Parameter.empty}
 
 
-def release_body(handle: Handler) -> Handler:
-    async def handle_separately(request: Request) -> Response:
-        has_json_type = is_json_type(request.headers.get("content-type", ""))
-        kind = BodyRequest if has_json_type else UntypedBodyRequest
-        return await handle(kind(set_json_type(request.scope), request.receive))
+class RouteTable:
+    """The routes of one dialect, filled by decorators.
 
-    return handle_separately
+    tag    the dialect's name in the OpenAPI document
+    error  the model of its errors
+    """
+
+    def __init__(self, tag: str, error: type[BaseModel]) -> None:
+        self.tag, self.error = tag, error
+        self.routes: list[ApiRoute] = []
+
+    def add(
+        self, method: str, path: str, *, reply: object = None, stream: str = "", others: Others = NO_OTHERS
+    ) -> Callable[[HandlerT], HandlerT]:
+        """Declare a route without a body."""
+
+        def declare(handle: HandlerT) -> HandlerT:
+            self.routes.append(ApiRoute(method, path, handle, reply=reply, stream=stream, others=others))
+            return handle
+
+        return declare
+
+    def post(
+        self, path: str, body: type[BodyT], *, reply: object = None, stream: str = "", others: Others = NO_OTHERS
+    ) -> Callable[[BodyHandler[BodyT]], BodyHandler[BodyT]]:
+        """Declare a POST route with a body."""
+
+        def declare(handle: BodyHandler[BodyT]) -> BodyHandler[BodyT]:
+            self.routes.append(ApiRoute("POST", path, handle, body, reply=reply, stream=stream, others=others))
+            return handle
+
+        return declare
+
+
+Methods = dict[str, ApiRoute]  # the routes of one path, by method
+
+
+class ApiRouter:
+    """The ASGI application that answers by routes: it comes behind BodyMiddleware, which passes bodies on whole.
+
+    Starlette's router would compare a path with each route in turn; here a table has those without parameters.
+    """
+
+    def __init__(self, routes: Iterable[ApiRoute], server: ServerState) -> None:
+        self._server = server
+        self._by_path: dict[str, Methods] = {}
+        for route in routes:
+            self._by_path.setdefault(route.path, {})[route.method] = route
+        templates = [path for path in self._by_path if "{" in path]
+        self._patterns = [(compile_path(path)[0], self._by_path.pop(path)) for path in templates]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            response = await self._respond(scope, receive)
+        except Exception as error:
+            response = respond_with_error(error, scope["path"])
+        await response(scope, receive, send)
+
+    async def _respond(self, scope: Scope, receive: Receive) -> Response:
+        methods, in_path = self._find(scope["path"])
+        if not methods:
+            return self._redirect(scope)
+        route = methods.get(scope["method"])
+        if route is None:
+            raise Problem(405, "Method Not Allowed", headers={"Allow": ", ".join(methods)})
+        request = Request(scope)
+        in_query = {name: request.query_params.get(name, default) for name, default in route.query.items()}
+        given = {"request": request, "server": self._server, **scope["state"], **in_path, **in_query}
+        named = {name: given[name] for name in route.parameters}
+        if route.body is None:
+            return to_response(await route.handle(**named))
+        content_type = request.headers.get("content-type", "")
+        sent = (await receive())["body"]  # whole
+        return to_response(await route.handle(validate_body(route.body, sent, content_type), **named))
+
+    def _find(self, path: str) -> tuple[Methods, dict[str, str]]:
+        """Return the routes of a path, none if it is unknown, and the parameters in it."""
+        if path in self._by_path:
+            return self._by_path[path], {}
+        for pattern, methods in self._patterns:
+            if found := pattern.match(path):
+                return methods, found.groupdict()
+        return {}, {}
+
+    def _redirect(self, scope: Scope) -> Response:
+        """Return a redirect to the same path with or without a slash at its end. Raises Problem (404)."""
+        path = scope["path"]
+        other = path.rstrip("/") if path.endswith("/") else f"{path}/"
+        if self._find(other)[0]:
+            return RedirectResponse(str(URL(scope={**scope, "path": other})))
+        if f"/v1{path}" in self._by_path:
+            what = f"there is no {path} here, but /v1{path}: the base URL of OpenAI's clients ends with /v1"
+            raise Problem(404, what, NOT_FOUND)
+        raise Problem(404, "Not Found", NOT_FOUND)
+
+
+def validate_body(kind: type[BodyT], body: bytes, content_type: str) -> BodyT:
+    """Return a validated body. Raises Problem."""
+    if not body:
+        raise Problem(400, "the body: Field required", code="invalid_value")
+    try:
+        value = read_body(body)
+    except (ValueError, RecursionError) as error:
+        raise parse_problem(error, has_json_type=is_json_type(content_type)) from None
+    try:
+        return kind.model_validate(value, from_attributes=True)  # for its message about a value that is no object
+    except ValidationError as error:
+        raise deepest_problem(error.errors(include_url=False), value) from None
 
 
 def is_json_type(content_type: str) -> bool:
@@ -66,6 +201,16 @@ def is_json_type(content_type: str) -> bool:
     return subtype == "json" or subtype.endswith("+json")
 
 
-def set_json_type(scope: Scope) -> Scope:
-    others = [header for header in scope["headers"] if header[0] != b"content-type"]
-    return {**scope, "headers": [*others, (b"content-type", b"application/json")]}
+def to_response(reply: Reply) -> Response:
+    """Return the response; a model or mapping becomes JSON, numbers that are not finite become null."""
+    if isinstance(reply, Response):
+        return reply
+    return Response(to_json(reply, inf_nan_mode="null"), media_type="application/json")
+
+
+def respond_with_error(error: Exception, path: str) -> Response:
+    """Return the response for an error before an answer, in the format of the API at this path."""
+    if not isinstance(error, EagleLocalError | Problem):
+        _log.exception("a request failed")
+    current_record().problem = problem = to_problem(error)
+    return JSONResponse(error_body(problem, path), problem.status, dict(problem.headers))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -25,6 +25,7 @@ from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.metrics import Metrics
 from eaglelocal.server.model_manager import ModelManager
 from eaglelocal.server.request_record import current_record
+from eaglelocal.server.responses.stored_responses import StoredResponses
 
 NUM_RECENT = 50
 
@@ -56,6 +57,7 @@ class ServerState:
         default_factory=lambda: deque(maxlen=NUM_RECENT)
     )
     num_answered: int = 0
+    stored: defaultdict[str, StoredResponses] = field(default_factory=lambda: defaultdict(StoredResponses))  # by owner
 
     @property
     def state(self) -> str:

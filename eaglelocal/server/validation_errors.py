@@ -1,4 +1,4 @@
-"""Turn errors of pydantic, FastAPI and starlette into a Problem that names the parameter's place in the body.
+"""Turn errors of pydantic and of the JSON parser into a Problem that names the parameter's place in the body.
 
 A field of a union type is refused once for each type, at places that contain the types:
 
@@ -11,13 +11,11 @@ Values themselves are never quoted.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
-
-from eaglelocal.server.http_errors import INVALID, NOT_FOUND, Problem
+from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.openai.field_types import MAX_TEXT_CHARS
 
 MAX_MESSAGE_CHARS = 500
@@ -34,41 +32,27 @@ WRONG_TYPE_ERRORS = frozenset(
 PARSE_FAILURES = {RecursionError: "it is nested too deeply", UnicodeDecodeError: "it is not UTF-8"}
 
 
-def validation_problem(error: Exception) -> Problem:
-    """Return the Problem for a RequestValidationError of FastAPI about a body, a path or a query."""
-    assert isinstance(error, RequestValidationError)
-    if isinstance(error.body, bytes) and error.body:
-        return Problem(415, "the body must come as JSON, with Content-Type: application/json", code="invalid_json")
-    errors = error.errors()
-    if errors[0]["type"] == "json_invalid":
-        why = errors[0].get("ctx", {}).get("error", "")
-        return Problem(400, f"the body is not valid JSON: {why}", code="invalid_json")
-    return deepest_problem(errors, error.body, num_skipped=1)
+def parse_problem(error: Exception, *, has_json_type: bool) -> Problem:
+    """Return the Problem for an error of read_body. `has_json_type`: the Content-Type of the body is JSON."""
+    if not has_json_type and isinstance(error, ValueError):
+        what = f"the body must be JSON, with Content-Type: application/json: {error}"
+        return Problem(415, what, code="invalid_json")
+    if isinstance(error, json.JSONDecodeError):
+        return Problem(400, f"the body is not valid JSON: {error.msg}", code="invalid_json")
+    why = PARSE_FAILURES.get(type(error), "it holds a number of too many digits")
+    return Problem(400, f"the body cannot be read as JSON: {why}", code="invalid_json")
 
 
-def http_problem(error: Exception) -> Problem:
-    """Return the Problem for an HTTPException: unknown path, wrong method, or a body that cannot be read."""
-    assert isinstance(error, HTTPException)
-    if isinstance(error.__cause__, Problem):
-        return error.__cause__
-    if error.status_code == 400:
-        why = PARSE_FAILURES.get(type(error.__cause__), "it holds a number of too many digits")
-        return Problem(400, f"the body cannot be read as JSON: {why}", code="invalid_json")
-    kind = NOT_FOUND if error.status_code == 404 else INVALID
-    return Problem(error.status_code, str(error.detail), kind, headers=error.headers or {})
-
-
-def deepest_problem(errors: Sequence[Mapping[str, Any]], body: object, *, num_skipped: int = 0) -> Problem:
+def deepest_problem(errors: Sequence[Mapping[str, Any]], body: object) -> Problem:
     """Return the Problem for the deepest error of the first field.
 
-    If several types refuse the same value, those whose errors are not about its type come first. `num_skipped` is the
-    number of parts of `loc` before the place in the body.
+    If several types refuse the same value, those whose errors are not about its type come first.
     """
-    first = errors[0]["loc"][: num_skipped + 1]
+    first = errors[0]["loc"][:1]
     by_type: dict[tuple[Any, ...], list[PlacedError]] = {}  # errors by the union types tried
     for one in errors:
-        if one["loc"][: num_skipped + 1] == first:
-            place = find_place(one, body, num_skipped)
+        if one["loc"][:1] == first:
+            place = find_place(one, body)
             by_type.setdefault(tuple(part for part in one["loc"] if part not in place), []).append((place, one))
     fitting = [
         errors_of_type
@@ -97,9 +81,9 @@ def compose_message(error: Mapping[str, Any], there: Sequence[Mapping[str, Any]]
     return " or ".join(dict.fromkeys([*messages[:1], *more]))
 
 
-def find_place(error: Mapping[str, Any], body: object, num_skipped: int) -> list[str | int]:
+def find_place(error: Mapping[str, Any], body: object) -> list[str | int]:
     """Return the parts of an error's `loc` that are in the body, and the name of a missing field."""
-    parts, found, here = error["loc"][num_skipped:], list[str | int](), body
+    parts, found, here = error["loc"], list[str | int](), body
     for i, part in enumerate(parts, 1):
         if isinstance(here, Mapping) and part in here:
             here = here[part]

@@ -47,6 +47,7 @@ from eaglelocal.worker.exit_reason import Broken
 from eaglelocal.worker.unexpected_error import make_engine_error
 from eaglelocal.worker.watchdog import BEAT_S, Beat
 
+_PROGRESS_INTERVAL_S = 0.05  # least time between two of them
 _MIN_PROGRESS = 0.005  # least step of a load's fraction that is sent; llama.cpp reports every tensor
 
 
@@ -269,18 +270,25 @@ def _send_beats(service: EngineService, channel: Channel) -> None:
 
 
 class _ProgressFilter:
-    """A filter that sends load progress only when it changed noticeably."""
+    """A filter that sends load progress only when it changed noticeably, and not too often.
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-        self._last = LoadProgress(-1.0, "")
+    The first message about something and the one that completes it are always sent.
+    """
+
+    def __init__(self, channel: Channel, clock: Callable[[], float] = time.monotonic) -> None:
+        self._channel, self._clock = channel, clock
+        self._last, self._sent_at = LoadProgress(-1.0, ""), 0.0
 
     def report(self, progress: LoadProgress) -> None:
-        moved = progress.fraction - self._last.fraction
         is_other = (progress.what, progress.detail) != (self._last.what, self._last.detail)
-        if is_other or moved >= _MIN_PROGRESS or progress.fraction >= 1.0 > self._last.fraction:
-            self._last = progress
+        is_complete = progress.fraction >= 1.0 > self._last.fraction
+        if is_other or is_complete or self._has_moved(progress):
+            self._last, self._sent_at = progress, self._clock()
             self._channel.send(progress)
+
+    def _has_moved(self, progress: LoadProgress) -> bool:
+        moved = progress.fraction - self._last.fraction
+        return moved >= _MIN_PROGRESS and self._clock() - self._sent_at >= _PROGRESS_INTERVAL_S
 
 
 def run_and_exit(builder: str) -> None:

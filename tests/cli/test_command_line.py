@@ -21,7 +21,7 @@ from eaglelocal.cli.flag_variables import list_flag_variables
 from eaglelocal.settings import FLAG_VARIABLES, PREFIX
 
 ROOT = Path(__file__).parents[2]
-HEAVY = ("torch", "textual", "llama_cpp", "fastapi", "jinja2", "gguf", "huggingface_hub")
+HEAVY = ("torch", "textual", "llama_cpp", "starlette", "jinja2", "gguf", "huggingface_hub")
 
 
 @pytest.fixture

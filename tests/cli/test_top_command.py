@@ -84,7 +84,7 @@ def test_the_screen_s_toolkit_is_not_loaded_for_text() -> None:
         "import sys\n"
         "from eaglelocal.cli.main import run\n"
         "run(['top', sys.argv[1], '--once'])\n"
-        "print([m for m in ('textual', 'torch', 'fastapi', 'llama_cpp') if m in sys.modules])\n"
+        "print([m for m in ('textual', 'torch', 'starlette', 'llama_cpp') if m in sys.modules])\n"
     )
     with serving(pages):
         done = subprocess.run(

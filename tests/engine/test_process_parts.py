@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import struct
 import threading
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 
@@ -276,11 +278,27 @@ def test_the_child_asks_for_huge_pages_next_to_what_people_said(monkeypatch: pyt
     assert _environment()["GLIBC_TUNABLES"] == "glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1"
 
 
-def test_progress_is_reported_where_it_moves_or_something_else_goes_on() -> None:
-    written = BytesIO()
-    progress = _ProgressFilter(Channel(BytesIO(), written))
-    steps = [(0.0, "f", ""), (0.001, "f", ""), (0.5, "f", ""), (1.0, "f", ""), (1.0, "f", ""), (1.0, "f", "the GPU")]
+def sent_progress(steps: Sequence[tuple[float, str, str]], *, interval_s: float) -> list[tuple[float, str, str]]:
+    """Return what is sent of progress that is reported at this interval."""
+    now_s, written = 0.0, BytesIO()
+    progress = _ProgressFilter(Channel(BytesIO(), written), clock=lambda: now_s)
     for step in steps:
         progress.report(LoadProgress(*step))
-    channel = Channel(BytesIO(written.getvalue()), BytesIO())
-    assert [channel.receive() for _ in range(4)] == [LoadProgress(*steps[n]) for n in (0, 2, 3, 5)]
+        now_s += interval_s
+    channel, found = Channel(BytesIO(written.getvalue()), BytesIO()), []
+    with contextlib.suppress(EOFError):
+        while True:
+            found.append(channel.receive())
+    return [(one.fraction, one.what, one.detail) for one in found]
+
+
+def test_progress_is_reported_where_it_moves_or_something_else_goes_on() -> None:
+    steps = [(0.0, "f", ""), (0.001, "f", ""), (0.5, "f", ""), (1.0, "f", ""), (1.0, "f", ""), (1.0, "f", "the GPU")]
+    assert sent_progress(steps, interval_s=0.06) == [steps[n] for n in (0, 2, 3, 5)]
+
+
+def test_fast_progress_is_reported_at_intervals_with_its_first_and_last_message() -> None:
+    steps = [(n / 100, what, "") for what in ("f", "g") for n in range(101)]
+    sent = sent_progress(steps, interval_s=1 / 64)
+    assert {(0.0, "f", ""), (1.0, "f", ""), (0.0, "g", ""), (1.0, "g", "")} <= set(sent)
+    assert len(sent) == 2 * (100 // 4 + 1)

@@ -105,6 +105,30 @@ def test_the_document_names_no_status_that_never_comes(actor: Server) -> None:
     assert "HTTPValidationError" not in reply["components"]["schemas"]
 
 
+def list_references(value: object) -> set[str]:
+    if isinstance(value, dict):
+        own = {value["$ref"]} if isinstance(value.get("$ref"), str) else set()
+        return own.union(*map(list_references, value.values()))
+    return set().union(*map(list_references, value)) if isinstance(value, list) else set()
+
+
+def test_the_document_is_complete(actor: Server) -> None:
+    """Each reference leads to a schema, and operations have names of their own."""
+    reply = document(actor)
+    assert list_references(reply) <= {f"#/components/schemas/{name}" for name in reply["components"]["schemas"]}
+    operations = [one for path in reply["paths"].values() for one in path.values()]
+    assert len({one["operationId"] for one in operations}) == len(operations) >= 32
+    posts = {path for path, methods in reply["paths"].items() if "requestBody" in methods.get("post", {})}
+    assert {"/v1/chat/completions", "/api/show", "/v1/speculation"} <= posts
+
+
+def test_the_document_names_parameters_of_paths_and_queries(actor: Server) -> None:
+    paths = document(actor)["paths"]
+    assert [one["name"] for one in paths["/v1/models/{name}"]["get"]["parameters"]] == ["name"]
+    asked = {one["name"]: (one["in"], one["required"]) for one in paths["/slots"]["get"]["parameters"]}
+    assert asked == {"model": ("query", False), "fail_on_no_slot": ("query", False)}
+
+
 @pytest.mark.slow
 def test_ten_thousand_questions_leave_the_memory_as_it_was() -> None:
     """Of the server and of its engine, each a process of its own; what asks keeps all that it has asked."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
-from eaglelocal.server.answer_response import respond, respond_once
+from eaglelocal.server.answer_response import EVENT_STREAM, respond, respond_once
 from eaglelocal.server.anthropic.encoder import AnthropicEncoder
 from eaglelocal.server.anthropic.schema import (
     AnthropicBlock,
@@ -20,12 +19,11 @@ from eaglelocal.server.anthropic.schema import (
     MessagesBody,
     OutputConfig,
 )
-from eaglelocal.server.dependencies import Owner, Server
 from eaglelocal.server.http_errors import Problem, unsupported
 from eaglelocal.server.image_fallback import UNSEEN_IMAGE
 from eaglelocal.server.json_body import to_json
 from eaglelocal.server.openai.content import NOT_FETCHED, check_media_type, decode_base64, join_pieces, no_image
-from eaglelocal.server.openai.reply_schema import STREAMED, ReplyModel
+from eaglelocal.server.openai.reply_schema import ErrorReply, ReplyModel
 from eaglelocal.server.openai.request_reader import EngineCall, read_chat
 from eaglelocal.server.openai.schema import SamplingGiven
 from eaglelocal.server.openai.unsupported_fields import (
@@ -37,11 +35,11 @@ from eaglelocal.server.openai.unsupported_fields import (
     refuse,
     refuse_misplaced_format,
 )
-from eaglelocal.server.routing import BodyRoute
+from eaglelocal.server.routing import RouteTable
 from eaglelocal.server.server_state import ServerState
 from eaglelocal.server.translation import FieldTranslation, name_chat_fields, validate_chat
 
-router = APIRouter(tags=["Anthropic"], route_class=BodyRoute)
+routes = RouteTable("Anthropic", ErrorReply)
 
 FIELDS = {
     "stop": "stop_sequences",
@@ -77,8 +75,8 @@ class CountReply(ReplyModel):
     input_tokens: int
 
 
-@router.post("/v1/messages", response_model=MessagesReply, responses=STREAMED)
-async def messages(body: MessagesBody, server: Server, owner: Owner) -> Response:
+@routes.post("/v1/messages", MessagesBody, reply=MessagesReply, stream=EVENT_STREAM)
+async def messages(body: MessagesBody, server: ServerState, owner: str) -> Response:
     """Answer a conversation in the format of Anthropic's messages."""
     sampled = {
         **{name: getattr(body, name) for name in SamplingGiven.model_fields},
@@ -93,8 +91,8 @@ async def messages(body: MessagesBody, server: Server, owner: Owner) -> Response
     return respond(server, call, encoder, fields)
 
 
-@router.post("/v1/messages/count_tokens", response_model=CountReply)
-async def count_tokens(body: CountBody, server: Server, owner: Owner) -> Response:
+@routes.post("/v1/messages/count_tokens", CountBody, reply=CountReply)
+async def count_tokens(body: CountBody, server: ServerState, owner: str) -> Response:
     """Count the tokens of a conversation, with the model's template and the tools; nothing is generated."""
     call, fields = read_body(body, {}, server, owner)
     request = dataclasses.replace(call.requests[0], is_counted=True)

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
-from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
 from eaglelocal import __version__
 from eaglelocal.core.events import EngineInfo, Prompted
 from eaglelocal.core.request import ChatRequest, Mixed
-from eaglelocal.server.answer_response import respond, respond_once
+from eaglelocal.server.answer_response import EVENT_STREAM, respond, respond_once
 from eaglelocal.server.answer_state import AnswerState
-from eaglelocal.server.dependencies import Owner, Server
 from eaglelocal.server.http_errors import Problem, unavailable
 from eaglelocal.server.llama_server.encoder import LlamaServerEncoder, sampling_settings
 from eaglelocal.server.llama_server.request_reader import list_texts, read_infill, read_llama_completion, read_parts
@@ -35,31 +32,29 @@ from eaglelocal.server.llama_server.schema import (
     TokenizeBody,
     TokensReply,
 )
-from eaglelocal.server.openai.reply_schema import STREAMED, ErrorReply
+from eaglelocal.server.openai.reply_schema import ErrorReply
 from eaglelocal.server.openai.request_reader import EngineCall, check_size, new_id, read_chat
-from eaglelocal.server.routing import BodyRoute
+from eaglelocal.server.routing import RouteTable
 from eaglelocal.server.server_state import ServerState
 
-router = APIRouter(tags=["llama-server"], route_class=BodyRoute)
-
-NO_INFILL: dict[int | str, dict[str, Any]] = {501: {"model": ErrorReply, "description": "the model cannot fill in"}}
+routes = RouteTable("llama-server", ErrorReply)
 
 
-@router.post("/completions", response_model=LlamaReply | list[LlamaReply], responses=STREAMED)
-@router.post("/completion", response_model=LlamaReply | list[LlamaReply], responses=STREAMED)
-async def completion(body: LlamaCompletionBody, server: Server, owner: Owner) -> Response:
+@routes.post("/completions", LlamaCompletionBody, reply=LlamaReply | list[LlamaReply], stream=EVENT_STREAM)
+@routes.post("/completion", LlamaCompletionBody, reply=LlamaReply | list[LlamaReply], stream=EVENT_STREAM)
+async def completion(body: LlamaCompletionBody, server: ServerState, owner: str) -> Response:
     """Continue a text, in llama-server's own format. Several prompts get a list of answers."""
     return respond_to(body, read_llama_completion(body, server.defaults, owner), server)
 
 
-@router.post("/infill", response_model=LlamaReply | list[LlamaReply], responses=STREAMED | NO_INFILL)
-async def infill(body: InfillBody, server: Server, owner: Owner) -> Response:
-    """Fill a gap in code, for editors."""
+@routes.post("/infill", InfillBody, reply=LlamaReply | list[LlamaReply], stream=EVENT_STREAM, others={501: ErrorReply})
+async def infill(body: InfillBody, server: ServerState, owner: str) -> Response:
+    """Fill a gap in code, for editors. 501: the model has no tokens for that."""
     return respond_to(body, read_infill(body, server.defaults, owner), server)
 
 
-@router.post("/tokenize", response_model=TokensReply)
-async def tokenize(body: TokenizeBody, server: Server, owner: Owner) -> Response:
+@routes.post("/tokenize", TokenizeBody, reply=TokensReply)
+async def tokenize(body: TokenizeBody, server: ServerState, owner: str) -> Response:
     """Return the tokens of a text."""
     for name in ("prompt", "messages"):
         if body.content is None and getattr(body, name) is not None:
@@ -78,8 +73,8 @@ async def tokenize(body: TokenizeBody, server: Server, owner: Owner) -> Response
     )
 
 
-@router.post("/detokenize", response_model=ContentReply)
-async def detokenize(body: DetokenizeBody, server: Server, owner: Owner) -> Response:
+@routes.post("/detokenize", DetokenizeBody, reply=ContentReply)
+async def detokenize(body: DetokenizeBody, server: ServerState, owner: str) -> Response:
     """Return the text of tokens."""
     if not body.tokens:
         return JSONResponse({"content": ""})
@@ -87,8 +82,8 @@ async def detokenize(body: DetokenizeBody, server: Server, owner: Owner) -> Resp
     return respond_with_prompt(server, body.model, request, lambda prompt: {"content": prompt.text})
 
 
-@router.post("/apply-template", response_model=PromptReply)
-async def apply_template(body: TemplateBody, server: Server, owner: Owner) -> Response:
+@routes.post("/apply-template", TemplateBody, reply=PromptReply)
+async def apply_template(body: TemplateBody, server: ServerState, owner: str) -> Response:
     """Return a conversation as the model's chat template writes it, for /completion."""
     (request, *_) = read_chat(body, server.defaults, owner).requests
     return respond_with_prompt(server, body.model, request, lambda prompt: {"prompt": prompt.text})
@@ -137,8 +132,8 @@ def decode_piece(raw: bytes) -> str | list[int]:
         return list(raw)
 
 
-@router.get("/props")
-async def props(server: Server, model: str = "") -> PropsReply:
+@routes.add("GET", "/props", reply=PropsReply)
+async def props(server: ServerState, model: str = "") -> PropsReply:
     """Return a model that is or was loaded, with the default settings of requests."""
     name, info = find_model(server, model)
     return PropsReply(
@@ -158,8 +153,8 @@ async def props(server: Server, model: str = "") -> PropsReply:
     )
 
 
-@router.get("/slots", response_model=list[LlamaServerSlot])
-async def slots(server: Server, model: str = "", fail_on_no_slot: str = "") -> Response:
+@routes.add("GET", "/slots", reply=list[LlamaServerSlot])
+async def slots(server: ServerState, model: str = "", fail_on_no_slot: str = "") -> Response:
     """List the slots. As many as are in use are shown as busy, the first ones."""
     name, info = find_model(server, model)
     calls = list(server.active.values())

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Annotated, Literal
 
-from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import Field
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -24,16 +23,16 @@ from eaglelocal.core.sampling import RECOMMENDED, SamplingParams, fill_recommend
 from eaglelocal.core.stats import encode_stats
 from eaglelocal.server.access import LOCAL
 from eaglelocal.server.answer_encoder import encode_event
+from eaglelocal.server.answer_response import EVENT_STREAM
 from eaglelocal.server.answer_state import AnswerState
-from eaglelocal.server.dependencies import IsOperator, Owner, Server
 from eaglelocal.server.http_errors import CANCELLED, CANCELLED_STATUS, NOT_FOUND, PERMISSION, Problem
 from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.openai.field_types import Body
-from eaglelocal.server.openai.reply_schema import STREAMED, CancelReply, Health, SwitchReply
-from eaglelocal.server.routing import BodyRoute
+from eaglelocal.server.openai.reply_schema import CancelReply, ErrorReply, Health, SwitchReply
+from eaglelocal.server.routing import RouteTable
 from eaglelocal.server.server_state import ServerState
 
-router = APIRouter(tags=["Monitor"], route_class=BodyRoute)
+routes = RouteTable("Monitor", ErrorReply)
 
 HEALTHY_STATES = frozenset({"ready", "idle"})
 EVENT_INTERVAL_S = 0.5
@@ -51,9 +50,9 @@ class SwitchBody(Body):
     spec: Literal["auto", "off", "pid"] | Annotated[int, Field(ge=0, le=16)]  # as --spec
 
 
-@router.head("/health", include_in_schema=False)
-@router.get("/health", response_model=Health, responses={503: {"model": Health}})
-async def health(server: Server, owner: Owner) -> Response:
+@routes.add("HEAD", "/health")
+@routes.add("GET", "/health", reply=Health, others={503: Health})
+async def health(server: ServerState, owner: str) -> Response:
     """Return 200 when requests are answered; 503 with the state when they have to wait, or cannot be answered.
 
     Without a key, only the state is returned.
@@ -68,20 +67,20 @@ async def health(server: Server, owner: Owner) -> Response:
     return JSONResponse(health.model_dump(), 200 if server.state in HEALTHY_STATES else 503, headers)
 
 
-@router.get("/metrics", response_class=Response)
-async def metrics(server: Server) -> Response:
+@routes.add("GET", "/metrics", reply=str)
+async def metrics(server: ServerState) -> Response:
     """Return the metrics in Prometheus' text format."""
     return Response(await asyncio.to_thread(server.metrics.text), media_type=CONTENT_TYPE_LATEST)
 
 
-@router.get("/v1/snapshot")
-async def snapshot(server: Server, is_operator: IsOperator) -> dict[str, object]:
+@routes.add("GET", "/v1/snapshot", reply=dict[str, object])
+async def snapshot(server: ServerState, is_operator: bool) -> dict[str, object]:
     """Return what a monitor shows, at this moment."""
     return await take_snapshot(server) | {"is_operator": is_operator}
 
 
-@router.get("/v1/events", response_class=StreamingResponse, responses=STREAMED)
-async def events(server: Server, is_operator: IsOperator) -> Response:
+@routes.add("GET", "/v1/events", stream=EVENT_STREAM)
+async def events(server: ServerState, is_operator: bool) -> Response:
     """Stream snapshots as server-sent events, two a second, for as long as they are read."""
     return StreamingResponse(
         _events(server, is_operator), media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
@@ -187,8 +186,8 @@ def request_state(choice: AnswerState) -> str:
     return "running" if choice.num_tokens else "reading"
 
 
-@router.post("/v1/requests/{request_id:path}/cancel")
-async def cancel(request_id: str, server: Server, owner: Owner, is_operator: IsOperator) -> CancelReply:
+@routes.add("POST", "/v1/requests/{request_id:path}/cancel", reply=CancelReply)
+async def cancel(request_id: str, server: ServerState, owner: str, is_operator: bool) -> CancelReply:
     """Cancel an answer, and all answers of the same call. Its client gets an error after what was sent so far."""
     entry = server.active.get(request_id)
     if entry is None:
@@ -200,8 +199,8 @@ async def cancel(request_id: str, server: Server, owner: Owner, is_operator: IsO
     return CancelReply(id=request_id)
 
 
-@router.post("/v1/speculation")
-async def switch_drafting(body: SwitchBody, server: Server, is_operator: IsOperator) -> SwitchReply:
+@routes.post("/v1/speculation", SwitchBody, reply=SwitchReply)
+async def switch_drafting(body: SwitchBody, server: ServerState, is_operator: bool) -> SwitchReply:
     """Set how to draft for requests that do not say it themselves, running ones included."""
     if not is_operator:
         raise Problem(403, "only the operator may switch drafting for all requests", PERMISSION)

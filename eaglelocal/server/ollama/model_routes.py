@@ -9,13 +9,12 @@ import hashlib
 from datetime import UTC, datetime
 from typing import Any
 
-from fastapi import APIRouter, Request
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from eaglelocal import __version__
 from eaglelocal.core.events import EngineInfo
 from eaglelocal.hub.repo_builds import parse_quant
-from eaglelocal.server.dependencies import Server
 from eaglelocal.server.http_errors import PERMISSION, Problem
 from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.model_manager import ModelManager
@@ -23,6 +22,7 @@ from eaglelocal.server.ollama.encoder import timestamp
 from eaglelocal.server.ollama.schema import (
     Details,
     OllamaCard,
+    OllamaError,
     PsReply,
     Running,
     ShowBody,
@@ -31,7 +31,7 @@ from eaglelocal.server.ollama.schema import (
     VersionReply,
 )
 from eaglelocal.server.openai.routes import list_capabilities
-from eaglelocal.server.routing import BodyRoute
+from eaglelocal.server.routing import RouteTable
 from eaglelocal.server.server_state import ServerState
 
 API_VERSION = "0.14.2"  # of Ollama: some programs refuse older ones
@@ -51,34 +51,34 @@ TEMPLATE = "the model's own: system, messages, tools"  # LiteLLM looks for the w
 UNKNOWN = "unknown"  # the architecture, which is part of other keys
 
 
-router = APIRouter(tags=["Ollama"], route_class=BodyRoute)
+routes = RouteTable("Ollama", OllamaError)
 
 
-@router.head("/", response_class=PlainTextResponse, include_in_schema=False)
-@router.get("/", response_class=PlainTextResponse)
-async def root(request: Request) -> str:
+@routes.add("HEAD", "/")
+@routes.add("GET", "/", reply=str)
+async def root(request: Request) -> Response:
     """Return the text by which programs recognize Ollama's API; browsers get a page for people."""
     if "text/html" not in request.headers.get("accept", ""):
-        return "Ollama is running"
-    return FOR_PEOPLE.format(version=__version__, url=str(request.base_url).rstrip("/"))
+        return PlainTextResponse("Ollama is running")
+    return PlainTextResponse(FOR_PEOPLE.format(version=__version__, url=str(request.base_url).rstrip("/")))
 
 
-@router.head("/api/version", include_in_schema=False)
-@router.get("/api/version")
+@routes.add("HEAD", "/api/version")
+@routes.add("GET", "/api/version", reply=VersionReply)
 async def version() -> VersionReply:
     """Return the version of Ollama's API, and ours."""
     return VersionReply(version=API_VERSION, eaglelocal=__version__)
 
 
-@router.head("/api/tags", include_in_schema=False)
-@router.get("/api/tags")
-async def tags(server: Server) -> TagsReply:
+@routes.add("HEAD", "/api/tags")
+@routes.add("GET", "/api/tags", reply=TagsReply)
+async def tags(server: ServerState) -> TagsReply:
     """List the available models."""
     return TagsReply(models=[model_card(server, name) for name in server.models.names.listed])
 
 
-@router.post("/api/show")
-async def show(body: ShowBody, server: Server) -> ShowReply:
+@routes.post("/api/show", ShowBody, reply=ShowReply)
+async def show(body: ShowBody, server: ServerState) -> ShowReply:
     """Describe one model."""
     name = resolve_name(body.model or body.name, server)
     info, capabilities = server.models.loaded_info(name), model_capabilities(server.models, name)
@@ -91,20 +91,20 @@ async def show(body: ShowBody, server: Server) -> ShowReply:
     )
 
 
-@router.get("/api/ps")
-async def ps(server: Server) -> PsReply:
+@routes.add("GET", "/api/ps", reply=PsReply)
+async def ps(server: ServerState) -> PsReply:
     """List the models that are loaded and ready."""
     ready = [model for model in server.models.loaded if model.client.state == "ready"]
     return PsReply(models=[running_card(model) for model in ready])
 
 
-@router.post("/api/pull", include_in_schema=False)
-@router.post("/api/push", include_in_schema=False)
-@router.post("/api/create", include_in_schema=False)
-@router.post("/api/copy", include_in_schema=False)
-@router.delete("/api/delete", include_in_schema=False)
-@router.head("/api/blobs/{digest}", include_in_schema=False)
-@router.post("/api/blobs/{digest}", include_in_schema=False)
+@routes.add("POST", "/api/pull")
+@routes.add("POST", "/api/push")
+@routes.add("POST", "/api/create")
+@routes.add("POST", "/api/copy")
+@routes.add("DELETE", "/api/delete")
+@routes.add("HEAD", "/api/blobs/{digest}")
+@routes.add("POST", "/api/blobs/{digest}")
 async def no_change() -> Response:
     what = "models are managed on the server's machine, with `eaglelocal pull` and `eaglelocal rm`"
     raise Problem(403, what, PERMISSION)

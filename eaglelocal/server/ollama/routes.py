@@ -10,14 +10,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
 from eaglelocal.core.events import Embeddings
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.server.answer_response import AnswerBody, AnswerResponse, JsonBody
 from eaglelocal.server.answer_state import AnswerState
-from eaglelocal.server.dependencies import Owner, Server
 from eaglelocal.server.http_errors import Problem, unsupported
 from eaglelocal.server.ollama.encoder import (
     NDJSON,
@@ -40,6 +38,7 @@ from eaglelocal.server.ollama.schema import (
     OllamaCall,
     OllamaChatBody,
     OllamaChatReply,
+    OllamaError,
     OllamaMessage,
     OllamaTool,
     Options,
@@ -49,11 +48,11 @@ from eaglelocal.server.openai.embedding_routes import respond_with_embeddings, s
 from eaglelocal.server.openai.request_reader import EngineCall, new_id, read_chat, read_completion, read_embedding
 from eaglelocal.server.openai.schema import CompletionBody, SamplingGiven
 from eaglelocal.server.openai.unsupported_fields import ONE_ANSWER, FieldNames, redirect, redirect_format, refuse
-from eaglelocal.server.routing import BodyRoute
+from eaglelocal.server.routing import RouteTable
 from eaglelocal.server.server_state import ServerState
 from eaglelocal.server.translation import FieldTranslation, name_chat_fields, validate_chat
 
-router = APIRouter(tags=["Ollama"], route_class=BodyRoute)
+routes = RouteTable("Ollama", OllamaError)
 
 FIELDS = {
     **{name: f"options.{name}" for name in SamplingGiven.model_fields},
@@ -78,9 +77,6 @@ WORDS = FieldNames(
 OUTSIDE = {**redirect("num_predict", "max_tokens"), "format": "format belongs beside the options, not in them"}
 IN_OPTIONS = replace(WORDS, foreign={**WORDS.foreign, **OUTSIDE})
 PROMPT_FIELDS = FIELDS | {"messages": "prompt"}
-STREAMED: dict[int | str, dict[str, Any]] = {
-    200: {"content": {NDJSON: {}}, "description": "lines of JSON, or one object"}
-}
 NO_IMAGES = "images cannot be combined with raw or suffix: without the chat template they have no place"
 NO_TEMPLATE = "this server uses the model's own chat template; raw: true continues the prompt without one"
 NO_CONTEXT = "this server returns no context: send the whole conversation to /api/chat"
@@ -89,8 +85,8 @@ Values = dict[str, Any]
 PlacedMessages = list[tuple[str, Values]]  # messages of a chat, with their places in the body
 
 
-@router.post("/api/chat", response_model=OllamaChatReply, responses=STREAMED)
-async def chat(body: OllamaChatBody, server: Server, owner: Owner) -> Response:
+@routes.post("/api/chat", OllamaChatBody, reply=OllamaChatReply, stream=NDJSON)
+async def chat(body: OllamaChatBody, server: ServerState, owner: str) -> Response:
     """Answer a conversation in the format of Ollama's chat."""
     if not body.messages:
         return load_only(body, server, owner, message_fields)
@@ -99,8 +95,8 @@ async def chat(body: OllamaChatBody, server: Server, owner: Owner) -> Response:
     return respond_to(body, server, call, message_fields, fields)
 
 
-@router.post("/api/generate", response_model=GenerateReply, responses=STREAMED)
-async def generate(body: GenerateBody, server: Server, owner: Owner) -> Response:
+@routes.post("/api/generate", GenerateBody, reply=GenerateReply, stream=NDJSON)
+async def generate(body: GenerateBody, server: ServerState, owner: str) -> Response:
     """Answer one question, or continue a text (`raw`, `suffix`)."""
     is_continuation = bool(body.raw or body.suffix)
     refuse_unsupported(body, is_continuation=is_continuation)
@@ -115,8 +111,8 @@ async def generate(body: GenerateBody, server: Server, owner: Owner) -> Response
     return respond_to(body, server, call, response_fields, fields)
 
 
-@router.post("/api/embed", response_model=EmbedReply)
-async def embed(body: EmbedBody, server: Server, owner: Owner) -> Response:
+@routes.post("/api/embed", EmbedBody, reply=EmbedReply)
+async def embed(body: EmbedBody, server: ServerState, owner: str) -> Response:
     """Return an embedding of each text, a vector of length 1."""
 
     def make_reply(embeddings: Embeddings, choice: AnswerState) -> Values:
@@ -134,8 +130,8 @@ async def embed(body: EmbedBody, server: Server, owner: Owner) -> Response:
     return respond_with_embeddings(server, model, request, make_reply, body.dimensions, Problem.ollama_body)
 
 
-@router.post("/api/embeddings", response_model=OldEmbedReply)
-async def embed_one(body: OldEmbedBody, server: Server, owner: Owner) -> Response:
+@routes.post("/api/embeddings", OldEmbedBody, reply=OldEmbedReply)
+async def embed_one(body: OldEmbedBody, server: ServerState, owner: str) -> Response:
     """Return the embedding of one text, in the format for older programs."""
 
     def make_reply(embeddings: Embeddings, _: AnswerState) -> Values:

@@ -24,7 +24,7 @@ from eaglelocal.server.openai.field_types import (
     Word,
     clip_to,
 )
-from eaglelocal.server.openai.reply_schema import ERRORS, ReplyModel
+from eaglelocal.server.openai.reply_schema import ReplyModel
 from eaglelocal.server.openai.schema import ElsewhereGiven, FunctionGiven, SamplingGiven
 
 Images = Annotated[list[str] | None, Field(repr=False, description="as base64")]
@@ -128,9 +128,6 @@ class ShowBody(Body):
 
 class OllamaError(ReplyModel):
     error: str
-
-
-OLLAMA_ERRORS: dict[int | str, dict[str, Any]] = {status: {"model": OllamaError} for status in ERRORS}
 
 
 class VersionReply(ReplyModel):

@@ -9,23 +9,21 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from eaglelocal.core.events import Embeddings
 from eaglelocal.core.request import EmbedRequest
 from eaglelocal.server.answer_response import respond_once
 from eaglelocal.server.answer_state import AnswerState
-from eaglelocal.server.dependencies import Owner, Server
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.openai.embedding_schema import EmbeddingBody
-from eaglelocal.server.openai.reply_schema import ReplyModel
+from eaglelocal.server.openai.reply_schema import ErrorReply, ReplyModel
 from eaglelocal.server.openai.request_reader import read_embedding
 from eaglelocal.server.openai.unsupported_fields import refuse
-from eaglelocal.server.routing import BodyRoute
+from eaglelocal.server.routing import RouteTable
 from eaglelocal.server.server_state import ServerState
 
-router = APIRouter(tags=["OpenAI"], route_class=BodyRoute)
+routes = RouteTable("OpenAI", ErrorReply)
 
 MakeReply = Callable[[Embeddings, AnswerState], Mapping[str, object]]
 
@@ -37,8 +35,8 @@ class EmbeddingReply(ReplyModel):
     usage: dict[str, int]
 
 
-@router.post("/v1/embeddings", response_model=EmbeddingReply)
-async def embeddings(body: EmbeddingBody, server: Server, owner: Owner) -> Response:
+@routes.post("/v1/embeddings", EmbeddingBody, reply=EmbeddingReply)
+async def embeddings(body: EmbeddingBody, server: ServerState, owner: str) -> Response:
     """Return an embedding of each text, a vector of length 1."""
     refuse(body)
     name = server.models.names.resolve(body.model)

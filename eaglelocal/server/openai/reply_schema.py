@@ -72,11 +72,3 @@ class CancelReply(ReplyModel):
 
 class SwitchReply(ReplyModel):
     spec: str
-
-
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorReply} for status in (400, 401, 403, 404, 405, 408, 413, 415, 421, 429, 500, 503, 504, 505)
-}
-STREAMED: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": {}}, "description": "whole, or a stream"}
-}

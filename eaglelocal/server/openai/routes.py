@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from eaglelocal.core.model_task import ModelTask
-from eaglelocal.server.answer_response import NOT_TRANSLATED, respond
-from eaglelocal.server.dependencies import Owner, Server
+from eaglelocal.server.answer_response import EVENT_STREAM, NOT_TRANSLATED, respond
 from eaglelocal.server.model_manager import ModelManager
 from eaglelocal.server.openai.chat_encoder import ChatEncoder
 from eaglelocal.server.openai.completion_encoder import CompletionEncoder
-from eaglelocal.server.openai.reply_schema import STREAMED, ChatReply, CompletionReply, ErrorReply, ModelCard, ModelList
+from eaglelocal.server.openai.reply_schema import ChatReply, CompletionReply, ErrorReply, ModelCard, ModelList
 from eaglelocal.server.openai.request_reader import read_chat, read_completion
 from eaglelocal.server.openai.schema import ChatBody, CompletionBody
-from eaglelocal.server.routing import BodyRoute
+from eaglelocal.server.routing import RouteTable
 from eaglelocal.server.server_state import ServerState
 from eaglelocal.server.translation import FieldTranslation
 
-router = APIRouter(tags=["OpenAI"], route_class=BodyRoute)
+routes = RouteTable("OpenAI", ErrorReply)
 
 
-@router.post("/v1/chat/completions", response_model=ChatReply, responses=STREAMED)
-async def chat_completions(body: ChatBody, server: Server, owner: Owner) -> Response:
+@routes.post("/v1/chat/completions", ChatBody, reply=ChatReply, stream=EVENT_STREAM)
+async def chat_completions(body: ChatBody, server: ServerState, owner: str) -> Response:
     """Answer a conversation, whole or as a stream of server-sent events."""
     call = read_chat(body, server.defaults, owner)
     name = server.models.names.resolve(call.model)
@@ -34,8 +32,8 @@ async def chat_completions(body: ChatBody, server: Server, owner: Owner) -> Resp
     return respond(server, call, encoder)
 
 
-@router.post("/v1/completions", response_model=CompletionReply, responses=STREAMED)
-async def completions(body: CompletionBody, server: Server, owner: Owner) -> Response:
+@routes.post("/v1/completions", CompletionBody, reply=CompletionReply, stream=EVENT_STREAM)
+async def completions(body: CompletionBody, server: ServerState, owner: str) -> Response:
     """Continue a text, without a chat template."""
     call = read_completion(body, server.defaults, owner)
     encoder = CompletionEncoder(
@@ -49,16 +47,16 @@ async def completions(body: CompletionBody, server: Server, owner: Owner) -> Res
     return respond(server, call, encoder, fields)
 
 
-@router.head("/v1/models", include_in_schema=False)
-@router.get("/v1/models/", include_in_schema=False)  # otherwise it would match /v1/models/{name} with an empty name
-@router.get("/v1/models")
-async def models(server: Server) -> ModelList:
+@routes.add("HEAD", "/v1/models")
+@routes.add("GET", "/v1/models/")  # otherwise it would match /v1/models/{name} with an empty name
+@routes.add("GET", "/v1/models", reply=ModelList)
+async def models(server: ServerState) -> ModelList:
     """List the available models, and which of them are loaded."""
     return ModelList(data=[model_card(server, name) for name in server.models.names.listed])
 
 
-@router.get("/v1/models/{name:path}", responses={404: {"model": ErrorReply}})
-async def model(name: str, server: Server) -> ModelCard:
+@routes.add("GET", "/v1/models/{name:path}", reply=ModelCard)
+async def model(name: str, server: ServerState) -> ModelCard:
     return model_card(server, name if name in server.models.names.listed else server.models.names.resolve(name))
 
 

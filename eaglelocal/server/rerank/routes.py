@@ -5,21 +5,20 @@ Replies have the format of Jina and Cohere, or of text-embeddings-inference if t
 
 from __future__ import annotations
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from eaglelocal.server.answer_response import respond_once
 from eaglelocal.server.answer_state import AnswerState
-from eaglelocal.server.dependencies import Owner, Server
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.openai.embedding_routes import to_floats
 from eaglelocal.server.openai.embedding_schema import RankingBody
-from eaglelocal.server.openai.reply_schema import ReplyModel
+from eaglelocal.server.openai.reply_schema import ErrorReply, ReplyModel
 from eaglelocal.server.openai.request_reader import read_ranking
 from eaglelocal.server.openai.unsupported_fields import refuse
-from eaglelocal.server.routing import BodyRoute
+from eaglelocal.server.routing import RouteTable
+from eaglelocal.server.server_state import ServerState
 
-router = APIRouter(tags=["Rerank"], route_class=BodyRoute)
+routes = RouteTable("Rerank", ErrorReply)
 
 
 class RankedDocument(ReplyModel):
@@ -46,12 +45,12 @@ class RankedText(ReplyModel):
 Reply = RankingReply | list[RankedText]
 
 
-@router.post("/v1/rerank", response_model=Reply)
-@router.post("/v2/rerank", include_in_schema=False)  # Cohere's current clients
-@router.post("/rerank", include_in_schema=False)
-@router.post("/v1/reranking", include_in_schema=False)
-@router.post("/reranking", include_in_schema=False)
-async def rerank(body: RankingBody, server: Server, owner: Owner) -> Response:
+@routes.post("/v1/rerank", RankingBody, reply=Reply)
+@routes.post("/v2/rerank", RankingBody)  # Cohere's current clients
+@routes.post("/rerank", RankingBody)
+@routes.post("/v1/reranking", RankingBody)
+@routes.post("/reranking", RankingBody)
+async def rerank(body: RankingBody, server: ServerState, owner: str) -> Response:
     """Score how well each document answers the query, best first."""
     refuse(body)
     name, request = server.models.names.resolve(body.model), read_ranking(body, owner)

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from eaglelocal.server.answer_response import AnswerBody, AnswerResponse
-from eaglelocal.server.dependencies import Owner, Server
+from eaglelocal.server.answer_response import EVENT_STREAM, AnswerBody, AnswerResponse
 from eaglelocal.server.http_errors import NOT_FOUND, Problem, unsupported
 from eaglelocal.server.image_fallback import UNSEEN_IMAGE
 from eaglelocal.server.openai.content import is_data_url
-from eaglelocal.server.openai.reply_schema import STREAMED, ReplyModel
+from eaglelocal.server.openai.reply_schema import ErrorReply, ReplyModel
 from eaglelocal.server.openai.request_reader import EngineCall, image_url, read_chat, read_content, read_text
 from eaglelocal.server.openai.schema import ContentPart, SamplingGiven
 from eaglelocal.server.openai.unsupported_fields import (
@@ -40,10 +38,11 @@ from eaglelocal.server.responses.schema import (
     full_name,
 )
 from eaglelocal.server.responses.stored_responses import MAX_BYTES, StoredResponses
-from eaglelocal.server.routing import BodyRoute
+from eaglelocal.server.routing import RouteTable
+from eaglelocal.server.server_state import ServerState
 from eaglelocal.server.translation import FieldTranslation, name_chat_fields, validate_chat
 
-router = APIRouter(tags=["OpenAI"], route_class=BodyRoute)
+routes = RouteTable("OpenAI", ErrorReply)
 
 FIELDS = {
     "messages": "input",
@@ -71,24 +70,16 @@ UNREAD_FILE = "[a file, which this model cannot read]"
 PlacedItems = list[tuple[str, Item]]  # with their places in the body
 
 
-async def get_stored_responses(request: Request, owner: Owner) -> StoredResponses:
-    """Return the stored responses of the request's owner."""
-    found: StoredResponses = request.app.state.stored_responses[owner]
-    return found
-
-
-Stored = Annotated[StoredResponses, Depends(get_stored_responses)]
-
-
 class ResponsesReply(ReplyModel):
     id: str
     status: str
     output: list[dict[str, Any]]
 
 
-@router.post("/v1/responses", response_model=ResponsesReply, responses=STREAMED)
-async def responses(body: ResponsesBody, server: Server, owner: Owner, stored: Stored) -> Response:
+@routes.post("/v1/responses", ResponsesBody, reply=ResponsesReply, stream=EVENT_STREAM)
+async def responses(body: ResponsesBody, server: ServerState, owner: str) -> Response:
     """Answer a conversation in the format of OpenAI's responses."""
+    stored = server.stored[owner]
     for name in ("conversation", "prompt"):
         if getattr(body, name) is not None:
             raise unsupported(name, NO_CONVERSATIONS)
