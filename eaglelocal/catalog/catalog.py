@@ -18,7 +18,7 @@ from eaglelocal import locations
 from eaglelocal.catalog.draft_entries import EVERY_TARGET, DraftEntry, read_draft
 from eaglelocal.catalog.known_machines import KnownMachine, read_machine
 from eaglelocal.catalog.quantizations import QuantLoss, read_quant
-from eaglelocal.catalog.reference import Profile, parse_reference
+from eaglelocal.catalog.reference import Profile, join_size, parse_reference
 from eaglelocal.catalog.target_entries import TargetEntry, read_target
 from eaglelocal.catalog.toml_table import TomlTable
 from eaglelocal.errors import UsageError
@@ -38,11 +38,12 @@ class Catalog:
     machines: Mapping[str, KnownMachine]
     quants: Mapping[str, QuantLoss]
 
-    def target(self, id: str) -> TargetEntry:
-        """Return the target of this id, ignoring case. Raises UsageError with the nearest name."""
+    def target(self, id: str, quant: str | None = None) -> TargetEntry:
+        """Return the target of this id, ignoring case. Raises UsageError with the nearest names, `quant` kept."""
         found = self.targets.get(id.lower())
         if found is None:
-            raise UsageError(f"unknown target {id!r}", hint=_suggest(id, self.targets, "eaglelocal plan --all"))
+            hint = _suggest(join_size(id, quant), self.targets, "eaglelocal plan --all")
+            raise UsageError(f"unknown target '{id}{f':{quant}' if quant else ''}'", hint=hint)
         return found
 
     def machine(self, name: str) -> KnownMachine:
@@ -175,5 +176,7 @@ def _read_quants(profiles: Path) -> Mapping[str, QuantLoss]:
 
 
 def _suggest(word: str, known: Mapping[str, object], otherwise: str) -> str:
+    if word in known:
+        return f"did you mean {word}?"
     near = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(near)}?" if near else otherwise
