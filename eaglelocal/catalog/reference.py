@@ -103,9 +103,15 @@ def parse_reference(text: str, *, exists: Callable[[str], bool] = os.path.exists
     raise UsageError(f"cannot read the reference {text!r}", hint=f"use {REFERENCE_FORMS}")
 
 
-def join_size(id: str, tag: str | None) -> str:
-    """Return the catalog's way to write Ollama's `qwen3:8b`, `qwen3-8b`; without such a tag the id itself."""
-    return f"{id}-{tag}".lower() if tag and _SIZE.fullmatch(tag) else id
+def split_entry(id: str, tag: str | None) -> tuple[str, str]:
+    """Return the id of the entry that was meant, perhaps mistyped, and what follows it.
+
+    >>> split_entry("qwen3", "8b"), split_entry("qwen3-8x", "Q4_K_M")  # the first as Ollama writes it
+    (('qwen3-8b', ''), ('qwen3-8x', ':Q4_K_M'))
+    """
+    if tag and _SIZE.fullmatch(tag):
+        return f"{id}-{tag}".lower(), ""
+    return id, f":{tag}" if tag else ""
 
 
 def _read_page(path: str) -> str:

@@ -24,7 +24,7 @@ from eaglelocal.catalog.reference import (
     Profile,
     Reference,
     Repo,
-    join_size,
+    split_entry,
 )
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.errors import ModelFileError, UsageError
@@ -174,9 +174,9 @@ def make_label(name: str, path: Path) -> str:
 def make_unknown_target_error(entry: Profile, known: Iterable[str]) -> UsageError:
     """Return the error for an entry that the catalog does not have, with the nearest name as its hint."""
     written = f"{entry.id}:{entry.quant}" if entry.quant else entry.id
-    word = join_size(entry.id, entry.quant)
+    word, suffix = split_entry(entry.id, entry.quant)
     near = difflib.get_close_matches(word, [*EXAMPLES, *known, *list_gguf_names(Path())], n=1)
-    guess = f"did you mean `{near[0]}`? " if near else ""
+    guess = f"did you mean `{near[0]}{suffix}`? " if near else ""
     return UsageError(f"unknown target {written!r}", hint=f"{guess}use {REFERENCE_FORMS}")
 
 

@@ -204,7 +204,8 @@ def test_wrong_sizes_are_errors_of_usage(shipped: Path, reference: str) -> None:
         ("dmeo", "unknown target 'dmeo'", "did you mean `demo`?"),
         ("demo-native", "unknown target", "did you mean `demo@native`?"),
         ("", "cannot read the reference ''", "use `demo`"),
-        ("qwen3-8x:Q4_K_M", "unknown target 'qwen3-8x'", "did you mean `qwen3-8b`?"),
+        ("qwen3-8x:Q4_K_M", "unknown target 'qwen3-8x:Q4_K_M'", "did you mean `qwen3-8b:Q4_K_M`?"),
+        ("qwen3:8b", "unknown target 'qwen3:8b'", "did you mean `qwen3-8b`?"),
     ],
 )
 def test_other_references_say_what_is_understood(reference: str, words: str, hint: str) -> None:
