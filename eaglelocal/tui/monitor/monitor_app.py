@@ -272,6 +272,7 @@ class Monitor(EagleApp[Outcome]):
 
     def action_log(self) -> None:
         self.screen.toggle_class("-log")
+        self._fit_log(self.screen, self.query_one("#log", LinesWidget))
         self.call_after_refresh(self._draw)
 
     def action_filter(self) -> None:
