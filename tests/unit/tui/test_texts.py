@@ -219,6 +219,12 @@ def test_the_bars_of_the_machine_take_the_space_that_their_texts_leave() -> None
         assert any(bar.endswith("18.0/24.0 GiB") for bar in bars)
 
 
+def test_no_speed_is_no_large_bar() -> None:
+    lines = list(map(plain_text, format_speed(frame_of(EMPTY), 40, 10, UNICODE)))
+    assert [line.rstrip() for line in lines[:4]] == ["", "", "-", "tok/s, waiting for tokens"]
+    assert not any("▀" in line for line in lines)
+
+
 def test_only_a_memory_that_is_almost_full_is_a_warning() -> None:
     gpu = GpuGauge(index=0, load=1.0, used_bytes=99, total_bytes=100)
     machine = MachineGauge(cpu_load=1.0, used_bytes=10, total_bytes=100, gpus=(gpu,))
