@@ -155,8 +155,7 @@ def guess_command(word: str, rest: Sequence[str], known: Sequence[str]) -> list[
     if word == "help" and rest and rest[0] in known:
         return [rest[0], "--help"]
     if word == "server" and rest and rest[0] in SUBCOMMANDS_ELSEWHERE:
-        word, rest = SUBCOMMANDS_ELSEWHERE[rest[0]], rest[1:]
-        return [word, *translate_flags(rest)]
+        return translate_flags([SUBCOMMANDS_ELSEWHERE[rest[0]], *rest[1:]])
     close = NAMES_ELSEWHERE.get(word) or closest_word(word, known, cutoff=COMMAND_CUTOFF)
     if word == "create":  # Ollama's: its Modelfile names a GGUF file, which runs as it is
         return ["chat", "--target", "./FILE.gguf"]

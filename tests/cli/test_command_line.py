@@ -115,6 +115,7 @@ def test_many_flags_stand_in_groups(environ: dict[str, str]) -> None:
             "no such option: -m",
             "eaglelocal serve --target x.gguf --ctx 4096 --gpu-layers 99 --parallel 2",
         ),
+        (("chat", "hi", "--no-tui"), "no such option: --no-tui", "hint: eaglelocal chat hi --plain\n"),
         (("serve", "-ngl", "99"), "no such option: -ngl", "eaglelocal serve --gpu-layers 99"),
     ],
 )
