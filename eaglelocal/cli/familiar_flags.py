@@ -28,7 +28,7 @@ FLAGS: Mapping[str, str] = {
     "--system-prompt": "--system",
     "--no-webui": "--no-tui",
 }
-OF_OTHER_COMMANDS: Mapping[str, Mapping[str, str]] = {  # the same wish has another name in these of our commands
+OF_OTHER_COMMANDS: Mapping[str, Mapping[str, str]] = {  # flags that have another name in these of our commands
     "chat": {"--no-tui": "--plain", "--no-webui": "--plain"},
     "serve": {"--plain": "--no-tui"},
 }
