@@ -18,7 +18,7 @@ from eaglelocal import locations
 from eaglelocal.catalog.draft_entries import EVERY_TARGET, DraftEntry, read_draft
 from eaglelocal.catalog.known_machines import KnownMachine, read_machine
 from eaglelocal.catalog.quantizations import QuantLoss, read_quant
-from eaglelocal.catalog.reference import Profile, parse_reference
+from eaglelocal.catalog.reference import Profile, parse_reference, split_entry
 from eaglelocal.catalog.target_entries import TargetEntry, read_target
 from eaglelocal.catalog.toml_table import TomlTable
 from eaglelocal.errors import UsageError
@@ -38,11 +38,12 @@ class Catalog:
     machines: Mapping[str, KnownMachine]
     quants: Mapping[str, QuantLoss]
 
-    def target(self, id: str) -> TargetEntry:
-        """Return the target of this id, ignoring case. Raises UsageError with the nearest name."""
+    def target(self, id: str, quant: str | None = None) -> TargetEntry:
+        """Return the target of this id, ignoring case. Raises UsageError with the nearest names, `quant` kept."""
         found = self.targets.get(id.lower())
         if found is None:
-            raise UsageError(f"unknown target {id!r}", hint=_suggest(id, self.targets, "eaglelocal plan --all"))
+            hint = _suggest(*split_entry(id, quant), self.targets, otherwise="eaglelocal plan --all")
+            raise UsageError(f"unknown target '{id}{f':{quant}' if quant else ''}'", hint=hint)
         return found
 
     def machine(self, name: str) -> KnownMachine:
@@ -55,7 +56,7 @@ class Catalog:
                 "known are rtx-3090, 2x-rtx-3090, rx-7900-xtx, strix-halo, cuda-12gb, m2-max-32gb, cpu-16gb and more"
             )
             own = f"describe your own in {locations.config_dir() / MACHINES}/*.toml"
-            raise UsageError(f"unknown machine {name!r}", hint=_suggest(wanted, names, f"{known}; {own}"))
+            raise UsageError(f"unknown machine {name!r}", hint=_suggest(wanted, "", names, otherwise=f"{known}; {own}"))
         return found
 
     @property
@@ -154,7 +155,9 @@ def _check_names(catalog: Catalog) -> None:
 
 
 def _unknown_entry(who: str, what: str, id: str, known: Mapping[str, object]) -> UsageError:
-    return UsageError(f"unknown {what} {id!r} in the catalog's {who}", hint=_suggest(id, known, "see profiles/"))
+    return UsageError(
+        f"unknown {what} {id!r} in the catalog's {who}", hint=_suggest(id, "", known, otherwise="see profiles/")
+    )
 
 
 def _normalize(name: str) -> str:
@@ -174,6 +177,6 @@ def _read_quants(profiles: Path) -> Mapping[str, QuantLoss]:
     )
 
 
-def _suggest(word: str, known: Mapping[str, object], otherwise: str) -> str:
-    near = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(near)}?" if near else otherwise
+def _suggest(word: str, suffix: str, known: Mapping[str, object], *, otherwise: str) -> str:
+    near = [word] if word in known else difflib.get_close_matches(word, known, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(name + suffix for name in near)}?" if near else otherwise

@@ -4,6 +4,7 @@
     qwen3-8b[:Q5_K_M]                     an entry of the catalog
     user/repo[:Q4_K_M]                    a repository of a hub
     user/repo:dir/x.gguf                  one file of it, where several have the same quantization
+    hf.co/user/repo[:Q4_K_M]              the same, as Ollama and a browser write it, with or without https://
     ./x.gguf, /x, ~/x, x.gguf             a file; any existing path counts as one
     REF@1b:q4_k_m, REF@drop10, REF@q2_k   a model made of that of REF, which is none of these
 
@@ -29,8 +30,9 @@ _QUANT = r"(:(?P<quant>[A-Za-z0-9][A-Za-z0-9_.-]{0,39}))?"
 _PROFILE = re.compile(rf"(?P<id>[A-Za-z0-9][A-Za-z0-9._-]{{0,95}}){_QUANT}")
 _REPO = re.compile(rf"(?P<user>[A-Za-z0-9][A-Za-z0-9._-]{{0,95}})/(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{{0,95}}){_QUANT}")
 _REPO_FILE = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*):(?P<file>[^:]{1,250}\.gguf)", re.ASCII)
-
-
+_HUB = re.compile(r"(https?://)?(www\.)?(hf\.co|huggingface\.co)/", re.IGNORECASE)
+_PAGE = re.compile(r"(?P<name>[^/]+/[^/]+)/(?:tree/[^/]+/?|(?:blob|resolve)/[^/]+/(?P<file>[^?]+)(?:\?.*)?)")
+_SIZE = re.compile(r"e?\d+(\.\d+)?[bm]", re.IGNORECASE)  # as Ollama tags models: 8b, e4b, 135m
 _DERIVED = re.compile(r"(?P<source>.+)@(?P<recipe>\w[\w.]*(:\w*)?)", re.ASCII | re.DOTALL)
 
 
@@ -83,6 +85,8 @@ def parse_reference(text: str, *, exists: Callable[[str], bool] = os.path.exists
     """Parse a reference; `exists` returns whether a path exists. Raises UsageError if it has none of the forms."""
     if text == "demo" or text.startswith("demo@"):
         return EmbeddedModel(text)
+    if (hub := _HUB.match(text)) is not None and not exists(text):
+        text = _read_page(text[hub.end() :])
     if parts := split_derived(text, exists=exists):
         return make_derived(parse_reference(parts[0], exists=exists), parts[1])
     named = _REPO_FILE.fullmatch(text)
@@ -97,6 +101,25 @@ def parse_reference(text: str, *, exists: Callable[[str], bool] = os.path.exists
     if profile is not None:
         return Profile(profile["id"], profile["quant"])
     raise UsageError(f"cannot read the reference {text!r}", hint=f"use {REFERENCE_FORMS}")
+
+
+def split_entry(id: str, tag: str | None) -> tuple[str, str]:
+    """Return the id of the entry that was meant, perhaps mistyped, and what follows it.
+
+    >>> split_entry("qwen3", "8b"), split_entry("qwen3-8x", "Q4_K_M")  # the first as Ollama writes it
+    (('qwen3-8b', ''), ('qwen3-8x', ':Q4_K_M'))
+    """
+    if tag and _SIZE.fullmatch(tag):
+        return f"{id}-{tag}".lower(), ""
+    return id, f":{tag}" if tag else ""
+
+
+def _read_page(path: str) -> str:
+    """Return the reference to the repository or file that a page of the hub is about."""
+    page = _PAGE.fullmatch(path)
+    if page is None:
+        return path
+    return f"{page['name']}:{page['file']}" if page["file"] else page["name"]
 
 
 def split_derived(text: str, *, exists: Callable[[str], bool] = os.path.exists) -> tuple[str, str] | None:

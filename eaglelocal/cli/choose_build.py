@@ -32,7 +32,7 @@ def choose_build(target: str, *, draft: str = "auto") -> ChosenBuild | None:
     if not isinstance(parsed, Profile) or parsed.quant:
         return None
     catalog = load_catalog()
-    catalog.target(parsed.id)
+    catalog.target(parsed.id, parsed.quant)
     options = options_for(target, {}, goal=GOAL, is_elsewhere=False)
     drafts = "none" if "none" in (draft, options.draft) else "auto"
     try:

@@ -50,12 +50,15 @@ NAMES_ELSEWHERE = {  # of our commands in Ollama, LM Studio and llama.cpp
     "info": "show",
     "status": "ps",
     "down": "stop",
-    "monitor": "top",
+    **dict.fromkeys(("monitor", "log", "logs"), "top"),
     "benchmark": "bench",
     "search": "plan",
     "convert": "import",
     "settings": "config",
+    "version": "--version",
+    "help": "--help",
 }
+SUBCOMMANDS_ELSEWHERE = {"start": "serve", "stop": "stop", "status": "ps"}  # of LM Studio's `server`
 WITH_VARIABLES = ("chat", "serve")  # whose help ends with a word on variables
 
 

@@ -1,4 +1,4 @@
-"""`eaglelocal config show`: show every setting, its value and where it came from."""
+"""`eaglelocal config`: show every setting, its value and where it came from."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ app = typer.Typer(rich_markup_mode=None)
 def root(context: typer.Context) -> None:
     """Show your settings and where they come from."""
     if context.invoked_subcommand is None:
-        standard_output().data(context.get_help())
+        show()
 
 
 @app.command("show")

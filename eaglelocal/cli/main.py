@@ -148,11 +148,15 @@ def _find_command(arguments: Sequence[str], known: Sequence[str]) -> str | None:
 
 def guess_command(word: str, rest: Sequence[str], known: Sequence[str]) -> list[str]:
     """Return the command line that was meant by an unknown command; empty if nothing is near."""
-    from eaglelocal.cli.command_table import NAMES_ELSEWHERE
+    from eaglelocal.cli.command_table import NAMES_ELSEWHERE, SUBCOMMANDS_ELSEWHERE
     from eaglelocal.cli.familiar_flags import translate_flags
-    from eaglelocal.conversation.spelling import closest_word
+    from eaglelocal.conversation.spelling import COMMAND_CUTOFF, closest_word
 
-    close = NAMES_ELSEWHERE.get(word) or closest_word(word, known)
+    if word == "help" and rest and rest[0] in known:
+        return [rest[0], "--help"]
+    if word == "server" and rest and rest[0] in SUBCOMMANDS_ELSEWHERE:
+        return translate_flags([SUBCOMMANDS_ELSEWHERE[rest[0]], *rest[1:]])
+    close = NAMES_ELSEWHERE.get(word) or closest_word(word, known, cutoff=COMMAND_CUTOFF)
     if word == "create":  # Ollama's: its Modelfile names a GGUF file, which runs as it is
         return ["chat", "--target", "./FILE.gguf"]
     rest = translate_flags(rest)

@@ -36,8 +36,8 @@ GoalName = Annotated[
         autocompletion=complete_words("speed", "balanced", "quality"),
     ),
 ]
-MachineName = Annotated[
-    str | None,
+MachineNames = Annotated[
+    list[str] | None,
     typer.Option(
         "--machine",
         metavar="NAME,NAME|list",
@@ -61,7 +61,7 @@ def plan(
     ctx: Ctx = None,
     goal: GoalName = "balanced",
     parallel: Parallel = None,
-    machine: MachineName = None,
+    machine: MachineNames = None,
     ram: Ram = None,
     mmproj: flags.Mmproj = None,
     draft: flags.Draft = None,
@@ -83,12 +83,12 @@ def plan(
     eaglelocal plan --machine rtx-3060,rtx-4090,m2-max-32gb
     """
     output = standard_output()
-    if machine == LIST:
+    machines: list[str | None] = [*parse_machines(machine or ())]
+    if machines == [LIST]:
         list_machines(output, as_json=as_json)
         return
     check_goal(goal)
     given = {name: context.params[name] for name in OF_SETTINGS}
-    machines: list[str | None] = [*parse_machines(machine or "")]
     models: list[str | None] = [*targets] if targets else [None]
     plans = [
         plan_one(options_for(target, given, goal=goal, is_elsewhere=name is not None), name, ram)
@@ -101,12 +101,13 @@ def plan(
         show_plans(plans, output, show_all=show_all, as_json=as_json)
 
 
-def parse_machines(text: str) -> list[str]:
-    """Return the names of --machine. Raises UsageError if the list is asked for beside machines."""
+def parse_machines(texts: Sequence[str]) -> list[str]:
+    """Return the names of all --machine. Raises UsageError if the list is asked for beside machines."""
+    text = ",".join(texts)
     names = [name.strip() for name in text.split(",") if name.strip()]
-    if LIST in names:
+    if LIST in names and len(names) > 1:
         raise UsageError(f"--machine {text}: {LIST} goes alone", hint=f"--machine {LIST}")
-    if text and not names:
+    if texts and not names:
         raise UsageError(f"--machine {text!r} names no machine", hint=f"--machine {LIST}")
     return names
 
@@ -180,9 +181,9 @@ def hint_none_fits(outcomes: Sequence[SearchOutcome], *, show_all: bool) -> str:
 def list_machines(output: Output, *, as_json: bool) -> None:
     """Show the machines that --machine knows."""
     from eaglelocal.catalog.catalog import load_machines
-    from eaglelocal.cli.reports.plan_table import machine_object, machine_table
+    from eaglelocal.cli.reports.plan_table import machine_object, machine_table, sort_machines
 
-    machines = load_machines().values()
+    machines = sort_machines(load_machines().values())
     if as_json:
         output.object({"machines": [machine_object(machine) for machine in machines]})
         return

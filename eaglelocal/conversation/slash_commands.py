@@ -19,7 +19,7 @@ from eaglelocal.conversation.pictures import parse_paths, read_picture
 from eaglelocal.conversation.sampling_form import FIELDS, format_field, set_field
 from eaglelocal.conversation.saved_session import resume_conversation, save_session
 from eaglelocal.conversation.session import ModelChoice, Session, check_sees
-from eaglelocal.conversation.spelling import closest_word
+from eaglelocal.conversation.spelling import COMMAND_CUTOFF, closest_word
 from eaglelocal.core.drafting_words import SWITCHED_OFF, describe_drafting
 from eaglelocal.core.request import AUTO, OFF, Spec, parse_spec
 from eaglelocal.core.sampling import fill_recommended
@@ -344,7 +344,7 @@ def parse_command(line: str) -> Command:
     command = split_command(line)
     name, argument = command.name, command.argument
     if name not in COMMANDS:
-        close = closest_word(name, COMMANDS)
+        close = closest_word(name, COMMANDS, cutoff=COMMAND_CUTOFF)
         near = f"{close}, or " if close else ""
         raise UsageError(f"unknown command {name}", hint=f"{near}/help; to send it as text, put a blank in front")
     if argument and not COMMANDS[name].arguments:

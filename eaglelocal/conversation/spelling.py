@@ -5,9 +5,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+COMMAND_CUTOFF = 0.7  # for commands: with less, `cp` would be taken for `ps`, and `version` for `train`
 
-def closest_word(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word most similar to `word`, or None if none is similar.
+
+def closest_word(word: str, known: Iterable[str], *, cutoff: float = 0.5) -> str | None:
+    """Return the known word most similar to `word`, or None if none is at least as similar as `cutoff` (0 to 1).
 
     A unique prefix counts as similar: closest_word("/st", ["/stats", "/spec"]) is "/stats".
     """
@@ -15,5 +17,5 @@ def closest_word(word: str, known: Iterable[str]) -> str | None:
     begins = [candidate for candidate in words if len(word) > 1 and candidate.startswith(word)]
     if len(begins) == 1:
         return begins[0]
-    alike = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
+    alike = difflib.get_close_matches(word, words, n=1, cutoff=cutoff)
     return alike[0] if alike else None

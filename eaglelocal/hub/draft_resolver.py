@@ -157,7 +157,7 @@ def requantize_draft(draft: FoundDraft, draft_type: str, *, on_progress: Progres
     kind = choose_head_type(draft_type)
     try:
         copy = make_light_copy(
-            draft.path, kind, on_progress=lambda share: on_progress(share, f"the head in {kind}, once")
+            draft.path, kind, on_progress=lambda share: on_progress(share, f"writing the head in {kind}, once")
         )
     except ResourceError as error:
         if draft_type == kind:

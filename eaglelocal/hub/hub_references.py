@@ -23,7 +23,7 @@ def make_hub_reference(parsed: Profile | Repo, catalog: Catalog, *, drafts: bool
     if isinstance(parsed, Repo):
         text = f"{parsed.name}:{parsed.quant}" if parsed.quant else parsed.name
         return HubReference(text, (parsed.name,), parsed.quant, size_bytes, drafts)
-    target = catalog.target(parsed.id)
+    target = catalog.target(parsed.id, parsed.quant)
     text = f"{target.id}:{parsed.quant}" if parsed.quant else target.id
     return HubReference(text, target.repos, parsed.quant, size_bytes, drafts)
 
@@ -42,7 +42,7 @@ def resolve_draft_reference(text: str, catalog: Catalog) -> HubReference:
 def find_known_target(parsed: Reference, catalog: Catalog) -> TargetEntry | None:
     """Return the catalog's entry for a profile, or for a repository that holds one; None if unknown."""
     if isinstance(parsed, Profile):
-        return catalog.target(parsed.id)
+        return catalog.target(parsed.id, parsed.quant)
     if isinstance(parsed, Repo):
         name = parsed.name.lower()
         return next((t for t in catalog.targets.values() if name in (repo.lower() for repo in t.repos)), None)

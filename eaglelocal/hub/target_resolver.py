@@ -7,6 +7,7 @@ can be made of these. Downloads nothing. Does not know drafts, except that the e
 from __future__ import annotations
 
 import difflib
+import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from eaglelocal.catalog.reference import (
     Profile,
     Reference,
     Repo,
+    split_entry,
 )
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.errors import ModelFileError, UsageError
@@ -42,6 +44,7 @@ from eaglelocal.hub.typed_path import check_file, list_gguf_names
 NATIVE = "demo@native"
 EXAMPLES = ("demo", NATIVE, "demo@1b", "demo@1b:bf16", "demo@8b:q4_0")
 MAX_LABEL_CHARS = 80
+NAME_PART = re.compile(r"[^\W_]+")
 NOT_TARGETS = {
     "dflash": ("a draft head", "--draft"),
     "eagle3": ("a draft head", "--draft"),
@@ -92,7 +95,7 @@ def find_target(reference: Reference, *, on_progress: Progress | None) -> FoundT
         case Profile() | Repo():
             catalog = load_catalog()
             if isinstance(reference, Profile) and reference.id.lower() not in catalog.targets:
-                raise make_unknown_target_error(reference.id, catalog.targets)
+                raise make_unknown_target_error(reference, catalog.targets)
             model = find_cached(locations.hub_cache_dir(), make_hub_reference(reference, catalog))
             return replace(read_target(model.path), repo=model.repo)
 
@@ -152,17 +155,29 @@ def demo_sources() -> tuple[Path, Path]:
 
 
 def make_label(name: str, path: Path) -> str:
-    """Return the name in the file's header, then the file name; only characters that a terminal shows."""
+    """Return the file's name, after the name in its header if they have nothing in common; both without what a
+    terminal does not show.
+
+    >>> make_label("Smollm2 135M 8k Lc100K Mix1 Ep2", Path("SmolLM2-135M-Instruct.Q4_1.gguf"))
+    'SmolLM2-135M-Instruct.Q4_1.gguf'
+    >>> make_label("Qwen3 8B", Path("ggml-model-q4_0.gguf"))
+    'Qwen3 8B (ggml-model-q4_0.gguf)'
+    """
     shown = "".join(char for char in name if char.isprintable()).strip()[:MAX_LABEL_CHARS]
     if is_blob(path):
         return shown or f"the blob {path.name[:19]}"
-    return f"{shown} ({path.name})" if shown and shown != path.stem else path.name
+    first, *_ = [*NAME_PART.findall(shown.lower()), ""]
+    is_named = first in NAME_PART.findall(path.stem.lower())
+    return path.name if not shown or is_named else f"{shown} ({path.name})"
 
 
-def make_unknown_target_error(reference: str, known: Iterable[str] = ()) -> UsageError:
-    near = difflib.get_close_matches(reference, [*EXAMPLES, *known, *list_gguf_names(Path())], n=1)
-    guess = f"did you mean `{near[0]}`? " if near else ""
-    return UsageError(f"unknown target {reference!r}", hint=f"{guess}use {REFERENCE_FORMS}")
+def make_unknown_target_error(entry: Profile, known: Iterable[str]) -> UsageError:
+    """Return the error for an entry that the catalog does not have, with the nearest name as its hint."""
+    written = f"{entry.id}:{entry.quant}" if entry.quant else entry.id
+    word, suffix = split_entry(entry.id, entry.quant)
+    near = difflib.get_close_matches(word, [*EXAMPLES, *known, *list_gguf_names(Path())], n=1)
+    guess = f"did you mean `{near[0]}{suffix}`? " if near else ""
+    return UsageError(f"unknown target {written!r}", hint=f"{guess}use {REFERENCE_FORMS}")
 
 
 def _inflate_demo(reference: str, on_progress: Progress) -> FoundTarget:

@@ -28,19 +28,20 @@ def explain_choice(outcome: SearchOutcome, chosen: Chosen) -> tuple[str, ...]:
 
 def _about_goal(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
     goal, candidate = GOALS[outcome.options.goal], chosen.candidate
-    quality = f"{candidate.option.quality_b:.1f} B effective parameters{age_text(candidate.option.age)}"
-    speed = candidate.prediction.spec_tok_s
-    if speed < goal.pace:
-        yield f"{goal.name}: best score, but below the {goal.pace:.0f} tokens/s of this goal: {quality}"
+    if not any(each.option.quality_b != candidate.option.quality_b for each in outcome.rejected):
+        return  # the model was named, and its file too: the goal decided nothing
+    rating = f"rated as {candidate.option.quality_b:.1f} B parameters{age_text(candidate.option.age)}"
+    if candidate.prediction.spec_tok_s < goal.pace:
+        yield f"{goal.name}: the best compromise, though below the {goal.pace:.0f} tokens/s of this goal; {rating}"
     else:
-        yield f"{goal.name}: best score at {goal.pace:.0f} tokens/s or more: {quality}"
+        yield f"{goal.name}: the best answers expected at {goal.pace:.0f} tokens/s or more; {rating}"
 
 
 def age_text(age: Age) -> str:
     """Return the effect of the age in words; empty if the model is as old as usual, or of unknown age."""
     if age.worth == 1.0:
         return ""
-    return f", released {age.released} (each counts as {age.worth:.1f} of {age.usual})"
+    return f" of {age.released}, each worth {age.worth:.1f} of {age.usual}"
 
 
 def _about_layers(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:

@@ -75,7 +75,7 @@ def term_text(term: Term, candidate: Candidate, chosen: Candidate, *, is_bound: 
 
 
 def quality_text(candidate: Candidate, chosen: Candidate) -> str:
-    return f"{candidate.option.quality_b:.1f} B effective, the plan {chosen.option.quality_b:.1f} B"
+    return f"rated {candidate.option.quality_b:.1f} B, the plan {chosen.option.quality_b:.1f} B"
 
 
 def release_text(candidate: Candidate) -> str:

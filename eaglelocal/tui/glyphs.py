@@ -75,9 +75,9 @@ def parse_digits(*rows: str) -> dict[str, tuple[str, str, str]]:
 
 UNICODE = Glyphs(
     levels="▁▂▃▄▅▆▇█",
-    full="█",
-    parts="▏▎▍▌▋▊▉",
-    empty="░",
+    full="━",  # bars below each other have a gap between them: full blocks would be a wall
+    parts="╸",
+    empty="─",
     rule="─",
     times="×",
     dot="·",

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, TextIO, cast
 from eaglelocal.core.huge_pages import TUNABLES, tunables
 from eaglelocal.errors import EngineError
 from eaglelocal.worker.channel import Channel
-from eaglelocal.worker.exit_reason import ExitReason
+from eaglelocal.worker.exit_reason import GROUP_SIGNALS, ExitReason
 from eaglelocal.worker.unexpected_error import LOG_VARIABLE
 
 if TYPE_CHECKING:  # a process is started before these are imported
@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # a process is started before these are imported
 _NUM_STDERR_LINES = 200
 _MAX_LINE_BYTES = 4096
 _READ_BYTES = 64 * 1024
-_STOP_TIMEOUT_S = 2.0  # until a Shutdown takes effect, and again for SIGTERM
+_STOP_TIMEOUT_S = 2.0  # until a Shutdown takes effect
 _REAP_TIMEOUT_S = 1.0  # for a process to end after its pipe
 
 
@@ -112,7 +112,7 @@ class EngineChild:
         return ExitReason(exit_status, self._stderr_tail.close(), self._kill_reason)
 
     def stop(self, *, is_graceful: bool = True) -> None:
-        """End the process and wait for that: by Shutdown (if `is_graceful`), then by SIGTERM, then by SIGKILL."""
+        """End the process and wait for that: by Shutdown (if `is_graceful`), then by SIGKILL."""
         from eaglelocal.core.events import Shutdown
 
         # Send Shutdown from another thread: the pipe of a process that hangs may be full.
@@ -120,15 +120,10 @@ class EngineChild:
         if is_graceful:
             sending.start()
         if not (is_graceful and self._has_ended_within(_STOP_TIMEOUT_S)):
-            self._stop_by_signal()
-        if is_graceful:
-            sending.join()
-
-    def _stop_by_signal(self) -> None:
-        self._process.terminate()
-        if not self._has_ended_within(_STOP_TIMEOUT_S):
             self._process.kill()
             self._process.wait()
+        if is_graceful:
+            sending.join()
 
     def _has_ended_within(self, timeout_s: float) -> bool:
         try:
@@ -171,7 +166,7 @@ def _spawn(builder: str) -> subprocess.Popen[bytes]:
     # faulthandler: a crash in native code leaves the Python frames on stderr, for the crash report.
     command = [sys.executable, "-P", "-X", "faulthandler", "-m", "eaglelocal.worker.process", builder]
     pipe = subprocess.PIPE
-    with _block_interrupt():
+    with _block_group_signals():
         return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env=_environment())
 
 
@@ -184,12 +179,12 @@ def _environment() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _block_interrupt() -> Iterator[None]:
-    """Block SIGINT while the child is started: it inherits this, so Ctrl-C cannot end it before it ignores SIGINT."""
+def _block_group_signals() -> Iterator[None]:
+    """Block GROUP_SIGNALS while the child is started: it inherits this, so none can end it before it ignores them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
     try:
         yield
     finally:

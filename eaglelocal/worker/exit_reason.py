@@ -27,7 +27,8 @@ _FATAL_SIGNALS = {
     "Illegal instruction": signal.SIGILL,
     "Floating point exception": signal.SIGFPE,
 }
-STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})  # sent by a person or a service manager
+# sent to all processes of a group: Ctrl-C, a closed terminal, a service manager; only the parent acts on them
+GROUP_SIGNALS = frozenset({signal.SIGINT, signal.SIGHUP, signal.SIGTERM})
 _NUM_QUOTED = 2
 _MAX_QUOTED_CHARS = 300
 
@@ -52,11 +53,6 @@ class ExitReason:
     exit_status: int  # as in subprocess: negative for a signal
     last_lines: tuple[str, ...] = ()  # of stderr, oldest first
     kill_reason: str = ""
-
-    @property
-    def is_from_outside(self) -> bool:
-        """Return whether a person or a service ended it, by another signal than SIGKILL: that may be for memory."""
-        return not self.kill_reason and -self.exit_status in STOP_SIGNALS
 
     @property
     def first_status(self) -> int:
@@ -93,9 +89,6 @@ def _describe_exit(exit_status: int, when: str) -> str:
         return f"the engine process was killed{when} (signal 9)"
     if exit_status == -signal.SIGABRT:
         return f"the engine process aborted{when} (signal {-exit_status})"
-    if -exit_status in STOP_SIGNALS:
-        name = _signal_name(-exit_status)
-        return f"the engine process was stopped from outside{when} (signal {-exit_status}, {name})"
     if exit_status < 0:
         return f"the engine process crashed{when} (signal {-exit_status}, {_signal_name(-exit_status)})"
     return f"the engine process ended{when} (exit status {exit_status})"

@@ -43,7 +43,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AnyRequest, Spec
 from eaglelocal.errors import EagleLocalError, EngineError, LibraryError, ResourceError
 from eaglelocal.worker.channel import Channel
-from eaglelocal.worker.exit_reason import Broken
+from eaglelocal.worker.exit_reason import GROUP_SIGNALS, Broken
 from eaglelocal.worker.unexpected_error import make_engine_error
 from eaglelocal.worker.watchdog import BEAT_S, Beat
 
@@ -193,7 +193,8 @@ class EngineService:
 
 def main(builder: str) -> int:
     """Take over the pipes, load, serve; return the exit status."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; only the parent decides
+    for number in GROUP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # the parent lets answers finish, and then ends this process
     channel = _take_over_pipes()
     with contextlib.suppress(LibraryError):  # if the C library is missing, loading reports it
         end_with_parent(channel.fileno())  # the thread below cannot act while the main thread holds the GIL

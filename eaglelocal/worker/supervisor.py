@@ -127,7 +127,7 @@ class _ChildRun:
     @property
     def may_be_caused_by_request(self) -> bool:
         """Return whether a request may have caused the end."""
-        return not (self.is_loading or (self.exit_reason is not None and self.exit_reason.is_from_outside))
+        return not self.is_loading
 
     @property
     def error(self) -> EagleLocalError:

@@ -45,7 +45,7 @@ def test_version(environ: dict[str, str]) -> None:
     assert done.stdout.startswith("eaglelocal 0.")
 
 
-@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",), ("chat", "--help"), ("config",)])
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",), ("chat", "--help"), ("config", "-h")])
 def test_help_is_data_and_fits_eighty_columns(environ: dict[str, str], arguments: tuple[str, ...]) -> None:
     done = run(environ, *arguments)
     assert (done.returncode, done.stderr) == (0, "")
@@ -100,6 +100,14 @@ def test_many_flags_stand_in_groups(environ: dict[str, str]) -> None:
         (("chat", "hi", "--spec", "99"), "99", ""),
         (("run", "smollm2:135m"), "no command 'run'", "eaglelocal chat --target smollm2:135m"),
         (("list",), "no command 'list'", "eaglelocal ls"),
+        (("version",), "no command 'version'", "eaglelocal --version"),
+        (("help", "plan"), "no command 'help'", "eaglelocal plan --help"),
+        (("logs",), "no command 'logs'", "eaglelocal top"),
+        (("cp", "a", "b"), "no command 'cp'", "eaglelocal --help"),
+        (("server", "start", "-c", "4096"), "no command 'server'", "eaglelocal serve --ctx 4096"),
+        (("server", "stop"), "no command 'server'", "eaglelocal stop"),
+        (("pull", "qwen3:8b"), "unknown target 'qwen3:8b'", "hint: eaglelocal pull qwen3-8b"),
+        (("chat", "hi", "--target", "qwen3:8b"), "unknown target 'qwen3:8b'", "eaglelocal chat hi --target qwen3-8b"),
         (("create", "mine", "-f", "Modelfile"), "no command 'create'", "eaglelocal chat --target ./FILE.gguf"),
         (("chat", "--model", "qwen3:8b"), "no such option: --model", "eaglelocal chat --target qwen3:8b"),
         (
@@ -107,6 +115,7 @@ def test_many_flags_stand_in_groups(environ: dict[str, str]) -> None:
             "no such option: -m",
             "eaglelocal serve --target x.gguf --ctx 4096 --gpu-layers 99 --parallel 2",
         ),
+        (("chat", "hi", "--no-tui"), "no such option: --no-tui", "hint: eaglelocal chat hi --plain\n"),
         (("serve", "-ngl", "99"), "no such option: -ngl", "eaglelocal serve --gpu-layers 99"),
     ],
 )
@@ -184,7 +193,9 @@ def test_config_show_writes_values_as_the_file_has_them(environ: dict[str, str],
     file.write_text(plain + "[keys]\n" + "".join(f'{name} = "{keys}"\n' for name, keys in tables["keys"].items()))
     report = json.loads(run(environ, "config", "show", "--json").stdout)["settings"]
     assert {name: report[name]["value"] for name in given} == given
-    rows = [line.removesuffix(str(file)) for line in run(environ, "config", "show").stdout.splitlines()]
+    text = run(environ, "config", "show").stdout
+    assert run(environ, "config").stdout == text
+    rows = [line.removesuffix(str(file)) for line in text.splitlines()]
     shown = {name: value.strip() for name, _, value in (row.partition(" ") for row in rows)}
     assert shown["keys"] == '{ pause = "p", quit = "q,ctrl+q" }'
     assert shown["models"] == '["demo", "a,b"]'

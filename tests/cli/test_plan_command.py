@@ -86,9 +86,27 @@ def test_it_tells_when_models_came_out_and_what_that_is_worth(capsys: pytest.Cap
     old = [each for each in content["rejected"] if each["target"] == "llama-3.3-70b" and "older" in each["reason"]]
     assert old and all(each["released"] == "2024-12" for each in old)
     words = " ".join(screen(capsys, "--machine", "2x-rtx-3090", "--all").split())
-    assert "B effective parameters, released 2026-08 (each counts as 1.6 of 2025-12)" in words
-    assert "older: 2024-12, the plan 2026-08" in words and "(though 64.6 B effective" in words
-    assert "each counts as" not in screen(capsys, "ministral-3-14b", "--machine", "dgx-spark")  # as old as usual
+    assert "B parameters of 2026-08, each worth 1.6 of 2025-12" in words
+    assert "older: 2024-12, the plan 2026-08" in words and "(though rated 64.6 B" in words
+    assert "each worth" not in screen(capsys, "ministral-3-14b", "--machine", "dgx-spark")  # as old as usual
+
+
+def test_the_goal_is_named_only_where_it_decides_something(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "- balanced: " in screen(capsys, "qwen3-8b", "--machine", "rtx-3090")
+    assert "- balanced: " not in screen(capsys, "qwen3-8b:Q4_K_M", "--machine", "rtx-3090")
+
+
+def test_machines_may_be_named_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
+    table = screen(capsys, "--machine", "rtx-3090", "--machine", "rtx-4090")
+    assert [line[:8] for line in table.splitlines()[1:3]] == ["RTX 3090", "RTX 4090"]
+    assert table == screen(capsys, "--machine", "rtx-3090,rtx-4090")
+
+
+def test_machines_are_listed_by_kind_and_number(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [line.split()[0] for line in screen(capsys, "--machine", "list").splitlines()[1:]]
+    first = ("rtx-3090", "rtx-4090", "2x-rtx-3090", "rx-7900-xtx", "m2-max-32gb", "cpu-ddr4-3200-16gb")
+    assert sorted(first, key=names.index) == list(first)
+    assert names.index("cuda-8gb") < names.index("cuda-12gb")
 
 
 def test_commands_are_those_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:

@@ -170,11 +170,12 @@ def test_stray_output_and_input_do_not_touch_the_pipe(client: EngineClient) -> N
     assert client.stream(ask("count 1")).result().text == "0 "
 
 
-def test_ctrl_c_in_the_process_group_is_ignored(client: EngineClient) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGTERM])
+def test_signals_to_the_process_group_are_left_to_the_parent(client: EngineClient, number: signal.Signals) -> None:
     answer = client.stream(ask("count 300"))
     next(answer)
     assert client.pid is not None
-    os.kill(client.pid, signal.SIGINT)
+    os.kill(client.pid, number)
     assert len(answer.result().tokens) == 300
 
 

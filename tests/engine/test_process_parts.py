@@ -115,7 +115,6 @@ def test_sending_to_a_closed_channel_is_a_broken_pipe() -> None:
     [
         (ExitReason(-9), "the engine process was killed (signal 9)"),
         (ExitReason(-11), "the engine process crashed (signal 11, SIGSEGV)"),
-        (ExitReason(-15), "the engine process was stopped from outside (signal 15, SIGTERM)"),
         (ExitReason(0), "the engine process ended (exit status 0)"),
         (ExitReason(-9, ("a word from the load",)), "the engine process was killed (signal 9)"),
         (ExitReason(1, ("hello", "bye", "")), "the engine process ended (exit status 1): hello; bye"),

@@ -305,6 +305,26 @@ def test_a_server_that_cannot_be_configured_is_not(key: str) -> None:
     asyncio.run(run())
 
 
+def test_a_short_log_leaves_its_space_to_the_requests() -> None:
+    async def run() -> None:
+        tail = LogTail()
+        tail.add("10:00:00  eaglelocal is ready")
+        app, watch = monitor(log=tail)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await fed(app, watch, BUSY)(pilot)
+            await pilot.pause()
+            table, log = app.query_one("#table"), app.query_one("#log")
+            rows = table.size.height
+            assert log.size.height == 2
+            for second in range(1, 9):
+                tail.add(f"10:00:0{second}  the engine has restarted")
+            app._draw()
+            await pilot.pause()
+            assert (log.size.height, table.size.height) == (6, rows - 4)
+
+    asyncio.run(run())
+
+
 def test_the_log_grows_and_shrinks_and_tells_what_changed() -> None:
     async def run() -> None:
         tail = LogTail()

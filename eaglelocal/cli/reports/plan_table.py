@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from eaglelocal.catalog.known_machines import KINDS
 from eaglelocal.cli.reports.plan import outcome_object
 from eaglelocal.core.byte_sizes import GIB
 from eaglelocal.errors import EagleLocalError, UsageError
@@ -86,6 +88,16 @@ def _describe_cache(setup: CacheSetup, num_slots: int) -> str:
 
 def _shorten(machine: str) -> str:
     return machine if len(machine) <= MAX_MACHINE_CHARS else f"{machine[: MAX_MACHINE_CHARS - 3].rstrip()}..."
+
+
+def sort_machines(machines: Iterable[KnownMachine]) -> list[KnownMachine]:
+    """Return the machines by kind, NVIDIA's cards first, then by number of cards, then by name, numbers as numbers."""
+
+    def key(machine: KnownMachine) -> tuple[int, int, list[tuple[int, str]]]:
+        parts = re.findall(r"([0-9]*)([^0-9]*)", machine.id)
+        return KINDS.index(machine.kind), machine.num_gpus, [(int(number or 0), rest) for number, rest in parts]
+
+    return sorted(machines, key=key)
 
 
 def machine_table(machines: Iterable[KnownMachine]) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglelocal.core.atomic_file import flush_and_rename
+from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.head_info import check_head
 from eaglelocal.gguf.header import Header
@@ -92,8 +93,9 @@ def inflate(
         if not paths.complete:  # the process that held the lock may have written it
             blueprint = plan_inflation(reference, source_target, source_head)
             _check_room(blueprint, reference, free_bytes(folder))
-            what = f"writing the embedded guide at the cost of {reference.phrase}"
             total_bytes = blueprint.target.data_bytes + blueprint.head.data_bytes
+            size = format_disk(total_bytes)
+            what = f"writing the embedded guide at the cost of {reference.phrase} ({size}, once)"
             _write_pair(blueprint, paths, WriteProgress(total_bytes, what, on_progress))
     return paths
 

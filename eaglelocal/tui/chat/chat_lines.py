@@ -88,7 +88,7 @@ def format_figures(frame: PanelFrame, glyphs: Glyphs) -> Line:
     """Return a quiet span for each figure of the answer, the less important ones last; empty before the first one."""
     figures, drafting = frame.figures, frame.drafting
     parts = [f"{format_tok_s(frame.tok_s)} tok/s"] if frame.tok_s else []
-    parts += [f"{figures.gain:.2f}{glyphs.times} plain"] if figures.gain else []
+    parts += [f"{figures.gain:.2f}x plain"] if figures.gain else []
     parts += [f"acceptance {format_percent(figures.acceptance)}"] if figures.acceptance is not None else []
     if drafting.state != "on" and frame.tok_s and (text := describe_drafting(drafting.state, drafting.reason)):
         parts.append(sanitize(text))

@@ -21,7 +21,7 @@ LABEL_CELLS, SHARE_CELLS = 9, 8
 TEXT_STEP = 4  # the text behind a bar has a multiple of so many cells: bars keep still
 MAX_BAR_CELLS = 40
 MIN_BAR_ROWS = 4  # with fewer, the figures stand in two lines
-FULL_SHARE = 0.95  # from which on a bar warns
+FULL_SHARE = 0.95  # of a memory, from which on its bar warns
 REMOTE = "load of the server's machine: unknown"
 
 
@@ -84,11 +84,15 @@ def format_machine_rows(snapshot: MonitorSnapshot, width: int, height: int, glyp
 
 @dataclass(frozen=True, slots=True)
 class BarRow:
-    """A row of the machine's frame: a share with a bar, and what it is a share of."""
+    """A row of the machine's frame: a share with a bar, and what it is a share of.
+
+    is_memory  it can run out of room, so that a full one is a warning; a busy processor is none
+    """
 
     label: str
     share: float | None
     text: str = ""
+    is_memory: bool = False
 
 
 def _machine_bars(machine: MachineGauge | None, glyphs: Glyphs, *, has_room: bool = True) -> Iterator[BarRow]:
@@ -100,6 +104,7 @@ def _machine_bars(machine: MachineGauge | None, glyphs: Glyphs, *, has_room: boo
         "RAM",
         _divide(machine.used_bytes, machine.total_bytes),
         _format_used_bytes(machine.used_bytes, machine.total_bytes),
+        is_memory=True,
     )
     for gpu in machine.gpus:
         power = "" if gpu.power_w is None else f"{gpu.power_w:.0f} W"
@@ -107,13 +112,13 @@ def _machine_bars(machine: MachineGauge | None, glyphs: Glyphs, *, has_room: boo
         memory = _format_used_bytes(gpu.used_bytes, gpu.total_bytes)
         yield BarRow(f"GPU{gpu.index}", gpu.load, state if has_room else memory)
         if has_room:
-            yield BarRow("  memory", _divide(gpu.used_bytes, gpu.total_bytes), memory)
+            yield BarRow("  memory", _divide(gpu.used_bytes, gpu.total_bytes), memory, is_memory=True)
 
 
 def _engine_bars(reading: ServerReading) -> Iterator[BarRow]:
     used, size, prefix = reading.cached_tokens, reading.cache_cells, compute_prefix_share(reading)
     tokens = f"{format_count(used)} of {format_count(size)}" if used is not None and size else ""
-    yield BarRow("KV cache", compute_kv_share(reading), tokens)
+    yield BarRow("KV cache", compute_kv_share(reading), tokens, is_memory=True)
     yield BarRow("prefix", prefix, "of prompts" if prefix is not None else "")
     yield BarRow("engine", None, format_bytes(reading.memory_bytes))
     yield BarRow("swapped", None, f"{format_bytes(reading.swapped_bytes)} of chats" if reading.swapped_bytes else "")
@@ -129,7 +134,7 @@ def _count_bar_cells(rows: Sequence[BarRow], width: int) -> int:
 def _format_bar(row: BarRow, cells: int, glyphs: Glyphs) -> Line:
     if row.share is None:
         return make_line((f"{row.label:<{LABEL_CELLS}}", "quiet"), row.text)
-    role: Role = "warn" if row.share >= FULL_SHARE else "accent"
+    role: Role = "warn" if row.is_memory and row.share >= FULL_SHARE else "accent"
     return make_line(
         (f"{row.label:<{LABEL_CELLS}}", "quiet"),
         *format_bar(row.share, cells, glyphs, role),

@@ -18,6 +18,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.geometry import Size
+from textual.screen import Screen
 from textual.widgets import Footer, Input
 
 from eaglelocal.client.server_reading import ServerReading
@@ -88,6 +89,7 @@ def classify_size(size: Size) -> dict[str, bool]:
     }
 
 
+MIN_LOG_ROWS, MAX_LOG_ROWS, BORDER_ROWS = 2, 12, 2
 MONITOR_CSS = """
 #head { height: 1; padding: 0 1; }
 .frame { border: round $secondary; border-title-style: bold; border-title-color: $foreground; padding: 0 1; }
@@ -100,21 +102,20 @@ Monitor.-ascii #table:focus { border: ascii $accent; }
 #figures { layout: grid; grid-size: 2; grid-rows: 8 4; height: 12; }
 #machine { column-span: 2; }
 #table { height: 1fr; }
-#log { height: 8; }
+#log { height: 4; max-height: 8; }
 #filter { height: 1; border: none; display: none; }
 #filter.-shown { display: block; }
 .-wide #figures { grid-size: 3; grid-rows: 10; height: 10; }
 .-wide #machine { column-span: 1; }
 .-low #figures { grid-rows: 7 4; height: 11; }
-.-low #log { height: 4; }
+.-low #log { max-height: 4; }
 .-low.-wide #figures { grid-rows: 7; height: 7; }
 .-tall #figures { grid-rows: 10 4; height: 14; }
 .-tall.-wide #figures { grid-rows: 12; height: 12; }
 .-huge #figures { grid-rows: 14 4; height: 18; }
 .-huge.-wide #figures { grid-rows: 16; height: 16; }
-.-huge #table { height: 2fr; }
-.-huge #log { height: 1fr; }
-.-log #log { height: 3fr; }
+.-huge #log { max-height: 14; }
+.-log #log { height: 3fr; max-height: 100%; }
 .-log #table { height: 1fr; min-height: 4; }
 .-tiny #machine, .-tiny #log { display: none; }
 .-tiny #figures { grid-rows: 6; height: 6; }
@@ -225,6 +226,7 @@ class Monitor(EagleApp[Outcome]):
         speed.show_lines(format_speed(frame, *speed.size, glyphs))
         drafting.show_lines(format_drafting(frame, *drafting.size, glyphs))
         machine.show_lines(format_machine_rows(snapshot, *machine.size, glyphs))
+        self._fit_log(screen, log)
         newest = self._log_tail.newest(log.size.height)
         log.show_lines(format_log(newest, *log.size))
         speed.show_titles("speed of all requests")
@@ -234,6 +236,17 @@ class Monitor(EagleApp[Outcome]):
         table = screen.query_one(RequestTable)
         table.show_titles(format_requests_title(frame.reading), self._notice)
         table.show(frame.reading)
+
+    def _fit_log(self, screen: Screen[object], log: LinesWidget) -> None:
+        """Give the log a row for each line, as far as its style lets it; the requests take what it leaves."""
+        if screen.has_class("-log"):
+            log.styles.clear_rule("height")
+            return
+        num_rows = len(format_log(self._log_tail.newest(MAX_LOG_ROWS), log.size.width, MAX_LOG_ROWS))
+        height = max(num_rows, MIN_LOG_ROWS) + BORDER_ROWS
+        if log.styles.inline.height is None or log.styles.inline.height.value != height:
+            log.styles.height = height
+            self.call_after_refresh(self._draw)
 
     def show_notice(self, text: str) -> None:
         """Show a notice in the border of the requests, where it covers no figure, or in a low terminal's header.
@@ -259,6 +272,7 @@ class Monitor(EagleApp[Outcome]):
 
     def action_log(self) -> None:
         self.screen.toggle_class("-log")
+        self._fit_log(self.screen, self.query_one("#log", LinesWidget))
         self.call_after_refresh(self._draw)
 
     def action_filter(self) -> None:

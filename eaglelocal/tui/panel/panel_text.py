@@ -94,6 +94,8 @@ def format_speed(frame: PanelFrame, width: int, height: int, glyphs: Glyphs) -> 
 def _format_large(frame: PanelFrame, width: int, glyphs: Glyphs) -> list[Line]:
     speed, gain = _format_figures(frame)
     digits, digits_gain = glyphs.draw_large(speed), glyphs.draw_large(gain)
+    if frame.tok_s is None:
+        digits = ("", "", speed)  # a large dash would be a bar that means nothing
     label, times = _label_speed(frame), ("", "", f" {glyphs.times}" if gain else "")
     at = max(min(width // 2, width - len(digits_gain[2]) - 2), len(label) + 2, len(digits[0]) + 2)
     left = [make_line((row, choose_speed_role(frame))) for row in digits]

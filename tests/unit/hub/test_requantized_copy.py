@@ -316,7 +316,7 @@ def test_the_draft_that_is_loaded_says_that_it_is_a_copy(head: Path) -> None:
     found = FoundDraft("eagle3", head, "EAGLE-3.1 head x")
     light = lightened_draft(found, "auto", on_progress=lambda share, what: report.append(what))
     assert (light.path, light.origin, light.label) == (copied(head), head, "EAGLE-3.1 head x (q4_0)")
-    assert set(report) == {"the head in q4_0, once"}
+    assert set(report) == {"writing the head in q4_0, once"}
     assert lightened_draft(found, "file", on_progress=lambda share, what: None) == found
     model = FoundDraft("draft_model", head, "draft model y")
     assert lightened_draft(model, "auto", on_progress=lambda share, what: None) == model

@@ -17,6 +17,7 @@ from eaglelocal.core.request import AUTO, PID, Spec, fixed_spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import IncompatibleError, ModelFileError, UsageError
 from eaglelocal.hub.inflation.inflate import locate_inflated, parse_demo_reference
+from eaglelocal.hub.target_resolver import make_label
 from eaglelocal.planning.resolve import resolve
 
 WIDTH, TAPS, FFN = 64, (0, 1, 2), 64
@@ -199,12 +200,25 @@ def test_wrong_sizes_are_errors_of_usage(shipped: Path, reference: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "file", "label"),
+    [
+        ("Smollm2 135M 8k Lc100K Mix1 Ep2", "SmolLM2-135M-Instruct.Q4_1.gguf", "SmolLM2-135M-Instruct.Q4_1.gguf"),
+        ("Qwen3 8B", "ggml-model-q4_0.gguf", "Qwen3 8B (ggml-model-q4_0.gguf)"),
+        ("", "x.gguf", "x.gguf"),
+    ],
+)
+def test_a_file_is_called_by_its_name_if_that_says_which_model_it_is(name: str, file: str, label: str) -> None:
+    assert make_label(name, Path(file)) == label
+
+
+@pytest.mark.parametrize(
     ("reference", "words", "hint"),
     [
         ("dmeo", "unknown target 'dmeo'", "did you mean `demo`?"),
         ("demo-native", "unknown target", "did you mean `demo@native`?"),
         ("", "cannot read the reference ''", "use `demo`"),
-        ("qwen3-8x:Q4_K_M", "unknown target 'qwen3-8x'", "did you mean `qwen3-8b`?"),
+        ("qwen3-8x:Q4_K_M", "unknown target 'qwen3-8x:Q4_K_M'", "did you mean `qwen3-8b:Q4_K_M`?"),
+        ("qwen3:8b", "unknown target 'qwen3:8b'", "did you mean `qwen3-8b`?"),
     ],
 )
 def test_other_references_say_what_is_understood(reference: str, words: str, hint: str) -> None:

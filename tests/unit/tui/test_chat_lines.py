@@ -87,8 +87,8 @@ FIGURES = PanelFrame(
 @pytest.mark.parametrize(
     ("frame", "width", "figures"),
     [
-        (FIGURES, 60, "32.5 tok/s · 1.45× plain · acceptance 81 %"),
-        (FIGURES, 40, "32.5 tok/s · 1.45× plain"),
+        (FIGURES, 60, "32.5 tok/s · 1.45x plain · acceptance 81 %"),
+        (FIGURES, 40, "32.5 tok/s · 1.45x plain"),
         (FIGURES, 20, "32.5 tok/s"),
         (FIGURES, 12, ""),
         (replace(FIGURES, tok_s=None, figures=SnapshotRates()), 60, ""),

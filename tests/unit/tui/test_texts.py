@@ -214,9 +214,26 @@ def test_the_bars_of_the_machine_take_the_space_that_their_texts_leave() -> None
     for width, cells in ((36, 4), (60, 27), (90, 40)):
         lines = format_machine_rows(scene_of(busy()), width, 8, UNICODE)
         bars = [line for line in map(plain_text, lines) if " %" in line]
-        assert len(bars) == 6 and {sum(char in "█░▏▎▍▌▋▊▉" for char in bar) for bar in bars} == {cells}
+        assert len(bars) == 6 and {sum(char in "━╸─" for char in bar) for bar in bars} == {cells}
         assert all(cell_width(line) == width for line in lines)
         assert any(bar.endswith("18.0/24.0 GiB") for bar in bars)
+
+
+def test_no_speed_is_no_large_bar() -> None:
+    lines = list(map(plain_text, format_speed(frame_of(EMPTY), 40, 10, UNICODE)))
+    assert [line.rstrip() for line in lines[:4]] == ["", "", "-", "tok/s, waiting for tokens"]
+    assert not any("▀" in line for line in lines)
+
+
+def test_only_a_memory_that_is_almost_full_is_a_warning() -> None:
+    gpu = GpuGauge(index=0, load=1.0, used_bytes=99, total_bytes=100)
+    machine = MachineGauge(cpu_load=1.0, used_bytes=10, total_bytes=100, gpus=(gpu,))
+    totals = ServerTotals(prompt_tokens=100.0, cached_prompt_tokens=99.0)
+    reading = ServerReading(kind="vLLM", state="ready", totals=totals, cache_share=0.97)
+    lines = format_machine_rows(scene_of(reading, machine), 60, 12, UNICODE)
+    roles = {line[0].text.strip(): line[1].role for line in lines}
+    assert {label for label, role in roles.items() if role == "warn"} == {"memory", "KV cache"}
+    assert all(roles[label] == "accent" for label in ("CPU", "RAM", "GPU0", "prefix"))
 
 
 def test_the_machine_s_load_has_a_graph_where_there_is_room() -> None:
