@@ -50,12 +50,11 @@ def list_repack_notes(library: LlamaLibrary, target: Header) -> tuple[str, ...]:
 
 
 def list_tree_notes(plan: Plan, target: ModelShape) -> tuple[str, ...]:
-    """Return a note with the reason why a model's drafts are chains, not trees."""
+    """Return a note if drafts are chains, not trees, because of the model."""
     if not plan.speculates or plan.draft_kind == "ngram":
         return ()
-    if problem := branch_problem(target):
-        return (f"drafts are chains: {problem}",)
-    return () if plan.is_unified else ("drafts are chains: each slot has its own cache",)
+    problem = branch_problem(target)
+    return (f"drafts are chains: {problem}",) if problem else ()
 
 
 def list_draft_notes(part: DryRunPart | None, beside: Header, target: ModelInfo) -> tuple[str, ...]:

@@ -259,9 +259,9 @@ def test_a_small_batch_has_fewer_branches(files: Path) -> None:
     plain.close()
 
 
-def test_trees_are_for_one_slot_on_a_processor_and_that_is_said(files: Path) -> None:
+def test_trees_are_for_one_slot_on_a_processor(files: Path) -> None:
     for slots, branches in ((1, MAX_BRANCHES), (2, 0), (3, 0)):
         engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO, num_slots=slots)
         assert engine._context.num_branches == branches
-        assert any("drafts are chains" in note for note in engine.info.notes) is (branches == 0)
+        assert not any("drafts are chains" in note for note in engine.info.notes)  # nobody can change it
         engine.close()
