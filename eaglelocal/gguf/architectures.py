@@ -65,7 +65,13 @@ SNAPSHOT_ARCHITECTURES = frozenset(
 ROLLBACK_ARCHITECTURES = frozenset({"lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe"})
 
 # whose MTP layer was tested as a draft (tests/engine/test_mtp.py)
-MTP_ARCHITECTURES = frozenset({"gemma4", "qwen35", "qwen35moe"})
+MTP_ARCHITECTURES = frozenset(
+    {
+        "cohere2moe", "deepseek2", "gemma4", "glm4moe", "hy_v3", "mimo2", "nemotron_h_moe", "qwen35", "qwen35moe",
+        "step35",
+    }
+)  # fmt: skip
+SEVERAL_MTP_ARCHITECTURES = frozenset({"hy_v3", "mimo2", "step35"})  # whose files may have several such layers
 ASSISTANTS: Mapping[str, str] = MappingProxyType({"gemma4-assistant": "gemma4"})  # MTP files -> their target
 
 # keys whose presence means recurrent state, in an architecture that is not in these lists yet
