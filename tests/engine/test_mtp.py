@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from doubles.engine_harness import drive
 from doubles.mixed_traffic import MixedTraffic
-from doubles.mtp_models import N_LAYER, write_assistant, write_gemma, write_mtp
+from doubles.mtp_models import num_layers, write_assistant, write_gemma, write_mtp
 from doubles.real_engine import ask, real_engine
 
 from eaglelocal.backend.context import LlamaContext
@@ -33,7 +33,9 @@ from eaglelocal.gguf.mtp import has_mtp, is_mtp_alone
 from eaglelocal.gguf.reader import read_header
 
 PROMPT = tuple(range(30, 60))
-ARCHITECTURES = ["qwen35", "qwen35moe"]
+OTHERS = ["glm4moe", "deepseek2", "nemotron_h_moe", "mimo2", "hy_v3", "step35", "cohere2moe"]
+ARCHITECTURES = ["qwen35", "qwen35moe", *OTHERS]
+SELDOM = ["qwen35moe", "deepseek2", "nemotron_h_moe", "hy_v3", "step35", "cohere2moe"]
 LIVELY = 4.0  # what makes drafts for Gemma right at times
 
 
@@ -67,10 +69,11 @@ def test_the_layer_reads_the_state_that_its_token_came_of(tmp_path: Path, archit
     """What echoes that state says the token itself again, and so does its own state behind it."""
     library = load_library()
     model = LlamaModel(library, write_mtp(tmp_path / "echo.gguf", architecture, echoes=True), Placement(has_mtp=True))
-    target = LlamaContext(model, ContextParams(n_ctx=256, flash_attn="off"), taps=(N_LAYER,), final_by_nextn=True)
+    taps = (num_layers(architecture),)
+    target = LlamaContext(model, ContextParams(n_ctx=256, flash_attn="off"), taps=taps, final_by_nextn=True)
     params = ContextParams(n_ctx=256, n_batch=16, flash_attn="off", is_mtp=True)
     layer = LlamaHeadContext(model, params, target=target, has_encoder=False)
-    drafter = Eagle3(layer, (N_LAYER,), name="mtp")
+    drafter = Eagle3(layer, taps, name="mtp")
     tokens = list(PROMPT)
     for _ in range(5):
         first = 0 if len(tokens) == len(PROMPT) else len(tokens) - 1
@@ -90,7 +93,7 @@ def test_the_layer_reads_the_state_that_its_token_came_of(tmp_path: Path, archit
 
 @pytest.mark.parametrize("spec", [fixed_spec(1), fixed_spec(4), fixed_spec(16), AUTO], ids=str)
 @pytest.mark.parametrize("num_slots", [1, 3])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", ["qwen35", "qwen35moe"])
 def test_drafted_texts_are_the_plain_ones(tmp_path: Path, architecture: str, num_slots: int, spec: Spec) -> None:
     target = write_mtp(tmp_path / "model.gguf", architecture, gain=0.03)
     requests = [ask(f"r{i}", (*PROMPT, *range(40 + i, 50)), max_tokens=40 + 10 * i) for i in range(num_slots)]
@@ -99,6 +102,20 @@ def test_drafted_texts_are_the_plain_ones(tmp_path: Path, architecture: str, num
     stats = engine.snapshot().speculation
     assert 0 < stats.accepted_tokens <= stats.draft_tokens
     assert stats.accepted_tokens < stats.draft_tokens or spec == AUTO  # which on a busy machine drafts what is sure
+    engine.close()
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4])
+@pytest.mark.parametrize("architecture", OTHERS)
+def test_drafted_texts_of_other_families(tmp_path: Path, architecture: str, length: int) -> None:
+    """Two slots, one of whose prompts takes several decodes and leaves every window, and one that begins alike."""
+    target = write_mtp(tmp_path / "model.gguf", architecture, gain=0.03)
+    long = tuple(20 + (7 * i) % 260 for i in range(180))
+    requests = [ask("long", long, max_tokens=40), ask("short", PROMPT, max_tokens=30), ask("alike", long[:170])]
+    changes = {"num_slots": 2, "n_batch": 64}
+    engine = real_engine(target, "mtp", target, spec=fixed_spec(length), **changes)
+    assert texts_of(engine, requests) == plain_texts(target, requests, **changes)
+    assert 0 < engine.snapshot().speculation.accepted_tokens < engine.snapshot().speculation.draft_tokens
     engine.close()
 
 
@@ -139,10 +156,10 @@ class Feeding:
     """A target with its layer, by hand, and a text that is committed in pieces."""
 
     def __init__(self, model: LlamaModel, text: list[int], *, n_batch: int) -> None:
-        params = ContextParams(n_ctx=256, n_batch=64, flash_attn="off", num_snapshots=8)
-        self.target = LlamaContext(model, params, taps=(N_LAYER,), final_by_nextn=True)
+        params, taps = ContextParams(n_ctx=256, n_batch=64, flash_attn="off", num_snapshots=8), (model.n_layer,)
+        self.target = LlamaContext(model, params, taps=taps, final_by_nextn=True)
         params = ContextParams(n_ctx=256, n_batch=n_batch, flash_attn="off", is_mtp=True)
-        self.drafter = Eagle3(LlamaHeadContext(model, params, target=self.target, has_encoder=False), (N_LAYER,))
+        self.drafter = Eagle3(LlamaHeadContext(model, params, target=self.target, has_encoder=False), taps)
         self.text, self.end = text, 0
 
     def commit(self, num_rows: int, *, asleep: bool = False) -> None:
@@ -194,7 +211,10 @@ def test_its_cache_holds_the_text_however_it_came(tmp_path: Path, architecture: 
     model.close()
 
 
-@pytest.mark.parametrize("kind", ["qwen35", pytest.param("qwen35moe", marks=pytest.mark.slow), "gemma4"])
+@pytest.mark.parametrize(
+    "kind",
+    ["qwen35", "gemma4", "glm4moe", "mimo2", *(pytest.param(kind, marks=pytest.mark.slow) for kind in SELDOM)],
+)
 def test_mixed_traffic_gets_the_plain_texts(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "model.gguf"
     target = write_gemma(path, gain=LIVELY) if kind == "gemma4" else write_mtp(path, kind, gain=0.03)
@@ -212,6 +232,7 @@ def test_mixed_traffic_gets_the_plain_texts(tmp_path: Path, kind: str) -> None:
         ("gemma4", 1),
         pytest.param("qwen35", 1, marks=pytest.mark.slow),
         pytest.param("gemma4", 3, marks=pytest.mark.slow),
+        *(pytest.param(kind, 3, marks=pytest.mark.slow) for kind in OTHERS),
     ],
 )
 def test_mixed_traffic_whose_conversations_wait_in_main_memory(tmp_path: Path, kind: str, num_slots: int) -> None:
