@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.arch_keys import ArchitectureKeys
-from eaglelocal.gguf.architectures import ASSISTANTS, MTP_ARCHITECTURES, SEVERAL_MTP_ARCHITECTURES
+from eaglelocal.gguf.architectures import ASSISTANTS, MTP_ARCHITECTURES, SEVERAL_MTP_ARCHITECTURES, UNUSED_MTP
 from eaglelocal.gguf.hazards import check_alignment
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.model_info import ModelInfo, num_mtp_layers, read_architecture, vocabulary_size
@@ -26,7 +26,12 @@ DENSE_TENSORS = ("ffn_gate", "ffn_up", "ffn_down")
 EXPERT_TENSORS = ("ffn_gate_inp", "ffn_down_exps")  # and ffn_gate_exps with ffn_up_exps, or both as one tensor
 # the loader takes files without these, on which the graph aborts or reads from address 0
 OPTIONAL_TENSORS: Mapping[str, tuple[str, ...]] = MappingProxyType({"mimo2": ("attn_qkv", *DENSE_TENSORS)})
-OWN_HEADS_ARCHITECTURES = ("mimo2", "nemotron_h_moe", "step35")  # whose graphs read head counts per layer
+OWN_HEADS_ARCHITECTURES = (
+    "bailingmoe3",
+    "mimo2",
+    "nemotron_h_moe",
+    "step35",
+)  # whose graphs read head counts per layer
 EXPERTS_ONLY = ("deepseek2", "glm4moe")  # whose graphs assert that the layer has experts
 LITE_LAYERS = (26, 27)  # of deepseek2: numbers of layers for which it ignores q_lora_rank
 LITE_LAYERS_BY_VOCABULARY: Mapping[int, int] = MappingProxyType({128256: 48})
@@ -198,9 +203,15 @@ def check_mtp(layer: MtpInfo, target: ModelInfo, target_header: Header) -> None:
         raise IncompatibleError(f"the MTP layer of {layer.name} does not fit {target.name}: {problem}", hint=HINT)
 
 
+def describe_unused(architecture: str) -> str:
+    """Return why MTP layers of an architecture outside MTP_ARCHITECTURES do not draft."""
+    why = UNUSED_MTP.get(architecture, "they have not been tested")
+    return f"MTP layers of the architecture {architecture} cannot draft: {why}"
+
+
 def _problems(layer: MtpInfo, target: ModelInfo, target_header: Header) -> Iterator[str]:
     if layer.architecture not in MTP_ARCHITECTURES:
-        yield f"MTP layers of the architecture {layer.architecture} have not been tested"
+        yield describe_unused(layer.architecture)
     if layer.architecture != target.architecture:
         yield f"it was made for the architecture {layer.architecture}, the target is of {target.architecture}"
     if layer.missing:

@@ -25,6 +25,8 @@ WITH_EXPERTS = replace(
     keys=EXPERTS_BEHIND_DENSE | {"expert_shared_feed_forward_length": 128},
 )
 WINDOWED = {"attention.sliding_window": 96, PATTERN: [False, True, True, False], "rope.freq_base_swa": 1e4}
+LATENT = SKETCHES["deepseek2"]
+INDEXER = {"attention.indexer.head_count": 4, "attention.indexer.key_length": 64, "attention.indexer.top_k": 64}
 # without their MTP layers
 TRUNKS = {
     **{name: SKETCHES[name] for name in ("qwen35", "qwen35moe", "qwen3next", "glm4moe", "deepseek2", "nemotron_h_moe")},
@@ -40,6 +42,14 @@ TRUNKS = {
         kv_heads=(2, 4, 4, 2),
         keys=WITH_EXPERTS.keys | WINDOWED | {"attention.value_length": 32},
     ),
+    "deepseek32": replace(LATENT, arch="deepseek32", keys=LATENT.keys | INDEXER),
+    "glm-dsa": replace(LATENT, arch="glm-dsa", keys=LATENT.keys | INDEXER),
+    "bailingmoe3": replace(
+        LATENT,
+        arch="bailingmoe3",
+        kv_heads=(0, 0, 0, 1),
+        keys=LATENT.keys | {"kda.head_dim": 64, "kda.gate_lower_bound": -5.0, "ssm.conv_kernel": 4},
+    ),
     "step35": replace(WITH_EXPERTS, arch="step35", kv_heads=(2, 4, 4, 2), keys=WITH_EXPERTS.keys | WINDOWED),
 }
 
@@ -53,16 +63,17 @@ def sketch_trunk(architecture: str) -> Sketch:
     return replace(TRUNKS[architecture], n_vocab=N_VOCAB, n_ctx=2048)
 
 
-def sketch_with_mtp(architecture: str, num_mtp: int = 1) -> Sketch:
+def add_mtp(trunk: Sketch, num_mtp: int = 1) -> Sketch:
     """Return the sketch with MTP layers at its end, which have a window where others have."""
-    trunk = sketch_trunk(architecture)
     keys = trunk.keys | {"nextn_predict_layers": num_mtp}
     if isinstance(pattern := keys.get(PATTERN), list):
         keys[PATTERN] = [*pattern, *[True] * num_mtp]
     return replace(
         trunk,
         n_layer=trunk.n_layer + num_mtp,
-        kv_heads=trunk.kv_heads if isinstance(trunk.kv_heads, int) else (*trunk.kv_heads, *[2] * num_mtp),
+        kv_heads=trunk.kv_heads
+        if isinstance(trunk.kv_heads, int)
+        else (*trunk.kv_heads, *[max(trunk.kv_heads)] * num_mtp),
         n_ff=trunk.n_ff if isinstance(trunk.n_ff, int) else (*trunk.n_ff, *[128] * num_mtp),
         keys=keys,
     )
@@ -88,7 +99,8 @@ def write_mtp(
     output that the MTP layer itself adds. part: `whole`, or only the `trunk` or the `layer`. keys: replace true ones.
     without: leave out tensors with this in their names.
     """
-    sketch, trunk = sketch_with_mtp(architecture, num_mtp), sketch_trunk(architecture)
+    trunk = sketch_trunk(architecture)
+    sketch = add_mtp(trunk, num_mtp)
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(str(path), sketch.arch)
     said = trunk if part == "trunk" else sketch
@@ -100,7 +112,7 @@ def write_mtp(
         foreseen(name, values, trunk.n_layer, gain=gain, layer_gain=layer_gain, echoes=echoes)
         if name == "output_norm.weight":
             output_norm = values
-        elif name.endswith("nextn.shared_head_norm.weight"):
+        elif name.endswith(("nextn.shared_head_norm.weight", "layer_output_norm.weight")):
             values[:] = output_norm
         elif name == "token_embd.weight" and architecture == "nemotron_h_moe":  # whose layer subtracts the mean
             values -= values.mean(axis=1, keepdims=True)

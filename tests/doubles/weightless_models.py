@@ -217,6 +217,37 @@ def _latent_attention(s: Sketch, layer: int) -> Iterator[Tensor]:
     yield "attn_output.weight", (s.n_head * values, s.n_embd)
 
 
+def _indexer(s: Sketch, layer: int) -> Iterator[Tensor]:
+    """What scores earlier tokens, of which the best are attended to (DSA)."""
+    heads, dim, queries = (
+        s.number(f"attention.{key}") for key in ("indexer.head_count", "indexer.key_length", "q_lora_rank")
+    )
+    yield "indexer.k_norm.weight", (dim,)
+    yield "indexer.k_norm.bias", (dim,)
+    yield "indexer.proj.weight", (s.n_embd, heads)
+    yield "indexer.attn_k.weight", (s.n_embd, dim)
+    yield "indexer.attn_q_b.weight", (queries, heads * dim)
+
+
+def _latent_attention_or_kda(s: Sketch, layer: int) -> Iterator[Tensor]:
+    if s.kv_heads_of(layer):
+        yield from _latent_attention(s, layer)
+        yield "attn_gate.weight", (s.n_embd, s.n_head)
+        return
+    dim = s.number("kda.head_dim")
+    inner = s.n_head * dim
+    for name in "qkv":
+        yield f"ssm_conv1d_{name}.weight", (s.number("ssm.conv_kernel"), 1, inner, 1)
+        yield f"attn_{name}.weight", (s.n_embd, inner)
+    yield "ssm_f_a.weight", (s.n_embd, inner)
+    yield "ssm_g_a.weight", (s.n_embd, inner)
+    yield "ssm_beta.weight", (s.n_embd, s.n_head)
+    yield "ssm_a", (1, s.n_head)
+    yield "ssm_dt.bias", (inner,)
+    yield "ssm_norm.weight", (dim,)
+    yield "attn_output.weight", (inner, s.n_embd)
+
+
 def _gate_of_attention(s: Sketch, layer: int) -> Iterator[Tensor]:
     yield "attn_gate.weight", (s.n_embd, s.n_head * s.head_dim)
     yield "post_attention_norm.weight", (s.n_embd,)
@@ -309,6 +340,8 @@ def _ahead(s: Sketch) -> Iterator[Tensor]:
     yield "nextn.hnorm.weight", (s.n_embd,)
     if s.arch == "nemotron_h_moe":
         yield "nextn.shared_head_norm.weight", (s.n_embd,)
+    if s.arch == "bailingmoe3":
+        yield "layer_output_norm.weight", (s.n_embd,)
 
 
 def _fused(s: Sketch, layer: int) -> Iterator[Tensor]:
@@ -435,6 +468,8 @@ PARTS: dict[str, tuple[Callable[[Sketch, int], Iterator[Tensor]], ...]] = {
     ),
     "muse-glimmer": (_attention, _gate_of_attention, _feed_forward),
     "deepseek2": (_latent_attention, _experts_behind_dense),
+    **dict.fromkeys(("deepseek32", "glm-dsa"), (_latent_attention, _indexer, _experts_behind_dense)),
+    "bailingmoe3": (_latent_attention_or_kda, _experts_behind_dense),
     **dict.fromkeys(("glm4moe", "hy_v3", "cohere2moe"), (_attention, _experts_behind_dense)),
     "mimo2": (_attention_with_sinks, _experts_behind_dense),
     "step35": (_attention, _gate_of_heads, _experts_behind_dense),
