@@ -1,9 +1,10 @@
 """Read and check MTP layers ("nextn" in llama.cpp), which predict one token further: drafts that come with a target.
 
 They take the same input as an EAGLE head's decoder, the next token and the target's final state before it, and feed
-their own state to the next step. A single layer is in the target's file after the ordinary ones, or, with embeddings
-and output, in its own file (Qwen3.5); Gemma 4 has a small stack in its own file, which reads the target's cache.
-Sources: src/models/qwen35.cpp, gemma4-assistant.cpp, common/speculative.cpp (`draft-mtp`).
+their own state to the next step. A layer is in the target's file after the ordinary ones, or, with embeddings and
+output, in its own file; of several, one for each position, the first drafts at all of them. Gemma 4 has a small
+stack in its own file, which reads the target's cache.
+Sources: graph_mtp of src/models/*.cpp, gemma4-assistant.cpp, common/speculative.cpp (`draft-mtp`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ OWN_HEADS_ARCHITECTURES = (
     "nemotron_h_moe",
     "step35",
 )  # whose graphs read head counts per layer
-EXPERTS_ONLY = ("deepseek2", "glm4moe")  # whose graphs assert that the layer has experts
+EXPERTS_ONLY = ("deepseek2", "deepseek32", "glm-dsa", "glm4moe")  # whose graphs assert that the layer has experts
 LITE_LAYERS = (26, 27)  # of deepseek2: numbers of layers for which it ignores q_lora_rank
 LITE_LAYERS_BY_VOCABULARY: Mapping[int, int] = MappingProxyType({128256: 48})
 EITHER_FFN = ("hy_v3", "step35")  # their graphs look for experts, and take a dense layer without them
@@ -125,6 +126,9 @@ def find_abort_reason(keys: ArchitectureKeys, block: int) -> str:
     num_dense = keys.optional_count("leading_dense_block_count") or 0
     if keys.prefix in EXPERTS_ONLY and num_dense > block:
         return f"leading_dense_block_count is {num_dense}, which makes it dense"
+    sections = keys.counts("rope.dimension_sections") or ()
+    if keys.prefix == "glm4moe" and all(sections[:2]) and sections:  # models that see; the graph has no M-RoPE
+        return "its positions have sections (M-RoPE)"
     return _latent_abort_reason(keys, block) if keys.prefix == "deepseek2" else ""
 
 

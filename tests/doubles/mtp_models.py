@@ -25,11 +25,14 @@ WITH_EXPERTS = replace(
     keys=EXPERTS_BEHIND_DENSE | {"expert_shared_feed_forward_length": 128},
 )
 WINDOWED = {"attention.sliding_window": 96, PATTERN: [False, True, True, False], "rope.freq_base_swa": 1e4}
-LATENT = SKETCHES["deepseek2"]
+DEEPSEEK = SKETCHES["deepseek2"]
 INDEXER = {"attention.indexer.head_count": 4, "attention.indexer.key_length": 64, "attention.indexer.top_k": 64}
 # without their MTP layers
 TRUNKS = {
-    **{name: SKETCHES[name] for name in ("qwen35", "qwen35moe", "qwen3next", "glm4moe", "deepseek2", "nemotron_h_moe")},
+    **{
+        name: SKETCHES[name]
+        for name in ("qwen35", "qwen35moe", "qwen3next", "glm4moe", "deepseek2", "nemotron_h_moe", "bailingmoe3")
+    },
     "hy_v3": replace(WITH_EXPERTS, arch="hy_v3"),
     "cohere2moe": replace(
         WITH_EXPERTS,
@@ -42,14 +45,8 @@ TRUNKS = {
         kv_heads=(2, 4, 4, 2),
         keys=WITH_EXPERTS.keys | WINDOWED | {"attention.value_length": 32},
     ),
-    "deepseek32": replace(LATENT, arch="deepseek32", keys=LATENT.keys | INDEXER),
-    "glm-dsa": replace(LATENT, arch="glm-dsa", keys=LATENT.keys | INDEXER),
-    "bailingmoe3": replace(
-        LATENT,
-        arch="bailingmoe3",
-        kv_heads=(0, 0, 0, 1),
-        keys=LATENT.keys | {"kda.head_dim": 64, "kda.gate_lower_bound": -5.0, "ssm.conv_kernel": 4},
-    ),
+    "deepseek32": replace(DEEPSEEK, arch="deepseek32", keys=DEEPSEEK.keys | INDEXER),
+    "glm-dsa": replace(DEEPSEEK, arch="glm-dsa", keys=DEEPSEEK.keys | INDEXER),
     "step35": replace(WITH_EXPERTS, arch="step35", kv_heads=(2, 4, 4, 2), keys=WITH_EXPERTS.keys | WINDOWED),
 }
 

@@ -495,6 +495,14 @@ EXPERTS_BEHIND_DENSE: dict[str, object] = {
     "expert_gating_func": 2,
     "expert_weights_scale": 1.8,
 }
+LATENT: dict[str, object] = {
+    "attention.q_lora_rank": 96,
+    "attention.kv_lora_rank": 128,
+    "attention.value_length": 128,
+    "attention.key_length_mla": 96,
+    "attention.value_length_mla": 64,
+    "rope.dimension_count": 32,
+}
 TINY = Sketch(arch="llama", n_layer=4, n_embd=256, n_vocab=1000, n_head=4, kv_heads=2, n_ff=512)
 
 # a small one of each kind
@@ -594,15 +602,7 @@ SKETCHES = {
         n_expert=8,
         n_expert_used=2,
         n_ff_exp=128,
-        keys=EXPERTS_BEHIND_DENSE
-        | {
-            "attention.q_lora_rank": 96,
-            "attention.kv_lora_rank": 128,
-            "attention.value_length": 128,
-            "attention.key_length_mla": 96,
-            "attention.value_length_mla": 64,
-            "rope.dimension_count": 32,
-        },
+        keys=EXPERTS_BEHIND_DENSE | LATENT,
     ),
     "glm4moe": replace(
         TINY,
@@ -628,6 +628,16 @@ SKETCHES = {
             "expert_shared_count": 1,
             "expert_weights_scale": 2.5,
         },
+    ),
+    "bailingmoe3": replace(
+        TINY,
+        arch="bailingmoe3",
+        kv_heads=(0, 0, 0, 1),
+        head_dim=160,
+        n_expert=8,
+        n_expert_used=2,
+        n_ff_exp=128,
+        keys=EXPERTS_BEHIND_DENSE | LATENT | {"kda.head_dim": 64, "kda.gate_lower_bound": -5.0, "ssm.conv_kernel": 4},
     ),
     "granitehybrid": replace(TINY, arch="granitehybrid", kv_heads=(0, 2, 0, 0), keys=MAMBA2),
     "falcon-h1": replace(TINY, arch="falcon-h1", keys=MAMBA2),

@@ -36,12 +36,11 @@ from eaglelocal.gguf.mtp import MtpInfo, check_mtp, has_mtp, is_mtp_alone
 from eaglelocal.gguf.reader import read_header
 
 PROMPT = tuple(range(30, 60))
-OTHERS = [
-    *("glm4moe", "deepseek2", "nemotron_h_moe", "mimo2", "hy_v3", "step35", "cohere2moe"),
-    *("bailingmoe3", "deepseek32", "glm-dsa"),
-]
+OFTEN = ["glm4moe", "nemotron_h_moe", "mimo2"]  # one of each kind: plain, with state, with windows
+SELDOM = ["deepseek2", "hy_v3", "step35", "cohere2moe", "bailingmoe3", "deepseek32", "glm-dsa"]
+OTHERS = [*OFTEN, *SELDOM]
 ARCHITECTURES = ["qwen35", "qwen35moe", *OTHERS]
-SELDOM = ["qwen35moe", *(kind for kind in OTHERS if kind not in ("glm4moe", "mimo2"))]
+MOSTLY = ["qwen35", *OFTEN, *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("qwen35moe", *SELDOM))]
 WINDOWED = ["mimo2", "step35", "cohere2moe"]
 LIVELY = 4.0  # what makes drafts for Gemma right at times
 
@@ -112,7 +111,7 @@ def test_drafted_texts_are_the_plain_ones(tmp_path: Path, architecture: str, num
     engine.close()
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 4])
+@pytest.mark.parametrize("length", [1, *(pytest.param(length, marks=pytest.mark.slow) for length in (2, 3)), 4])
 @pytest.mark.parametrize("architecture", OTHERS)
 def test_drafted_texts_of_other_families(tmp_path: Path, architecture: str, length: int) -> None:
     """Two slots, one of whose prompts takes several decodes and leaves every window, and one that begins alike."""
@@ -172,7 +171,7 @@ def check_conversation(target: Path, draft: Path) -> None:
     engine.close()
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", MOSTLY)
 def test_conversations_go_on_change_and_are_cancelled(tmp_path: Path, architecture: str) -> None:
     target = write_mtp(tmp_path / "model.gguf", architecture, gain=0.03)
     check_conversation(target, target)
@@ -221,7 +220,7 @@ class Feeding:
         self.target.close()
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", MOSTLY)
 def test_its_cache_holds_the_text_however_it_came(tmp_path: Path, architecture: str) -> None:
     """In small pieces, with drafts in between that were rejected, slept through in part, and swapped out and in again:
     drafts are the same.
@@ -248,10 +247,7 @@ def test_its_cache_holds_the_text_however_it_came(tmp_path: Path, architecture: 
     model.close()
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["qwen35", "gemma4", "glm4moe", "mimo2", *(pytest.param(kind, marks=pytest.mark.slow) for kind in SELDOM)],
-)
+@pytest.mark.parametrize("kind", ["gemma4", *MOSTLY])
 def test_mixed_traffic_gets_the_plain_texts(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "model.gguf"
     target = write_gemma(path, gain=LIVELY) if kind == "gemma4" else write_mtp(path, kind, gain=0.03)
@@ -462,6 +458,8 @@ def test_layers_that_llama_cpp_would_abort_on(
         ("glm4moe", {"nextn_predict_layers": 2}, " ", "has 2 MTP layers, where one can draft"),
         ("glm4moe", {"leading_dense_block_count": 5}, " ", "leading_dense_block_count is 5, which makes it dense"),
         ("glm4moe", {"attention.head_count_kv": [2] * 4 + [4]}, " ", "head_count_kv is 4 in it and 2 in the first"),
+        ("glm-dsa", {"leading_dense_block_count": 5}, " ", "leading_dense_block_count is 5, which makes it dense"),
+        ("glm4moe", {"rope.dimension_sections": [8, 12, 12, 0]}, " ", r"its positions have sections \(M-RoPE\)"),
         ("deepseek2", {"attention.temperature_scale": 0.1}, " ", "it scales attention by position"),
         ("deepseek2", {"attention.q_lora_rank": 0}, " ", "its queries have no latent form"),
         ("deepseek2", {"attention.key_length_mla": 0}, " ", r"lacks deepseek2\.attention\.key_length_mla"),
