@@ -274,9 +274,18 @@ def test_a_head_keeps_logits_of_fewer_rows_than_its_target(pair: tuple[Path, Pat
     assert plan_contexts(replace(plan, n_batch=64), target, head)[1].sizes.n_batch == 64
 
 
+# only llama.cpp's own plan, with which each load begins, has these: DSA keeps a second cache of keys to choose by, and
+# bailingmoe3's target has cells for its MTP layer too
+UNESTIMATED = ("bailingmoe3", "deepseek32", "glm-dsa")
+
+
 @pytest.mark.parametrize(
     ("name", "num_mtp"),
-    [("qwen3.6-27b", 1), *((name, 1) for name in TRUNKS if name != "qwen3next"), ("mimo2", 3), ("step35", 3)],
+    [
+        ("qwen3.6-27b", 1),
+        *((name, 1) for name in TRUNKS if name not in ("qwen3next", *UNESTIMATED)),
+        *(("mimo2", 3), ("step35", 3)),
+    ],
 )
 @pytest.mark.parametrize("slots", [1, 4])
 def test_target_and_its_mtp_layers(tmp_path: Path, name: str, num_mtp: int, slots: int) -> None:
