@@ -54,11 +54,12 @@ class DryRunPart:
 
     @property
     def tensors(self) -> Sequence[TensorInfo]:
-        """The tensors loaded with this part; those of an MTP layer count to the model in whose file it is."""
+        """The tensors loaded with this part; those of MTP layers count to the model in whose file they are."""
         if isinstance(self.info, MtpInfo):
             return list(self.header.tensors.values()) if self.info.is_alone else ()
-        num_ahead = 1 if self.placement.has_mtp else 0
-        return list(list_loaded_tensors(self.header, n_layer=self.info.n_layer + num_ahead))
+        if self.placement.has_mtp:
+            return list(self.header.tensors.values())
+        return list(list_loaded_tensors(self.header, n_layer=self.info.n_layer))
 
     def is_inside(self, other: DryRunPart) -> bool:
         """Return whether this part is an MTP layer inside the other's model."""

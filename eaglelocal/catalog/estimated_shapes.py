@@ -214,20 +214,28 @@ def _draft_shape(
 
 
 def estimate_mtp_shape(outline: EntryShape, target: ModelShape) -> ModelShape:
-    """Estimate the target's own MTP layer, in the target's types: a layer, and the matrix that joins its inputs."""
+    """Estimate the target's own MTP layer, in the target's types: a layer, and the matrix that joins its inputs.
+
+    The layer has experts even where only some of the target's layers have them (Nemotron-H).
+    """
     bits = 8.0 * target.weights_bytes / (outline.parameters_b * 1e9)
     join_bytes = int(2 * outline.n_embd**2 * bits / 8)
-    layer_read_bytes = (target.active_bytes - target.read_output_bytes) // outline.n_layer
-    full = outline.full
+    all_bytes = target.weights_bytes - target.embedding_bytes - target.output_bytes
+    experts, full = outline.experts, outline.full
+    expert_bytes = sum(target.expert_bytes) // experts.num_layers if experts else 0
+    layer_bytes = (all_bytes - sum(target.expert_bytes)) // outline.n_layer
     shape = _draft_shape(
         MTP,
         outline,
         _DraftLayers(1, full.head_dim, full.kv_heads, outline.n_embd, outline.n_head, target.n_ff),
         num_taps=1,
-        weights_bytes=target.bytes_of_layer(0) + join_bytes,
-        active_bytes=layer_read_bytes + join_bytes + target.read_output_bytes,
+        weights_bytes=layer_bytes + expert_bytes + join_bytes,
+        active_bytes=layer_bytes
+        + (expert_bytes * experts.used // experts.count if experts else 0)
+        + join_bytes
+        + target.read_output_bytes,
     )
-    return replace(shape, n_expert=target.n_expert, n_expert_used=target.n_expert_used)
+    return replace(shape, value_dim=full.value_dim, n_expert=target.n_expert, n_expert_used=target.n_expert_used)
 
 
 def estimate_draft_shape(draft: DraftEntry, target: EntryShape) -> ModelShape | None:

@@ -14,6 +14,7 @@ from eaglelocal.gguf.architectures import (
     RECURRENT_ARCHITECTURES,
     ROLLBACK_ARCHITECTURES,
 )
+from eaglelocal.gguf.mtp import describe_unused
 
 
 def cannot_roll_back(target: EntryShape) -> bool:
@@ -25,7 +26,7 @@ def cannot_roll_back(target: EntryShape) -> bool:
 def find_unsupported_reason(draft: DraftEntry, target: EntryShape) -> str:
     """Return why the draft cannot be used with this target; empty if it can."""
     if draft.kind == MTP and target.architecture not in MTP_ARCHITECTURES:
-        return f"MTP drafting is not supported for {target.architecture} yet"
+        return describe_unused(target.architecture)
     if cannot_roll_back(target):
         return f"{target.architecture} has recurrent state, which cannot be rolled back yet"
     if draft.keeps_state:

@@ -62,10 +62,29 @@ SNAPSHOT_ARCHITECTURES = frozenset(
 )  # fmt: skip
 
 # of those, the ones whose texts with drafts equal plain ones (tests/engine/test_hybrid.py), or that share their graph
-ROLLBACK_ARCHITECTURES = frozenset({"lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe"})
+ROLLBACK_ARCHITECTURES = frozenset(
+    {"bailingmoe3", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe"}
+)
 
 # whose MTP layer was tested as a draft (tests/engine/test_mtp.py)
-MTP_ARCHITECTURES = frozenset({"gemma4", "qwen35", "qwen35moe"})
+MTP_ARCHITECTURES = frozenset(
+    {
+        "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "gemma4", "glm-dsa", "glm4moe", "hy_v3", "mimo2",
+        "nemotron_h_moe", "qwen35", "qwen35moe", "step35",
+    }
+)  # fmt: skip
+SEVERAL_MTP_ARCHITECTURES = frozenset({"hy_v3", "mimo2", "step35"})  # whose files may have several such layers
+# whose MTP layers cannot draft, and why
+UNUSED_MTP: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            ("bailingmoe2", "dots3note", "exaone-moe", "exaone4", "glm4", "glm5-next"),
+            "llama.cpp loads them but cannot run them",
+        ),
+        "deepseek4": "they read several states of a token at once (hyper-connections), of which one is kept here",
+        "qwen3next": "llama.cpp cannot undo rejected tokens in its recurrent state",
+    }
+)
 ASSISTANTS: Mapping[str, str] = MappingProxyType({"gemma4-assistant": "gemma4"})  # MTP files -> their target
 
 # keys whose presence means recurrent state, in an architecture that is not in these lists yet

@@ -238,9 +238,10 @@ def _model_shape(header: Header) -> ModelShape:
 
 
 def read_mtp_shape(header: Header) -> ModelShape:
-    """Return the shape of a model's MTP layer, in a file of its own or in the model's.
+    """Return the shape of a model's MTP layers, in a file of their own or in the model's.
 
-    Tensors that it borrows from the model count in `active_bytes`, but not in `weights_bytes`.
+    Tensors that they borrow from the model count in `active_bytes`, but not in `weights_bytes`. Of several layers all
+    are loaded and have caches; one is read for a token.
     """
     info = MtpInfo.from_header(header)
     if info.block is None:
@@ -248,6 +249,10 @@ def read_mtp_shape(header: Header) -> ModelShape:
     model = _model_shape(header)
     keys = ArchitectureKeys(header, info.architecture)
     kv_heads = keys.counts("attention.head_count_kv") or (model.n_head,)
+    n_layer = info.block + info.num_layers
+    windows = read_windows(keys, n_layer)
+    weights = sum_weights(header, n_layer=n_layer)
+    all_bytes = weights.layer_bytes[info.block :]
     block = [tensor for tensor in header.tensors.values() if find_block(tensor.name) == info.block]
     layer_bytes = sum(tensor.nbytes for tensor in block)
     idle = sum(tensor.nbytes for tensor in block if is_expert(tensor.name))
@@ -259,17 +264,17 @@ def read_mtp_shape(header: Header) -> ModelShape:
     return ModelShape(
         architecture=MTP,
         num_taps=1,
-        n_layer=1,
+        n_layer=info.num_layers,
         n_embd=info.width,
         n_vocab=info.n_vocab,
         n_head=model.n_head,
         key_dim=model.key_dim,
         value_dim=model.value_dim,
-        kv_heads=(kv_heads[min(info.block, len(kv_heads) - 1)],),
-        windows=(None,),
-        layer_states=(0,),
+        kv_heads=tuple(kv_heads[min(layer, len(kv_heads) - 1)] for layer in range(info.block, n_layer)),
+        windows=windows[info.block :],
+        layer_states=(0,) * info.num_layers,
         n_ff=model.n_ff,
-        weights_bytes=layer_bytes + sum(alone),
+        weights_bytes=sum(all_bytes) + sum(alone),
         embedding_bytes=alone[0],
         output_bytes=alone[1],
         active_bytes=layer_bytes - idle - looked_up + output,
@@ -277,7 +282,7 @@ def read_mtp_shape(header: Header) -> ModelShape:
         tied_output_bytes=model.tied_output_bytes if info.is_alone else 0,
         n_expert=model.n_expert,
         n_expert_used=model.n_expert_used,
-        layer_bytes=(layer_bytes,),
+        layer_bytes=all_bytes,
     )
 
 

@@ -1,26 +1,42 @@
 """Read and check MTP layers ("nextn" in llama.cpp), which predict one token further: drafts that come with a target.
 
 They take the same input as an EAGLE head's decoder, the next token and the target's final state before it, and feed
-their own state to the next step. A single layer is in the target's file after the ordinary ones, or, with embeddings
-and output, in its own file (Qwen3.5); Gemma 4 has a small stack in its own file, which reads the target's cache.
-Sources: src/models/qwen35.cpp, gemma4-assistant.cpp, common/speculative.cpp (`draft-mtp`).
+their own state to the next step. A layer is in the target's file after the ordinary ones, or, with embeddings and
+output, in its own file; of several, one for each position, the first drafts at all of them. Gemma 4 has a small
+stack in its own file, which reads the target's cache.
+Sources: graph_mtp of src/models/*.cpp, gemma4-assistant.cpp, common/speculative.cpp (`draft-mtp`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.arch_keys import ArchitectureKeys
-from eaglelocal.gguf.architectures import ASSISTANTS, MTP_ARCHITECTURES
+from eaglelocal.gguf.architectures import ASSISTANTS, MTP_ARCHITECTURES, SEVERAL_MTP_ARCHITECTURES, UNUSED_MTP
 from eaglelocal.gguf.hazards import check_alignment
-from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.model_info import ModelInfo, num_mtp_layers, read_architecture, vocabulary_size
 from eaglelocal.gguf.sliding_window import read_windows
 
 FIRST_TENSOR = "blk.0.attn_norm.weight"  # missing: the file holds MTP layers only
-REQUIRED_TENSORS = ("eh_proj", "enorm", "hnorm")
+NEXTN_TENSORS = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")
+DENSE_TENSORS = ("ffn_gate", "ffn_up", "ffn_down")
+EXPERT_TENSORS = ("ffn_gate_inp", "ffn_down_exps")  # and ffn_gate_exps with ffn_up_exps, or both as one tensor
+# the loader takes files without these, on which the graph aborts or reads from address 0
+OPTIONAL_TENSORS: Mapping[str, tuple[str, ...]] = MappingProxyType({"mimo2": ("attn_qkv", *DENSE_TENSORS)})
+OWN_HEADS_ARCHITECTURES = (
+    "bailingmoe3",
+    "mimo2",
+    "nemotron_h_moe",
+    "step35",
+)  # whose graphs read head counts per layer
+EXPERTS_ONLY = ("deepseek2", "deepseek32", "glm-dsa", "glm4moe")  # whose graphs assert that the layer has experts
+LITE_LAYERS = (26, 27)  # of deepseek2: numbers of layers for which it ignores q_lora_rank
+LITE_LAYERS_BY_VOCABULARY: Mapping[int, int] = MappingProxyType({128256: 48})
+EITHER_FFN = ("hy_v3", "step35")  # their graphs look for experts, and take a dense layer without them
 HINT = "--draft none"
 
 
@@ -30,6 +46,7 @@ class MtpInfo:
 
     architecture  of its target
     block         index of the layer: the number of ordinary layers; None: a stack that reads the target's cache
+    num_layers    MTP layers in the file; the first drafts at all positions
     cache_widths  for such a stack: values in one token's keys, in a layer with a window and in one without
     """
 
@@ -39,6 +56,7 @@ class MtpInfo:
     width: int
     n_vocab: int
     is_alone: bool  # the file has no ordinary layers
+    num_layers: int = 1
     missing: tuple[str, ...] = ()  # tensors
     abort_reason: str = ""  # why llama.cpp would load it and then abort
     cache_widths: tuple[int, int] = (0, 0)
@@ -51,16 +69,17 @@ class MtpInfo:
     def from_header(cls, header: Header) -> MtpInfo:
         """Read a header with an MTP layer.
 
-        Raises IncompatibleError where there is no such layer, or several, ModelFileError on senseless keys.
+        Raises IncompatibleError where there is no such layer, or several of which llama.cpp runs none, ModelFileError
+        on senseless keys.
         """
         keys = ArchitectureKeys(header, read_architecture(header))
         if keys.prefix in ASSISTANTS:
             return _assistant(keys)
         ahead = num_mtp_layers(keys)
-        if ahead != 1:
+        if ahead != 1 and (not ahead or keys.prefix not in SEVERAL_MTP_ARCHITECTURES):
             many = f"{ahead} MTP layers, where one can draft" if ahead else "no MTP layer"
             raise IncompatibleError(f"{header.path.name} has {many}", hint="--draft auto")
-        block = keys.count("block_count") - 1
+        block = keys.count("block_count") - ahead
         return cls(
             name=keys.model_name,
             architecture=keys.prefix,
@@ -68,7 +87,8 @@ class MtpInfo:
             width=keys.count("embedding_length"),
             n_vocab=vocabulary_size(keys),
             is_alone=FIRST_TENSOR not in header.tensors,
-            missing=tuple(name for name in tensor_names(block) if name not in header.tensors),
+            num_layers=ahead,
+            missing=tuple(name for layer in range(block, block + ahead) for name in missing_tensors(keys, layer)),
             abort_reason=find_abort_reason(keys, block),
         )
 
@@ -92,16 +112,36 @@ def _assistant(keys: ArchitectureKeys) -> MtpInfo:
 def find_abort_reason(keys: ArchitectureKeys, block: int) -> str:
     """Return why llama.cpp would accept the layer at `block` and then abort; empty where it would not.
 
-    Its graph uses the head counts of the first layer, and its rows are `embedding_length_out` apart.
+    Its rows are `embedding_length_out` apart. Some graphs use the head counts of the first layer, others the layer's.
     """
     width, rows_width = keys.count("embedding_length"), keys.optional_count("embedding_length_out")
     if rows_width not in (None, 0, width):
         return f"its states are {width} wide, its rows {rows_width}"
     for key in ("attention.head_count", "attention.head_count_kv"):
         counts = keys.counts(key) or (1,)
-        first, own = counts[0], counts[min(block, len(counts) - 1)]
+        own = counts[min(block, len(counts) - 1)]
+        first = own if keys.prefix in OWN_HEADS_ARCHITECTURES else counts[0]
         if not first or first != own:
-            return f"{key} is {own} in it and {first} in the first layer"
+            return f"{key} is {own} in it and {first} in the first layer" if first else f"{key} is 0 in it"
+    num_dense = keys.optional_count("leading_dense_block_count") or 0
+    if keys.prefix in EXPERTS_ONLY and num_dense > block:
+        return f"leading_dense_block_count is {num_dense}, which makes it dense"
+    sections = keys.counts("rope.dimension_sections") or ()
+    if keys.prefix == "glm4moe" and all(sections[:2]) and sections:  # models that see; the graph has no M-RoPE
+        return "its positions have sections (M-RoPE)"
+    return _latent_abort_reason(keys, block) if keys.prefix == "deepseek2" else ""
+
+
+def _latent_abort_reason(keys: ArchitectureKeys, block: int) -> str:
+    """Return which of the assertions of deepseek2's MTP graph the keys violate; empty if none."""
+    for key in ("attention.key_length_mla", "attention.value_length_mla"):
+        if not keys.optional_count(key):
+            return f"it lacks {keys.prefix}.{key}, and keeps keys and values apart"
+    is_lite = block in LITE_LAYERS or (block == LITE_LAYERS_BY_VOCABULARY.get(vocabulary_size(keys)))
+    if is_lite or not keys.optional_count("attention.q_lora_rank"):
+        return "its queries have no latent form (q_lora_rank)"
+    if keys.header.metadata.get(f"{keys.prefix}.attention.temperature_scale"):
+        return "it scales attention by position (temperature_scale)"
     return ""
 
 
@@ -117,8 +157,24 @@ def cache_widths(keys: ArchitectureKeys, n_layer: int) -> tuple[int, int]:
     return widths[True], widths[False]
 
 
-def tensor_names(block: int) -> list[str]:
-    return [f"blk.{block}.nextn.{name}.weight" for name in REQUIRED_TENSORS]
+def missing_tensors(keys: ArchitectureKeys, block: int) -> Iterator[str]:
+    """Yield the tensors without which the layer at `block` cannot run, though llama.cpp may load it."""
+    names = NEXTN_TENSORS + OPTIONAL_TENSORS.get(keys.prefix, ())
+    tensors = keys.header.tensors
+    if keys.prefix in EITHER_FFN:
+        has_experts = f"blk.{block}.ffn_gate_inp.weight" in tensors
+        names += (EXPERT_TENSORS + _expert_inputs(tensors, block)) if has_experts else DENSE_TENSORS
+    for name in names:
+        if f"blk.{block}.{name}.weight" not in tensors:
+            yield f"blk.{block}.{name}.weight"
+    outputs = ("output.weight", f"blk.{block}.nextn.shared_head_head.weight")
+    if keys.prefix == "step35" and not any(name in tensors for name in outputs):
+        yield outputs[0]
+
+
+def _expert_inputs(tensors: Mapping[str, TensorInfo], block: int) -> tuple[str, ...]:
+    is_fused = f"blk.{block}.ffn_gate_up_exps.weight" in tensors
+    return ("ffn_gate_up_exps",) if is_fused else ("ffn_gate_exps", "ffn_up_exps")
 
 
 def find_mtp(header: Header) -> MtpInfo | None:
@@ -151,9 +207,15 @@ def check_mtp(layer: MtpInfo, target: ModelInfo, target_header: Header) -> None:
         raise IncompatibleError(f"the MTP layer of {layer.name} does not fit {target.name}: {problem}", hint=HINT)
 
 
+def describe_unused(architecture: str) -> str:
+    """Return why MTP layers of an architecture outside MTP_ARCHITECTURES do not draft."""
+    why = UNUSED_MTP.get(architecture, "they have not been tested")
+    return f"MTP layers of the architecture {architecture} cannot draft: {why}"
+
+
 def _problems(layer: MtpInfo, target: ModelInfo, target_header: Header) -> Iterator[str]:
     if layer.architecture not in MTP_ARCHITECTURES:
-        yield f"MTP layers of the architecture {layer.architecture} have not been tested"
+        yield describe_unused(layer.architecture)
     if layer.architecture != target.architecture:
         yield f"it was made for the architecture {layer.architecture}, the target is of {target.architecture}"
     if layer.missing:

@@ -13,18 +13,67 @@ from eaglelocal.gguf.tensors import read_tensor
 
 from .random_models import finish, write_vocabulary
 from .runnable_models import N_VOCAB, weights
-from .weightless_models import SKETCHES, Sketch, tensors_of, write_keys
+from .weightless_models import EXPERTS_BEHIND_DENSE, SKETCHES, Sketch, tensors_of, write_keys
 
 WRITES_BACK = tuple(
     f"{name}.weight" for name in ("attn_output", "ssm_out", "ffn_down", "ffn_down_exps", "ffn_down_shexp")
 )
-N_LAYER = 8  # that answer
 PARTS = ("whole", "trunk", "layer")
+PATTERN = "attention.sliding_window_pattern"
+WITH_EXPERTS = replace(
+    SKETCHES["glm4moe"],
+    keys=EXPERTS_BEHIND_DENSE | {"expert_shared_feed_forward_length": 128},
+)
+WINDOWED = {"attention.sliding_window": 96, PATTERN: [False, True, True, False], "rope.freq_base_swa": 1e4}
+DEEPSEEK = SKETCHES["deepseek2"]
+INDEXER = {"attention.indexer.head_count": 4, "attention.indexer.key_length": 64, "attention.indexer.top_k": 64}
+# without their MTP layers
+TRUNKS = {
+    **{
+        name: SKETCHES[name]
+        for name in ("qwen35", "qwen35moe", "qwen3next", "glm4moe", "deepseek2", "nemotron_h_moe", "bailingmoe3")
+    },
+    "hy_v3": replace(WITH_EXPERTS, arch="hy_v3"),
+    "cohere2moe": replace(
+        WITH_EXPERTS,
+        arch="cohere2moe",
+        keys=WITH_EXPERTS.keys | {"logit_scale": 0.5, "attention.sliding_window": 96},
+    ),
+    "mimo2": replace(
+        WITH_EXPERTS,
+        arch="mimo2",
+        kv_heads=(2, 4, 4, 2),
+        keys=WITH_EXPERTS.keys | WINDOWED | {"attention.value_length": 32},
+    ),
+    "deepseek32": replace(DEEPSEEK, arch="deepseek32", keys=DEEPSEEK.keys | INDEXER),
+    "glm-dsa": replace(DEEPSEEK, arch="glm-dsa", keys=DEEPSEEK.keys | INDEXER),
+    "step35": replace(WITH_EXPERTS, arch="step35", kv_heads=(2, 4, 4, 2), keys=WITH_EXPERTS.keys | WINDOWED),
+}
 
 
-def sketch_of(architecture: str) -> Sketch:
-    base = SKETCHES[architecture]
-    return replace(base, n_layer=N_LAYER + 1, n_vocab=N_VOCAB, n_ctx=2048, keys=base.keys | {"nextn_predict_layers": 1})
+def num_layers(architecture: str) -> int:
+    """Return the number of layers that answer: the first MTP layer has this number."""
+    return TRUNKS[architecture].n_layer
+
+
+def sketch_trunk(architecture: str) -> Sketch:
+    return replace(TRUNKS[architecture], n_vocab=N_VOCAB, n_ctx=2048)
+
+
+def add_mtp(trunk: Sketch, num_mtp: int = 1) -> Sketch:
+    """Return the sketch with MTP layers at its end, which have a window where others have."""
+    keys = trunk.keys | {"nextn_predict_layers": num_mtp}
+    if isinstance(pattern := keys.get(PATTERN), list):
+        keys[PATTERN] = [*pattern, *[True] * num_mtp]
+    return replace(
+        trunk,
+        n_layer=trunk.n_layer + num_mtp,
+        kv_heads=trunk.kv_heads
+        if isinstance(trunk.kv_heads, int)
+        else (*trunk.kv_heads, *[max(trunk.kv_heads)] * num_mtp),
+        n_ff=trunk.n_ff if isinstance(trunk.n_ff, int) else (*trunk.n_ff, *[128] * num_mtp),
+        keys=keys,
+    )
 
 
 def write_mtp(
@@ -35,6 +84,7 @@ def write_mtp(
     echoes: bool = False,
     layer_gain: float = 0.0,
     part: str = "whole",
+    num_mtp: int = 1,
     keys: dict[str, object] | None = None,
     without: str = " ",
     seed: int = 0,
@@ -46,17 +96,24 @@ def write_mtp(
     output that the MTP layer itself adds. part: `whole`, or only the `trunk` or the `layer`. keys: replace true ones.
     without: leave out tensors with this in their names.
     """
-    sketch = sketch_of(architecture)
+    trunk = sketch_trunk(architecture)
+    sketch = add_mtp(trunk, num_mtp)
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(str(path), sketch.arch)
-    trunk = replace(sketch, n_layer=N_LAYER, keys=SKETCHES[architecture].keys)
     said = trunk if part == "trunk" else sketch
     write_keys(writer, replace(said, keys=said.keys | (keys or {})))
     write_vocabulary(writer, N_VOCAB)
+    output_norm = np.ones(sketch.n_embd, np.float32)
     for name, shape in tensors_of(sketch):
         values = weights(rng, name, shape[::-1], sketch)
-        foreseen(name, values, N_LAYER, gain=gain, layer_gain=layer_gain, echoes=echoes)
-        of_layer = name.startswith(f"blk.{N_LAYER}.")
+        foreseen(name, values, trunk.n_layer, gain=gain, layer_gain=layer_gain, echoes=echoes)
+        if name == "output_norm.weight":
+            output_norm = values
+        elif name.endswith(("nextn.shared_head_norm.weight", "layer_output_norm.weight")):
+            values[:] = output_norm
+        elif name == "token_embd.weight" and architecture == "nemotron_h_moe":  # whose layer subtracts the mean
+            values -= values.mean(axis=1, keepdims=True)
+        of_layer = name.startswith("blk.") and int(name.split(".")[1]) >= trunk.n_layer
         if without not in name and (part == "whole" or not name.startswith("blk.") or of_layer == (part == "layer")):
             writer.add_tensor(name, values)
     finish(writer)
@@ -66,9 +123,9 @@ def write_mtp(
 def foreseen(
     name: str, values: np.ndarray, layer: int, *, gain: float, layer_gain: float = 0.0, echoes: bool = False
 ) -> None:
-    """Change a tensor so that the MTP layer, which is number `layer`, predicts what the model says."""
+    """Change a tensor so that the MTP layers, from number `layer` on, predict what the model says."""
     if name.endswith(WRITES_BACK):
-        values *= layer_gain if name.startswith(f"blk.{layer}.") else gain
+        values *= layer_gain if int(name.split(".")[1]) >= layer else gain
     elif name.endswith(("nextn.enorm.weight", "nextn.hnorm.weight")) or (echoes and name == "output_norm.weight"):
         values[:] = 1.0
     elif name.endswith("nextn.eh_proj.weight"):  # of the embedding, and behind it of the state

@@ -217,6 +217,37 @@ def _latent_attention(s: Sketch, layer: int) -> Iterator[Tensor]:
     yield "attn_output.weight", (s.n_head * values, s.n_embd)
 
 
+def _indexer(s: Sketch, layer: int) -> Iterator[Tensor]:
+    """What scores earlier tokens, of which the best are attended to (DSA)."""
+    heads, dim, queries = (
+        s.number(f"attention.{key}") for key in ("indexer.head_count", "indexer.key_length", "q_lora_rank")
+    )
+    yield "indexer.k_norm.weight", (dim,)
+    yield "indexer.k_norm.bias", (dim,)
+    yield "indexer.proj.weight", (s.n_embd, heads)
+    yield "indexer.attn_k.weight", (s.n_embd, dim)
+    yield "indexer.attn_q_b.weight", (queries, heads * dim)
+
+
+def _latent_attention_or_kda(s: Sketch, layer: int) -> Iterator[Tensor]:
+    if s.kv_heads_of(layer):
+        yield from _latent_attention(s, layer)
+        yield "attn_gate.weight", (s.n_embd, s.n_head)
+        return
+    dim = s.number("kda.head_dim")
+    inner = s.n_head * dim
+    for name in "qkv":
+        yield f"ssm_conv1d_{name}.weight", (s.number("ssm.conv_kernel"), 1, inner, 1)
+        yield f"attn_{name}.weight", (s.n_embd, inner)
+    yield "ssm_f_a.weight", (s.n_embd, inner)
+    yield "ssm_g_a.weight", (s.n_embd, inner)
+    yield "ssm_beta.weight", (s.n_embd, s.n_head)
+    yield "ssm_a", (1, s.n_head)
+    yield "ssm_dt.bias", (inner,)
+    yield "ssm_norm.weight", (dim,)
+    yield "attn_output.weight", (inner, s.n_embd)
+
+
 def _gate_of_attention(s: Sketch, layer: int) -> Iterator[Tensor]:
     yield "attn_gate.weight", (s.n_embd, s.n_head * s.head_dim)
     yield "post_attention_norm.weight", (s.n_embd,)
@@ -260,17 +291,41 @@ def _experts(s: Sketch, layer: int) -> Iterator[Tensor]:
 
 
 def _experts_behind_dense(s: Sketch, layer: int) -> Iterator[Tensor]:
-    """The first layers are dense; behind them one expert more, of which every token reads."""
-    is_ahead = layer >= s.n_layer - int(str(s.keys.get("nextn_predict_layers", 0)))
-    yield "post_attention_norm.weight" if s.arch == "glm4moe" else "ffn_norm.weight", (s.n_embd,)
-    if is_ahead:
+    """The first layers are dense, and so are MTP layers of some; behind them one expert more for every token."""
+    if s.arch != "cohere2moe":
+        yield "post_attention_norm.weight" if s.arch == "glm4moe" else "ffn_norm.weight", (s.n_embd,)
+    if _is_ahead(s, layer):
         yield from _ahead(s)
-    if layer < s.number("leading_dense_block_count"):
+    if layer < s.number("leading_dense_block_count") or (s.arch in DENSE_AHEAD and _is_ahead(s, layer)):
         yield from (each for each in _feed_forward(s, layer) if each[0] != "ffn_norm.weight")
         return
     yield from _experts(s, layer)
-    yield "exp_probs_b.bias", (s.n_expert,)
-    yield from _shared_expert(s, s.n_ff_exp)
+    if s.arch != "cohere2moe":
+        yield "exp_probs_b" if s.arch == "hy_v3" else "exp_probs_b.bias", (s.n_expert,)
+    if s.arch != "mimo2":
+        yield from _shared_expert(s, s.n_ff_exp)
+
+
+def _is_ahead(s: Sketch, layer: int) -> bool:
+    return layer >= s.n_layer - int(str(s.keys.get("nextn_predict_layers", 0)))
+
+
+def _attention_with_sinks(s: Sketch, layer: int) -> Iterator[Tensor]:
+    """Values are narrower than keys, and in MTP layers all three are one matrix."""
+    values, kv_heads = s.number("attention.value_length"), s.kv_heads_of(layer)
+    queries, keys = s.n_head * s.head_dim, kv_heads * s.head_dim
+    if _is_ahead(s, layer):
+        yield "attn_qkv.weight", (s.n_embd, queries + keys + kv_heads * values)
+    else:
+        yield "attn_q.weight", (s.n_embd, queries)
+        yield "attn_k.weight", (s.n_embd, keys)
+        yield "attn_v.weight", (s.n_embd, kv_heads * values)
+    yield "attn_output.weight", (s.n_head * values, s.n_embd)
+    yield "attn_sinks.weight", (s.n_head,)
+
+
+def _gate_of_heads(s: Sketch, layer: int) -> Iterator[Tensor]:
+    yield "attn_gate.weight", (s.n_embd, s.n_head)
 
 
 def _shared_expert(s: Sketch, width: int) -> Iterator[Tensor]:
@@ -283,6 +338,10 @@ def _ahead(s: Sketch) -> Iterator[Tensor]:
     yield "nextn.eh_proj.weight", (2 * s.n_embd, s.n_embd)
     yield "nextn.enorm.weight", (s.n_embd,)
     yield "nextn.hnorm.weight", (s.n_embd,)
+    if s.arch == "nemotron_h_moe":
+        yield "nextn.shared_head_norm.weight", (s.n_embd,)
+    if s.arch == "bailingmoe3":
+        yield "layer_output_norm.weight", (s.n_embd,)
 
 
 def _fused(s: Sketch, layer: int) -> Iterator[Tensor]:
@@ -324,6 +383,10 @@ def _mamba2(s: Sketch, layer: int) -> Iterator[Tensor]:
 
 
 def _nemotron(s: Sketch, layer: int) -> Iterator[Tensor]:
+    if _is_ahead(s, layer):  # both in one
+        yield from _ahead(s)
+        yield from _attention(s, layer)
+        yield "post_attention_norm.weight", (s.n_embd,)
     if s.n_ff_of(layer) and s.n_expert:
         shared = s.number("expert_shared_feed_forward_length")
         yield "ffn_gate_inp.weight", (s.n_embd, s.n_expert)
@@ -346,7 +409,7 @@ def _convolution(s: Sketch) -> Iterator[Tensor]:
 
 
 def _qwen35(s: Sketch, layer: int) -> Iterator[Tensor]:
-    is_ahead = layer >= s.n_layer - int(str(s.keys.get("nextn_predict_layers", 0)))
+    is_ahead = _is_ahead(s, layer)
     yield "post_attention_norm.weight", (s.n_embd,)
     yield from _delta_net(s) if (layer + 1) % 4 and not is_ahead else _attention(s, layer)
     if is_ahead:
@@ -386,6 +449,7 @@ NORMED = {
         "gemma3",
         "gemma3n",
         "gemma4",
+        "hy_v3",
         "lfm2",
         "muse-glimmer",
         "qwen3",
@@ -394,15 +458,21 @@ NORMED = {
         "qwen3moe",
         "qwen3next",
         "qwen3vl",
+        "step35",
     )
 }
+DENSE_AHEAD = ("mimo2", "step35")  # whose MTP layers have no experts
 PARTS: dict[str, tuple[Callable[[Sketch, int], Iterator[Tensor]], ...]] = {
     **dict.fromkeys(
         ("llama", "mistral3", "qwen2", "qwen2vl", "qwen3", "qwen3vl", "gemma2", "gemma3"), (_attention, _feed_forward)
     ),
     "muse-glimmer": (_attention, _gate_of_attention, _feed_forward),
     "deepseek2": (_latent_attention, _experts_behind_dense),
-    "glm4moe": (_attention, _experts_behind_dense),
+    **dict.fromkeys(("deepseek32", "glm-dsa"), (_latent_attention, _indexer, _experts_behind_dense)),
+    "bailingmoe3": (_latent_attention_or_kda, _experts_behind_dense),
+    **dict.fromkeys(("glm4moe", "hy_v3", "cohere2moe"), (_attention, _experts_behind_dense)),
+    "mimo2": (_attention_with_sinks, _experts_behind_dense),
+    "step35": (_attention, _gate_of_heads, _experts_behind_dense),
     "gemma3n": (_attention, _feed_forward, _input_of_layer, _alternatives),
     "gemma4": (_attention, _feed_forward, _input_of_layer),
     **dict.fromkeys(("qwen3moe", "gpt-oss"), (_attention, _experts)),
@@ -424,6 +494,14 @@ EXPERTS_BEHIND_DENSE: dict[str, object] = {
     "expert_shared_count": 1,
     "expert_gating_func": 2,
     "expert_weights_scale": 1.8,
+}
+LATENT: dict[str, object] = {
+    "attention.q_lora_rank": 96,
+    "attention.kv_lora_rank": 128,
+    "attention.value_length": 128,
+    "attention.key_length_mla": 96,
+    "attention.value_length_mla": 64,
+    "rope.dimension_count": 32,
 }
 TINY = Sketch(arch="llama", n_layer=4, n_embd=256, n_vocab=1000, n_head=4, kv_heads=2, n_ff=512)
 
@@ -524,15 +602,7 @@ SKETCHES = {
         n_expert=8,
         n_expert_used=2,
         n_ff_exp=128,
-        keys=EXPERTS_BEHIND_DENSE
-        | {
-            "attention.q_lora_rank": 96,
-            "attention.kv_lora_rank": 128,
-            "attention.value_length": 128,
-            "attention.key_length_mla": 96,
-            "attention.value_length_mla": 64,
-            "rope.dimension_count": 32,
-        },
+        keys=EXPERTS_BEHIND_DENSE | LATENT,
     ),
     "glm4moe": replace(
         TINY,
@@ -558,6 +628,16 @@ SKETCHES = {
             "expert_shared_count": 1,
             "expert_weights_scale": 2.5,
         },
+    ),
+    "bailingmoe3": replace(
+        TINY,
+        arch="bailingmoe3",
+        kv_heads=(0, 0, 0, 1),
+        head_dim=160,
+        n_expert=8,
+        n_expert_used=2,
+        n_ff_exp=128,
+        keys=EXPERTS_BEHIND_DENSE | LATENT | {"kda.head_dim": 64, "kda.gate_lower_bound": -5.0, "ssm.conv_kernel": 4},
     ),
     "granitehybrid": replace(TINY, arch="granitehybrid", kv_heads=(0, 2, 0, 0), keys=MAMBA2),
     "falcon-h1": replace(TINY, arch="falcon-h1", keys=MAMBA2),

@@ -142,7 +142,7 @@ def texts_of(engine: Engine, requests: Sequence[ChatRequest]) -> dict[str, list[
     return {name: each.tokens for name, each in result.items()}
 
 
-@pytest.fixture(scope="module", params=["lfm2", "nemotron_h", "qwen35", "qwen35moe"])
+@pytest.fixture(scope="module", params=["bailingmoe3", "lfm2", "nemotron_h", "qwen35", "qwen35moe"])
 def living(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_runnable(tmp_path_factory.mktemp(request.param) / f"{request.param}.gguf", request.param)
 

@@ -6,13 +6,14 @@ No trained model of the kind is small, so the layers here are built to be right 
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from doubles.engine_harness import drive
 from doubles.mixed_traffic import MixedTraffic
-from doubles.mtp_models import N_LAYER, write_assistant, write_gemma, write_mtp
+from doubles.mtp_models import num_layers, write_assistant, write_gemma, write_mtp
 from doubles.real_engine import ask, real_engine
 
 from eaglelocal.backend.context import LlamaContext
@@ -28,12 +29,19 @@ from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.target_cache import TargetCacheDrafter
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import IncompatibleError, ModelFileError
+from eaglelocal.gguf.architectures import MTP_ARCHITECTURES, SEVERAL_MTP_ARCHITECTURES, UNUSED_MTP
+from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.model_shape import read_mtp_shape, read_shape
-from eaglelocal.gguf.mtp import has_mtp, is_mtp_alone
+from eaglelocal.gguf.mtp import MtpInfo, check_mtp, has_mtp, is_mtp_alone
 from eaglelocal.gguf.reader import read_header
 
 PROMPT = tuple(range(30, 60))
-ARCHITECTURES = ["qwen35", "qwen35moe"]
+OFTEN = ["glm4moe", "nemotron_h_moe", "mimo2"]  # one of each kind: plain, with state, with windows
+SELDOM = ["deepseek2", "hy_v3", "step35", "cohere2moe", "bailingmoe3", "deepseek32", "glm-dsa"]
+OTHERS = [*OFTEN, *SELDOM]
+ARCHITECTURES = ["qwen35", "qwen35moe", *OTHERS]
+MOSTLY = ["qwen35", *OFTEN, *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("qwen35moe", *SELDOM))]
+WINDOWED = ["mimo2", "step35", "cohere2moe"]
 LIVELY = 4.0  # what makes drafts for Gemma right at times
 
 
@@ -67,10 +75,11 @@ def test_the_layer_reads_the_state_that_its_token_came_of(tmp_path: Path, archit
     """What echoes that state says the token itself again, and so does its own state behind it."""
     library = load_library()
     model = LlamaModel(library, write_mtp(tmp_path / "echo.gguf", architecture, echoes=True), Placement(has_mtp=True))
-    target = LlamaContext(model, ContextParams(n_ctx=256, flash_attn="off"), taps=(N_LAYER,), final_by_nextn=True)
+    taps = (num_layers(architecture),)
+    target = LlamaContext(model, ContextParams(n_ctx=256, flash_attn="off"), taps=taps, final_by_nextn=True)
     params = ContextParams(n_ctx=256, n_batch=16, flash_attn="off", is_mtp=True)
     layer = LlamaHeadContext(model, params, target=target, has_encoder=False)
-    drafter = Eagle3(layer, (N_LAYER,), name="mtp")
+    drafter = Eagle3(layer, taps, name="mtp")
     tokens = list(PROMPT)
     for _ in range(5):
         first = 0 if len(tokens) == len(PROMPT) else len(tokens) - 1
@@ -90,7 +99,7 @@ def test_the_layer_reads_the_state_that_its_token_came_of(tmp_path: Path, archit
 
 @pytest.mark.parametrize("spec", [fixed_spec(1), fixed_spec(4), fixed_spec(16), AUTO], ids=str)
 @pytest.mark.parametrize("num_slots", [1, 3])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", ["qwen35", "qwen35moe"])
 def test_drafted_texts_are_the_plain_ones(tmp_path: Path, architecture: str, num_slots: int, spec: Spec) -> None:
     target = write_mtp(tmp_path / "model.gguf", architecture, gain=0.03)
     requests = [ask(f"r{i}", (*PROMPT, *range(40 + i, 50)), max_tokens=40 + 10 * i) for i in range(num_slots)]
@@ -100,6 +109,50 @@ def test_drafted_texts_are_the_plain_ones(tmp_path: Path, architecture: str, num
     assert 0 < stats.accepted_tokens <= stats.draft_tokens
     assert stats.accepted_tokens < stats.draft_tokens or spec == AUTO  # which on a busy machine drafts what is sure
     engine.close()
+
+
+@pytest.mark.parametrize("length", [1, *(pytest.param(length, marks=pytest.mark.slow) for length in (2, 3)), 4])
+@pytest.mark.parametrize("architecture", OTHERS)
+def test_drafted_texts_of_other_families(tmp_path: Path, architecture: str, length: int) -> None:
+    """Two slots, one of whose prompts takes several decodes and leaves every window, and one that begins alike."""
+    target = write_mtp(tmp_path / "model.gguf", architecture, gain=0.03)
+    long = tuple(20 + (7 * i) % 260 for i in range(180))
+    requests = [ask("long", long, max_tokens=40), ask("short", PROMPT, max_tokens=30), ask("alike", long[:170])]
+    changes = {"num_slots": 2, "n_batch": 64}
+    engine = real_engine(target, "mtp", target, spec=fixed_spec(length), **changes)
+    assert texts_of(engine, requests) == plain_texts(target, requests, **changes)
+    assert 0 < engine.snapshot().speculation.accepted_tokens < engine.snapshot().speculation.draft_tokens
+    engine.close()
+
+
+@pytest.mark.parametrize("architecture", WINDOWED)
+def test_drafted_texts_where_windows_keep_no_more_than_they_need(tmp_path: Path, architecture: str) -> None:
+    target = write_mtp(tmp_path / "model.gguf", architecture, gain=0.03)
+    long = tuple(20 + (7 * i) % 260 for i in range(180))
+    requests = [ask("long", long, max_tokens=60), ask("short", PROMPT, max_tokens=30)]
+    changes = {"num_slots": 2, "n_batch": 64, "n_ctx": 512, "swa_full": False}
+    engine = real_engine(target, "mtp", target, spec=fixed_spec(4), **changes)
+    assert texts_of(engine, requests) == plain_texts(target, requests, **changes)
+    assert engine.snapshot().speculation.accepted_tokens > 0
+    engine.close()
+
+
+@pytest.mark.parametrize("architecture", sorted(SEVERAL_MTP_ARCHITECTURES))
+def test_the_first_of_several_layers_drafts(tmp_path: Path, architecture: str) -> None:
+    """The others are loaded and priced, and change nothing."""
+    one = write_mtp(tmp_path / "one.gguf", architecture, gain=0.03)
+    three = write_mtp(tmp_path / "three.gguf", architecture, gain=0.03, num_mtp=3)
+    request, stats = ask("a", PROMPT, max_tokens=40), []
+    for target in (one, three):
+        engine = real_engine(target, "mtp", target)
+        assert texts_of(engine, [request]) == plain_texts(target, [request])
+        stats.append(engine.snapshot().speculation)
+        engine.close()
+    assert 0 < stats[0].accepted_tokens == stats[1].accepted_tokens
+    shapes = [read_mtp_shape(read_header(path)) for path in (one, three)]
+    assert shapes[1].weights_bytes == 3 * shapes[0].weights_bytes
+    assert shapes[1].active_bytes == shapes[0].active_bytes
+    assert [len(shape.kv_heads) for shape in shapes] == [1, 3]
 
 
 def check_conversation(target: Path, draft: Path) -> None:
@@ -118,7 +171,7 @@ def check_conversation(target: Path, draft: Path) -> None:
     engine.close()
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", MOSTLY)
 def test_conversations_go_on_change_and_are_cancelled(tmp_path: Path, architecture: str) -> None:
     target = write_mtp(tmp_path / "model.gguf", architecture, gain=0.03)
     check_conversation(target, target)
@@ -139,10 +192,10 @@ class Feeding:
     """A target with its layer, by hand, and a text that is committed in pieces."""
 
     def __init__(self, model: LlamaModel, text: list[int], *, n_batch: int) -> None:
-        params = ContextParams(n_ctx=256, n_batch=64, flash_attn="off", num_snapshots=8)
-        self.target = LlamaContext(model, params, taps=(N_LAYER,), final_by_nextn=True)
+        params, taps = ContextParams(n_ctx=256, n_batch=64, flash_attn="off", num_snapshots=8), (model.n_layer,)
+        self.target = LlamaContext(model, params, taps=taps, final_by_nextn=True)
         params = ContextParams(n_ctx=256, n_batch=n_batch, flash_attn="off", is_mtp=True)
-        self.drafter = Eagle3(LlamaHeadContext(model, params, target=self.target, has_encoder=False), (N_LAYER,))
+        self.drafter = Eagle3(LlamaHeadContext(model, params, target=self.target, has_encoder=False), taps)
         self.text, self.end = text, 0
 
     def commit(self, num_rows: int, *, asleep: bool = False) -> None:
@@ -167,7 +220,7 @@ class Feeding:
         self.target.close()
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", MOSTLY)
 def test_its_cache_holds_the_text_however_it_came(tmp_path: Path, architecture: str) -> None:
     """In small pieces, with drafts in between that were rejected, slept through in part, and swapped out and in again:
     drafts are the same.
@@ -194,7 +247,7 @@ def test_its_cache_holds_the_text_however_it_came(tmp_path: Path, architecture: 
     model.close()
 
 
-@pytest.mark.parametrize("kind", ["qwen35", pytest.param("qwen35moe", marks=pytest.mark.slow), "gemma4"])
+@pytest.mark.parametrize("kind", ["gemma4", *MOSTLY])
 def test_mixed_traffic_gets_the_plain_texts(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "model.gguf"
     target = write_gemma(path, gain=LIVELY) if kind == "gemma4" else write_mtp(path, kind, gain=0.03)
@@ -212,6 +265,7 @@ def test_mixed_traffic_gets_the_plain_texts(tmp_path: Path, kind: str) -> None:
         ("gemma4", 1),
         pytest.param("qwen35", 1, marks=pytest.mark.slow),
         pytest.param("gemma4", 3, marks=pytest.mark.slow),
+        *(pytest.param(kind, 3, marks=pytest.mark.slow) for kind in OTHERS),
     ],
 )
 def test_mixed_traffic_whose_conversations_wait_in_main_memory(tmp_path: Path, kind: str, num_slots: int) -> None:
@@ -238,10 +292,11 @@ def test_sixteen_slots_and_small_batches(tmp_path: Path) -> None:
 
 
 # ---- a file of its own
-def test_a_layer_in_a_file_of_its_own_drafts(tmp_path: Path) -> None:
-    whole = write_mtp(tmp_path / "whole.gguf", gain=0.0)
-    trunk = write_mtp(tmp_path / "trunk.gguf", gain=0.0, part="trunk")
-    alone = write_mtp(tmp_path / "alone.gguf", gain=0.0, part="layer")
+@pytest.mark.parametrize("architecture", ["qwen35", "nemotron_h_moe", "step35"])
+def test_a_layer_in_a_file_of_its_own_drafts(tmp_path: Path, architecture: str) -> None:
+    whole = write_mtp(tmp_path / "whole.gguf", architecture, gain=0.0)
+    trunk = write_mtp(tmp_path / "trunk.gguf", architecture, gain=0.0, part="trunk")
+    alone = write_mtp(tmp_path / "alone.gguf", architecture, gain=0.0, part="layer")
     assert [has_mtp(read_header(path)) for path in (whole, trunk, alone)] == [True, False, True]
     assert [is_mtp_alone(read_header(path)) for path in (whole, trunk, alone)] == [False, False, True]
     request = ask("a", PROMPT, max_tokens=41)
@@ -395,6 +450,52 @@ def test_layers_that_llama_cpp_would_abort_on(
     assert not has_mtp(read_header(layer))
     with pytest.raises(IncompatibleError, match=words):
         real_engine(target if part == "layer" else layer, "mtp", layer)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "keys", "without", "words"),
+    [
+        ("glm4moe", {"nextn_predict_layers": 2}, " ", "has 2 MTP layers, where one can draft"),
+        ("glm4moe", {"leading_dense_block_count": 5}, " ", "leading_dense_block_count is 5, which makes it dense"),
+        ("glm4moe", {"attention.head_count_kv": [2] * 4 + [4]}, " ", "head_count_kv is 4 in it and 2 in the first"),
+        ("glm-dsa", {"leading_dense_block_count": 5}, " ", "leading_dense_block_count is 5, which makes it dense"),
+        ("glm4moe", {"rope.dimension_sections": [8, 12, 12, 0]}, " ", r"its positions have sections \(M-RoPE\)"),
+        ("deepseek2", {"attention.temperature_scale": 0.1}, " ", "it scales attention by position"),
+        ("deepseek2", {"attention.q_lora_rank": 0}, " ", "its queries have no latent form"),
+        ("deepseek2", {"attention.key_length_mla": 0}, " ", r"lacks deepseek2\.attention\.key_length_mla"),
+        ("hy_v3", {}, "blk.4.ffn_gate_exps", r"lacks the tensor blk\.4\.ffn_gate_exps\.weight"),
+        ("mimo2", {}, "attn_qkv", r"lacks the tensor blk\.4\.attn_qkv\.weight"),
+        ("mimo2", {}, "blk.4.ffn_up", r"lacks the tensor blk\.4\.ffn_up\.weight"),
+        ("mimo2", {"attention.head_count_kv": [2, 4, 4, 2, 0]}, " ", "head_count_kv is 0 in it"),
+        ("step35", {}, "blk.4.ffn_down", r"lacks the tensor blk\.4\.ffn_down\.weight"),
+        ("step35", {}, "output.weight", r"lacks the tensor output\.weight"),
+        ("step35", {"embedding_length_out": 128}, " ", "its states are 256 wide, its rows 128"),
+    ],
+    ids=str,
+)
+def test_layers_of_other_families_that_llama_cpp_would_abort_on(
+    tmp_path: Path, architecture: str, keys: dict[str, object], without: str, words: str
+) -> None:
+    target = write_mtp(tmp_path / "target.gguf", architecture, part="trunk")
+    layer = write_mtp(tmp_path / "layer.gguf", architecture, part="layer", keys=keys, without=without)
+    assert not has_mtp(read_header(layer))
+    with pytest.raises(IncompatibleError, match=words):
+        real_engine(target, "mtp", layer)
+
+
+def test_layers_of_architectures_that_llama_cpp_does_not_run_are_refused_with_the_reason(tmp_path: Path) -> None:
+    header = read_header(write_mtp(tmp_path / "model.gguf"))
+    layer, target = MtpInfo.from_header(header), ModelInfo.from_header(header)
+    check_mtp(layer, target, header)
+    for architecture, why in (*UNUSED_MTP.items(), ("new", "they have not been tested")):
+        with pytest.raises(IncompatibleError, match=re.escape(f"{architecture} cannot draft: {why}")):
+            check_mtp(replace(layer, architecture=architecture), target, header)
+    assert not MTP_ARCHITECTURES & UNUSED_MTP.keys()
+
+
+def test_small_deepseek_models_whose_queries_llama_cpp_reads_as_whole_are_refused(tmp_path: Path) -> None:
+    path = write_mtp(tmp_path / "model.gguf", "deepseek2", keys={"block_count": 27})
+    assert "no latent form" in MtpInfo.from_header(read_header(path)).abort_reason
 
 
 def test_what_cannot_draft_is_refused_with_the_reason(tmp_path: Path) -> None:

@@ -96,8 +96,15 @@ def test_a_head_that_no_graph_runs_says_why(catalog: Catalog) -> None:
     reasons = {each.id: find_unsupported_reason(each, target.outline) for each in catalog.drafts_for(target)}
     assert "P-EAGLE" in reasons["peagle-gpt-oss-20b"]
     assert not reasons["e3-gpt-oss-20b-redhat"]
-    nemotron = catalog.target("nemotron-3.5-lightning-30b-a3b")
-    assert "nemotron_h_moe" in find_unsupported_reason(catalog.drafts["mtp-nemotron-3.5-lightning"], nemotron.outline)
+    next_model = catalog.target("qwen3-next-80b").outline
+    assert "undo rejected tokens" in find_unsupported_reason(catalog.drafts["mtp-hy3"], next_model)
+
+
+def test_models_whose_files_hold_an_mtp_layer_draft_with_it(catalog: Catalog) -> None:
+    for draft in (each for each in catalog.drafts.values() if each.is_in_target):
+        for target in map(catalog.target, draft.targets):
+            assert draft.id in target.drafts, (draft.id, target.id)
+            assert not find_unsupported_reason(draft, target.outline)
 
 
 def test_llama_cpp_can_load_every_target(catalog: Catalog) -> None:

@@ -123,6 +123,25 @@ def test_an_mtp_layer_is_as_large_as_what_it_adds_to_a_published_file(catalog: C
     assert layer.is_head and layer.num_taps == 1
 
 
+@pytest.mark.parametrize(
+    ("target", "quant", "parameters"),
+    [("nemotron-3.5-lightning-30b-a3b", "Q8_0", 1.3e9), ("hy3", "Q4_K_M", 3.8e9)],
+)
+def test_an_mtp_layer_has_experts_though_not_every_layer_has(
+    catalog: Catalog, target: str, quant: str, parameters: float
+) -> None:
+    """Parameters: what Lightning has more than Nano, whose backbone it has; what Hy3's makers state."""
+    entry = catalog.target(target)
+    layer = estimate_mtp_shape(entry.outline, shape(catalog, target, quant))
+    bits = 8 * entry.quantizations[quant].num_bytes / (entry.outline.parameters_b * 1e9)
+    assert layer.weights_bytes == pytest.approx(parameters * bits / 8, rel=0.15)
+    assert (
+        count_kv_bytes(layer)
+        == catalog.drafts[next(each for each in entry.drafts if each.startswith("mtp"))].kv_bytes_per_token
+    )
+    assert layer.active_bytes < layer.weights_bytes
+
+
 def test_a_small_model_keeps_what_is_published(catalog: Catalog) -> None:
     target = catalog.target("qwen3-8b").outline
     small = estimate_draft_shape(catalog.drafts["plain-qwen3-0.6b"], target)
