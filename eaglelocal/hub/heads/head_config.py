@@ -114,7 +114,7 @@ def _read_head_dim(keys: ConfigKeys, usual: int) -> int:
     return head_dim
 
 
-def read_config(config: Mapping[str, object], *, prefix: str, layer_name: str, is_parallel: bool) -> HeadConfig:
+def read_config(config: Mapping[str, object], *, prefix: str, layer_name: str, is_parallel: bool = False) -> HeadConfig:
     """Read a configuration; `prefix` and `layer_name` are those of the tensors' names, which differ between dialects.
 
     is_parallel  the tensors are those of a P-EAGLE head

@@ -86,6 +86,8 @@ def _read_head_shape(eagle: EagleInfo) -> LlamaShape:
         raise IncompatibleError(
             f"cannot inflate {eagle.name}: heads with norm_before_fc cannot grow exactly", hint="--draft ngram"
         )
+    if eagle.mask is not None:
+        raise IncompatibleError(f"cannot inflate {eagle.name}: it is a P-EAGLE head", hint="--draft ngram")
     shape = LlamaShape(
         eagle.width, 1, eagle.n_ff, eagle.n_head, eagle.n_kv_head, eagle.n_vocab, head_dim=eagle.head_dim
     )
