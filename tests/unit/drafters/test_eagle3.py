@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from doubles.chains import TABLE, best, committed, draft_chain, root, true_chain
 from doubles.scripted_context import ScriptedHead
