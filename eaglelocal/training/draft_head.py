@@ -252,7 +252,7 @@ def choose_head_shape(source: HeadSource, *, max_context: int) -> HeadShape:
         shape = read_head_shape(source.start_info, source.start, max_context=max_context)
     if not source.is_parallel:
         if shape.mask is not None:
-            raise IncompatibleError("training begins with a P-EAGLE head", hint="`--kind p-eagle`")
+            raise IncompatibleError("training begins with a P-EAGLE head", hint="--kind p-eagle")
         return shape
     mask = (source.mask or 0) if shape.mask is None else shape.mask
     return replace(shape, norm_output=False, mask=mask, num_depths=source.num_depths)

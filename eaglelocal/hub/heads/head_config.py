@@ -21,12 +21,8 @@ MAX_HEAD_DIM = 4096
 OTHER_HEAD = "choose another head of this target"
 FETCH_REST = "fetch the rest of the head"
 POST_NORM = ("norm_output", "return_hidden_post_norm")  # two names of one flag
-MASK_TOKENS = (
-    "mask_token_id",
-    "pard_token",
-    "ptd_token_id",
-)  # names of a P-EAGLE head's mask token, as vLLM tries them
-NUM_DEPTHS = 8  # tokens that speculators and NeMo train a P-EAGLE head to draft, unless they are told otherwise
+MASK_TOKENS = ("mask_token_id", "pard_token", "ptd_token_id")  # of a P-EAGLE head, in the order in which vLLM tries
+NUM_DEPTHS = 8  # tokens that a P-EAGLE head drafts unless its configuration says otherwise: the trainers' default
 TAPS_KEY = "eagle_aux_hidden_state_layer_ids"
 
 
