@@ -31,7 +31,7 @@ OWN_VARIABLES = frozenset({"TRACEBACK", "ENGINE_LOG", "API_KEY", "ATTENTION"})
 # of flags for a single invocation, which the config file does not accept
 FLAG_VARIABLES = frozenset({
     "AGAINST", "AGAINST_KEY_FILE", "AGAINST_MODEL", "ALL", "CATEGORY", "CONCURRENCY", "CONTINUE", "DRAFT_VOCAB",
-    "EPOCHS", "FINGERPRINT", "FROM", "GOAL", "IGNORE_EOS", "IMAGE", "JSON", "MACHINE", "MEASURE", "NO_TRIAL",
+    "EPOCHS", "FINGERPRINT", "FROM", "GOAL", "IGNORE_EOS", "IMAGE", "JSON", "KIND", "MACHINE", "MEASURE", "NO_TRIAL",
     "NO_TUI", "ONCE", "OUT", "PAIRS", "PLAIN", "PRINT", "PROMPTS", "QUANT", "RAM", "REPEATS", "REPORT", "SAVE",
     "SKIP", "SVG", "TINT", "TOKENS", "TORCH_DEVICE", "TYPE", "VERIFY", "WARM_UP", "WEB", "WORK", "YES",
 })  # fmt: skip

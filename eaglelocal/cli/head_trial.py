@@ -87,7 +87,7 @@ class HeadTrial:
         self._open_engine, self._on_progress = open_engine, on_progress
         self._prompts, self._has_template = choose_prompts(), has_template
         self._tried: list[TriedReading] = []
-        self._num_readings = 2 + len(head.alternatives())
+        self._num_readings = 1 + len(head.alternatives()) + (not head.is_parallel)
 
     def run(self) -> TrialOutcome:
         """Try the readings and leave the best one in the file. Raises IncompatibleError if none knows the target."""
@@ -95,8 +95,9 @@ class HeadTrial:
         for reading in self._head.alternatives():
             other = self._try(reading)
             best = other if has_better_first_token(other.figures, best.figures) else best
-        other = self._try(replace(best.reading, norm_output=not best.reading.norm_output))
-        best = other if has_longer_acceptance(other.figures, best.figures) else best
+        if not self._head.is_parallel:  # no row of a P-EAGLE head reads the state of another
+            other = self._try(replace(best.reading, norm_output=not best.reading.norm_output))
+            best = other if has_longer_acceptance(other.figures, best.figures) else best
         check_knows_target(self._head.name, best.figures)
         write_reading(self._path, best.reading, self._n_layer, best.figures.length)
         return TrialOutcome(tuple(self._tried), best)

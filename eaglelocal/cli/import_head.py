@@ -1,4 +1,4 @@
-"""`eaglelocal import`: convert a published EAGLE-3 or 3.1 head to a GGUF that `--draft auto` finds.
+"""`eaglelocal import`: convert a published EAGLE-3, 3.1 or P-EAGLE head to a GGUF that `--draft auto` finds.
 
 Reads, checks, writes and tries the head; a head that predicts its target too badly is not kept.
 """
@@ -49,8 +49,8 @@ def import_head(
 ) -> None:
     """Convert a published EAGLE head to a draft for your target.
 
-    Reads EAGLE-3 and 3.1 heads of SafeAILab, SpecForge, speculators, AngelSlim, ModelOpt and NeMo, checks them against
-    the target, writes a GGUF file and tries it on about 2000 tokens.
+    Reads EAGLE-3, 3.1 and P-EAGLE heads of SafeAILab, SpecForge, speculators, AngelSlim, ModelOpt and NeMo, checks them
+    against the target, writes a GGUF file and tries it on about 2000 tokens.
 
     \b
     eaglelocal import ./EAGLE3-Qwen3-8B --target ./Qwen3-8B-Q4_K_M.gguf

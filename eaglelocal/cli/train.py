@@ -1,4 +1,4 @@
-"""`eaglelocal train`: train an EAGLE-3.1 head on a target's own answers; `--draft auto` then finds it.
+"""`eaglelocal train`: train an EAGLE-3.1 or P-EAGLE head on a target's own answers; `--draft auto` then finds it.
 
 Collects answers of the target, trains a new or an existing head on them, and compares it with the current draft
 on held-out questions. A head that is no better is not kept.
@@ -43,6 +43,9 @@ ROWS_PER_STEP = 8
 TRIAL_TOKENS = 3000
 
 Start = Annotated[str, typer.Option("--from", metavar="auto|none|REF", help="Head to train further; none: a new one.")]
+Method = Annotated[
+    str, typer.Option("--kind", metavar="eagle|p-eagle", help="Kind of head; p-eagle drafts its tokens in one pass.")
+]
 Prompts = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="File of questions, as for `bench`; unset: your chats and built-in ones."),
@@ -64,6 +67,7 @@ def train(
     context: typer.Context,
     target: flags.Target = None,
     start: Start = "auto",
+    method: Method = "eagle",
     prompts: Prompts = None,
     tokens: Tokens = 200_000,
     epochs: Epochs = 4,
@@ -91,7 +95,7 @@ def train(
     output = standard_output(colour=settings.colour)
     check_head_flags(settings.target, type, hint="eaglelocal train --target FILE.gguf")
     torch_name = choose_device(torch_device)
-    given = HeadFlags(start=start, work=work, out=out, kind=type, draft_vocab=draft_vocab)
+    given = HeadFlags(start=start, work=work, out=out, kind=type, draft_vocab=draft_vocab, method=method)
     options = resolve_options(settings, output, torch_name, given)
     params = dataclasses.replace(default_sampling(settings), max_tokens=options.ctx // 2)
     has_template = options.found.info.chat_template is not None
@@ -206,6 +210,7 @@ def make_training(options: TrainOptions, collected: Collected, *, epochs: int) -
 
     The checkpoint's name depends on the start, the epochs, the context and the conversations.
     """
+    from eaglelocal.training.batches import make_unrolling
     from eaglelocal.training.trainer import HeadTraining
     from eaglelocal.training.training_folder import CHECKPOINT
 
@@ -213,7 +218,8 @@ def make_training(options: TrainOptions, collected: Collected, *, epochs: int) -
     start = options.source.start
     keys = [one.key for one in collected.conversations]
     parts = [str(start.path.resolve()) if start else "", str(epochs), str(options.ctx), str(options.draft_vocab or "")]
-    digest = hash_parts([*parts, *keys])
+    kind = ["p-eagle"] if options.source.is_parallel else []
+    digest = hash_parts([*parts, *kind, *keys])
     num_steps = epochs * math.ceil(len(train_set) / ROWS_PER_STEP)
     return HeadTraining(
         plan=options.reading_plan(),
@@ -226,6 +232,7 @@ def make_training(options: TrainOptions, collected: Collected, *, epochs: int) -
         recipe=choose_recipe(options, num_steps),
         device=options.device,
         draft_vocab=options.draft_vocab,
+        unrolling=make_unrolling(options.source.num_depths),
     )
 
 

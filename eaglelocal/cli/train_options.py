@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from eaglelocal.settings import Settings
     from eaglelocal.training.draft_head import HeadSource
 
+HEAD_KINDS = {"eagle": 1, "p-eagle": 8}  # and the tokens that one pass drafts
 TRAINING_CTX = 2048  # tokens of a conversation that is learned from; longer ones cost memory and add little
 
 
@@ -70,12 +71,13 @@ class HeadFlags:
     out: str | None
     kind: str
     draft_vocab: int | None
+    method: str
 
 
 def resolve_options(settings: Settings, output: Output, device: str, given: HeadFlags) -> TrainOptions:
     """Resolve the flags of a run. Raises UsageError, IncompatibleError or ResourceError for what cannot work."""
     found = find_head_target(settings, output)
-    source = find_head_source(given.start, found)
+    source = find_head_source(given.start, found, num_depths=choose_num_depths(given.method))
     check_draft_vocab(given.draft_vocab, source)
     parts = [str(found.path.resolve())]
     folder = Path(given.work).expanduser() if given.work else locations.training_dir() / hash_parts(parts)
@@ -106,7 +108,14 @@ def check_draft_vocab(num: int | None, source: HeadSource) -> None:
         )
 
 
-def find_head_source(start: str, found: FoundTarget) -> HeadSource:
+def choose_num_depths(method: str) -> int:
+    """Return how many tokens the head is to draft in one pass. Raises UsageError for an unknown kind of head."""
+    if method not in HEAD_KINDS:
+        raise UsageError(f"--kind must be one of {', '.join(HEAD_KINDS)}, not {method!r}")
+    return HEAD_KINDS[method]
+
+
+def find_head_source(start: str, found: FoundTarget, *, num_depths: int) -> HeadSource:
     """Return the target with the head to start from: `start` names it, or auto: as `--draft auto`, or none: a new one.
 
     Raises UsageError if it is no EAGLE head, IncompatibleError if it cannot be trained, before answers are collected.
@@ -116,7 +125,7 @@ def find_head_source(start: str, found: FoundTarget) -> HeadSource:
     from eaglelocal.hub.draft_resolver import find_draft
     from eaglelocal.training.draft_head import HeadSource, choose_head_shape
 
-    source = HeadSource(found.header, found.info)
+    source = HeadSource(found.header, found.info, num_depths=num_depths)
     draft = None if start == "none" else find_draft(start, found)
     if draft is not None and draft.kind == "eagle3" and draft.path is not None:
         header = read_header(draft.path)
@@ -159,12 +168,12 @@ def check_memory_and_disk(options: TrainOptions) -> None:
     from eaglelocal.memory.estimate import estimate
     from eaglelocal.planning.autoplan import this_machine
     from eaglelocal.probe.probe import free_bytes
-    from eaglelocal.training.batches import Unrolling
+    from eaglelocal.training.batches import make_unrolling
     from eaglelocal.training.training_memory import check_disk, check_memory, estimate_need
 
     need = estimate_need(
         options.source,
-        Unrolling(),
+        make_unrolling(options.source.num_depths),
         max_tokens=options.ctx,
         device=options.device,
         draft_vocab=options.draft_vocab,

@@ -56,7 +56,7 @@ class PairBatch:
     states: list[State]  # [rows]
     positions: list[int]  # [rows]
     sequences: list[int]  # [rows]
-    outputs: list[int]  # batch rows to propose tokens for, ascending
+    outputs: list[int]  # batch rows to propose tokens for, in the order of the proposals
 
 
 class FeatureRows(NamedTuple):

@@ -134,13 +134,18 @@ class Eagle3(ContextDrafter):
             rows.add(node.slot, node.position - 1, node.token, slot.state)
             rows.mark_output()
             return
-        if slot.tail is None or node.position != slot.num_pairs + 1:
+        if slot.tail is None or not self._has_pairs(node):
             return
         self._drop_outside_window(node.slot, slot, node.position)
         self._flush_waiting(node.slot, slot, rows)
         rows.add(node.slot, node.position - 1, node.token, slot.tail)
         rows.mark_output()
         slot.num_written = node.position
+
+    def _has_pairs(self, root: Node) -> bool:
+        """Return whether all pairs before the root are there, and the state for its own."""
+        slot = self._slots[root.slot]
+        return slot.tail is not None and root.position == slot.num_pairs + 1
 
     def _drop_outside_window(self, index: int, slot: EagleSlot, position: int) -> None:
         """Remove the pairs before the window of the row at position - 1, written or waiting."""
@@ -229,7 +234,7 @@ class Eagle3(ContextDrafter):
 
     def _write_long_queues(self) -> None:
         """Write long queues of pairs, so that the next drafts of all slots fit in one batch."""
-        most = min(MAX_WAITING_PAIRS, self._head.n_batch // len(self._slots) - 1)
+        most = min(MAX_WAITING_PAIRS, max(self._head.n_batch // len(self._slots) - self.traits.block_size, 0))
         for index, slot in self._slots.items():
             if len(slot.waiting_tokens) <= most:
                 continue

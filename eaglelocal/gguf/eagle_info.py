@@ -1,8 +1,8 @@
-"""A typed view of an EAGLE-3 or 3.1 draft head, and a check that it fits a target.
+"""A typed view of an EAGLE-3, 3.1 or P-EAGLE draft head, and a check that it fits a target.
 
 It checks everything that llama.cpp would refuse, abort on or silently run wrong, from the two headers
 alone: taps, widths, vocabularies, tensor shapes (src/models/eagle3.cpp of the pinned version).
-The flags of EAGLE-3.1 are in keys of this project, because llama.cpp has none for them.
+The flags of EAGLE-3.1 and the mask of P-EAGLE are in keys of this project, because llama.cpp has none for them.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ WINDOW_KEY = "eaglelocal.window"
 TARGET_NAME_KEY = "eaglelocal.target_name"  # general.name of the target that it was imported for
 VERIFIER_KEY = "eaglelocal.verifier"  # the target that its authors name
 ACCEPTANCE_LENGTH_KEY = "eaglelocal.acceptance_length"  # measured when it was imported
+MASK_TOKEN_KEY = "eaglelocal.mask_token"  # the token of rows whose own is not known yet; only in P-EAGLE heads
+MASK_HIDDEN_KEY = "eaglelocal.mask_hidden"  # [taps x target hidden size] stands for the states of such a row
+NUM_DEPTHS_KEY = "eaglelocal.num_depths"  # tokens that the head was trained to draft in one pass
+MAX_DEPTHS = 64
 NUM_TAPS = 3  # llama.cpp refuses any other number
 
 
@@ -42,6 +46,9 @@ class EagleInfo(DraftHeadInfo):
     target_name  the target it was imported for; empty: unknown
     window       tokens that its attention sees; None: all of them
     fc_norm_eps  `rms_eps` unless the file has its own
+    mask         token of the rows that P-EAGLE drafts from; None: it is an EAGLE head
+    mask_width   numbers of the hidden state that goes with it
+    num_depths   tokens that one pass drafts; 1 for an EAGLE head
     """
 
     target_hidden_size: int
@@ -54,6 +61,9 @@ class EagleInfo(DraftHeadInfo):
     window: int | None
     target_name: str
     weights_bytes: int
+    mask: int | None = None
+    mask_width: int = 0
+    num_depths: int = 1
 
     @classmethod
     def from_header(cls, header: Header) -> EagleInfo:
@@ -65,7 +75,7 @@ class EagleInfo(DraftHeadInfo):
         if keys.prefix != EAGLE:
             raise keys.error(f"is a {keys.prefix} model, not an {EAGLE} head")
         eps = _read_epsilon(keys)
-        head_dim = read_widths(keys)[2]
+        head_dim, mask = read_widths(keys)[2], keys.count_by_name(MASK_TOKEN_KEY)
         value_dim = keys.optional_count("attention.value_length") or head_dim
         check_hazards(keys, head_dim=head_dim, value_dim=value_dim)
         return cls(
@@ -82,13 +92,24 @@ class EagleInfo(DraftHeadInfo):
             window=_read_window(keys),
             target_name=keys.text(TARGET_NAME_KEY) or "",
             weights_bytes=header.tensor_bytes,
+            mask=mask,
+            mask_width=header.array_count(MASK_HIDDEN_KEY) or 0,
+            num_depths=1 if mask is None else keys.count_by_name(NUM_DEPTHS_KEY) or 0,
         )
+
+    @property
+    def method(self) -> str:
+        """The name of the way it drafts, for people."""
+        if self.mask is not None:
+            return "P-EAGLE"
+        return "EAGLE-3.1" if self.fc_norm or self.norm_output else "EAGLE-3"
 
     def find_problems(self, target: ModelInfo) -> Iterator[str]:
         yield from target_problems(self, target, hidden_size=self.target_hidden_size)
         if len(self.target_layers) != NUM_TAPS:
             yield f"it taps {len(self.target_layers)} layers, llama.cpp runs heads with {NUM_TAPS}"
         yield from _borrowing_problems(self, target)
+        yield from _mask_problems(self)
         if self.n_layer != 1:
             yield f"it has {self.n_layer} layers, llama.cpp runs heads with one"
         yield from attention_problems(self)
@@ -119,6 +140,21 @@ def _borrowing_problems(head: EagleInfo, target: ModelInfo) -> Iterator[str]:
     ]
     if borrowed and head.width != target.n_embd:
         yield f"it borrows {' and '.join(borrowed)} of width {target.n_embd}, but is {head.width} wide"
+
+
+def _mask_problems(head: EagleInfo) -> Iterator[str]:
+    """Yield what is wrong with the rows that a P-EAGLE head drafts from."""
+    if head.mask is None:
+        return
+    width = len(head.target_layers) * head.target_hidden_size
+    if head.mask >= head.n_vocab:
+        yield f"its mask is the token {head.mask} of {head.n_vocab}"
+    if head.mask_width != width:
+        yield f"its {MASK_HIDDEN_KEY} has {head.mask_width} numbers, expected {width}"
+    if not 2 <= head.num_depths <= MAX_DEPTHS:
+        yield f"it drafts {head.num_depths} tokens in one pass, expected 2 to {MAX_DEPTHS}"
+    if head.norm_output:
+        yield f"it says {NORM_OUTPUT_KEY}, but no row of a P-EAGLE head reads the state of another"
 
 
 def _required_tensors(head: EagleInfo) -> dict[str, tuple[int, ...]]:

@@ -195,7 +195,7 @@ def _head_shape(header: Header, info: EagleInfo | BlockInfo) -> ModelShape:
         max_context=ArchitectureKeys(header, read_architecture(header)).optional_count("context_length") or 0,
         layer_bytes=weights.layer_bytes,
         num_taps=len(info.target_layers),
-        block_size=info.max_draft if isinstance(info, BlockInfo) else 1,
+        block_size=info.max_draft if isinstance(info, BlockInfo) else info.num_depths,
     )
 
 

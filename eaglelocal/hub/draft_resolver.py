@@ -135,8 +135,7 @@ def read_draft_file(path: Path, target: FoundTarget) -> FoundDraft:
         return FoundDraft("mtp", path, f"MTP layer {label}", header=header)
     if isinstance(draft, BlockInfo):
         return FoundDraft("dflash", path, f"{draft.kind} head {label}", header=header)
-    dialect = "EAGLE-3.1" if draft.fc_norm or draft.norm_output else "EAGLE-3"
-    return FoundDraft("eagle3", path, f"{dialect} head {label}", header=header)
+    return FoundDraft("eagle3", path, f"{draft.method} head {label}", header=header)
 
 
 def read_own_mtp(target: FoundTarget) -> FoundDraft:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 
+import numpy as np
+
 from eaglelocal import locations
 from eaglelocal.backend.block_head_context import BlockFormat, LlamaBlockContext
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.dry_run import DryRunPart
 from eaglelocal.backend.head_context import HeadNorms, LlamaHeadContext
 from eaglelocal.backend.model import LlamaModel
+from eaglelocal.core.batch import Floats
 from eaglelocal.core.plan import Plan
 from eaglelocal.drafters.block_drafter import BlockDrafter
 from eaglelocal.drafters.draft_model import DraftModel
@@ -17,10 +20,11 @@ from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.lookup_memory import LookupMemory
 from eaglelocal.drafters.ngram import Ngram
+from eaglelocal.drafters.p_eagle import Mask, PEagle
 from eaglelocal.drafters.target_cache import TargetCacheDrafter
 from eaglelocal.gguf.arch_keys import TOKENS_KEY
 from eaglelocal.gguf.block_info import BlockInfo
-from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.eagle_info import MASK_HIDDEN_KEY, EagleInfo
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.tensors import read_tensor
@@ -70,9 +74,7 @@ def open_model_drafter(
         case EagleInfo() as info:
             head = LlamaHeadContext(model, part.context, target=context, norms=read_head_norms(part.header, info))
             loader.opened.callback(head.close)
-            return Eagle3(
-                head, info.target_layers, branches=branches, window=info.window, max_prompt_rows=MAX_PROMPT_ROWS
-            )
+            return make_eagle(head, part.header, info, branches=branches)
         case BlockInfo() as info:
             assert info.mask is not None  # checked by read_draft
             lattice = info.lattice.num_candidates if info.lattice else 0
@@ -86,6 +88,16 @@ def open_model_drafter(
             return DraftModel(draft_context, branches=branches)
 
 
+def make_eagle(head: LlamaHeadContext, header: Header, info: EagleInfo, *, branches: int) -> Eagle3:
+    """Return the drafter over the context of an EAGLE or P-EAGLE head."""
+    taps, window = info.target_layers, info.window
+    if info.mask is None:
+        return Eagle3(head, taps, branches=branches, window=window, max_prompt_rows=MAX_PROMPT_ROWS)
+    (state,) = head.encode([read_mask_hidden(header, info)])
+    mask = Mask(info.mask, state, info.num_depths)
+    return PEagle(head, taps, mask, branches=branches, window=window, max_prompt_rows=MAX_PROMPT_ROWS)
+
+
 def read_head_norms(header: Header, info: EagleInfo) -> HeadNorms:
     """Return the head's norms, by its file; llama.cpp ignores the keys that flag them."""
     return HeadNorms(
@@ -93,3 +105,9 @@ def read_head_norms(header: Header, info: EagleInfo) -> HeadNorms:
         output_gains=read_tensor(header.path, header, "output_norm.weight") if info.norm_output else None,
         output_eps=info.rms_eps,
     )
+
+
+def read_mask_hidden(header: Header, info: EagleInfo) -> Floats:
+    """Return what a P-EAGLE head reads where a row's states are not known: one row [1, taps, target hidden size]."""
+    values = np.array(header.array(MASK_HIDDEN_KEY), np.float32)
+    return values.reshape(1, len(info.target_layers), info.target_hidden_size)

@@ -76,19 +76,19 @@ def plan_draft_context(plan: Plan, draft: ModelShape) -> PlannedContext:
 
     A head has one cache for all slots: they wait with unequal numbers of pairs, and its single layer attends cheaply.
     Window layers have full-size caches, because a draft is small and must be cut wherever the target's cache is. A head
-    that reads the target's cache has its layout, and one row per slot. A block head begins anew wherever it is cut, so
-    it keeps its windows only; its context is longer by one block, because the last block may end beyond the text.
+    that reads the target's cache has its layout, and one row per slot. The context of a head that drafts in blocks is
+    longer by one block, because the last block may end beyond the text. One of DFlash's kind begins anew wherever it is
+    cut, so it keeps its windows only.
     """
-    fills_blocks = draft.architecture == BLOCK
     n_batch = max_head_rows(plan, draft) if draft.is_head else plan.n_batch
     sizes = CacheParams(
-        n_ctx=plan.n_ctx + (draft.block_size if fills_blocks else 0),
+        n_ctx=plan.n_ctx + (draft.block_size if draft.block_size > 1 else 0),
         num_slots=plan.num_slots,
         unified=plan.is_unified or (draft.is_head and not draft.reads_cache),
         n_batch=n_batch,
         kv_type=plan.kv_type,
         flash_attn=plan.flash_attn != "off",
-        swa_full=not fills_blocks,
+        swa_full=draft.architecture != BLOCK,
     )
     max_outputs = n_batch if draft.is_head else plan.num_slots
     return PlannedContext(

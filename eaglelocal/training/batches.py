@@ -23,6 +23,7 @@ from eaglelocal.training.training_time_test import logit_loss
 
 Ints = npt.NDArray[np.int64]
 POOL = 8  # steps whose conversations are sorted by length, so that little is padded
+KEPT_SHARE = 0.7  # of a P-EAGLE head's chains: deep steps are many, alike and cost as much as the first ones
 OUTSIDE = -1  # a token outside the draft vocabulary
 
 Read = Callable[[Sequence[int], int], Captured]
@@ -145,6 +146,12 @@ class Unrolling:
     step_weight: float = 0.8
     argmax_share: float = 0.3
     chains: int = 96  # of a conversation, at most
+    kept_share: float = 1.0  # of the chains of a step, those that have another
+
+
+def make_unrolling(num_depths: int) -> Unrolling:
+    """Return the parameters for an EAGLE head (1), or for a P-EAGLE head that drafts so many tokens in one pass."""
+    return Unrolling() if num_depths == 1 else Unrolling(num_steps=num_depths, kept_share=KEPT_SHARE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +169,7 @@ def draw_chains(batch: HeadBatch, plan: Unrolling) -> ChainStarts:
     num_chains = int(min(plan.chains, batch.lengths.max()))
     firsts, is_real = np.zeros((num_rows, num_chains), np.int64), np.zeros((num_rows, num_chains), bool)
     for row, length in enumerate(batch.lengths):
-        chosen = np.sort(rng.permutation(length)[:num_chains])
+        chosen = rng.permutation(length)[:num_chains]  # in any order: the first ones have more steps
         firsts[row, : len(chosen)], is_real[row, : len(chosen)] = chosen, True
     steps = firsts[..., None] + np.arange(plan.num_steps)
     is_counted = is_real[..., None] & (steps < batch.lengths[:, None, None])
@@ -200,7 +207,7 @@ class Imitation:
 
     def loss(self, batch: HeadBatch) -> Tensor:
         total = torch.zeros((), device=batch.target_logits.device)
-        for step, (draft, target, counts, _) in enumerate(self._steps(batch)):
+        for step, (draft, target, counts, _) in enumerate(self._steps(batch, self._plan.kept_share)):
             losses, _drafted = logit_loss(draft, target, self._plan.argmax_share)
             total = total + self._plan.step_weight**step * (losses * counts).sum() / counts.sum().clamp(min=1.0)
         return total * batch.share
@@ -209,24 +216,32 @@ class Imitation:
     def measure_acceptance(self, batch: HeadBatch) -> Accepted:
         """Return the acceptance of the head's likeliest tokens, over chains that end within the answer."""
         alive, per_position, drafts = None, [], 0
-        for draft, _, _, (next_tokens, whole) in self._steps(batch):
+        for draft, _, _, (next_tokens, whole) in self._steps(batch, kept_share=1.0):
             alive = (whole if alive is None else alive) & (draft.argmax(-1) == next_tokens)
             drafts = int(whole.sum())
             per_position.append(int(alive.sum()))
         return Accepted(drafts, tuple(per_position))
 
-    def _steps(self, batch: HeadBatch) -> Iterator[tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor]]]:
+    def _steps(
+        self, batch: HeadBatch, kept_share: float
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor]]]:
         """Yield for each draft step, with the chains flattened: the head's and the target's logits, which chains count,
         and (tokens that followed, chains that end within the answer).
         """
         chains, last = draw_chains(batch, self._plan), batch.target_logits.shape[1] - 1
         head, num_steps = self._draft_head.head, self._plan.num_steps
-        states = head(batch.embeddings, head.fuse(batch.taps), chains.anchors, num_steps)
-        whole = chains.is_counted.all(-1).flatten()
+        states = head(batch.embeddings, head.fuse(batch.taps), chains.anchors, num_steps, kept_share)
+        whole = chains.is_counted.all(-1)
         rows = torch.arange(len(chains.firsts), device=chains.firsts.device).unsqueeze(-1)
         for step, state in enumerate(states):
-            at = (chains.firsts + step).clamp(max=last)
-            counts = chains.is_counted[..., step] & batch.is_draftable[rows, at]
+            kept = slice(state.shape[1])  # chains that have this step
+            at = (chains.firsts[:, kept] + step).clamp(max=last)
+            counts = chains.is_counted[:, kept, step] & batch.is_draftable[rows, at]
             draft = F.linear(state, self._draft_head.output).flatten(0, 1)
             target = batch.target_logits[rows, at].flatten(0, 1)
-            yield draft, target, counts.flatten().float(), (batch.next_tokens[rows, at].flatten(), whole)
+            yield (
+                draft,
+                target,
+                counts.flatten().float(),
+                (batch.next_tokens[rows, at].flatten(), whole[:, kept].flatten()),
+            )

@@ -6,8 +6,8 @@ is trained with the layer. It writes the keys of the `eagle3` format; losses and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,10 @@ from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.eagle_info import (
     ACCEPTANCE_LENGTH_KEY,
     FC_NORM_KEY,
+    MASK_HIDDEN_KEY,
+    MASK_TOKEN_KEY,
     NORM_OUTPUT_KEY,
+    NUM_DEPTHS_KEY,
     TARGET_NAME_KEY,
     EagleInfo,
 )
@@ -115,12 +118,28 @@ class DraftHead(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class HeadSource:
-    """A target, and the head with which training begins, if any."""
+    """A target, and the head with which training begins, if any.
+
+    num_depths  tokens that the trained head is to draft in one pass; more than one make it a P-EAGLE head
+    mask        the token that stands for unknown ones there, unless the first head has one; None: not chosen yet
+    """
 
     target: Header
     info: ModelInfo
     start: Header | None = None
     start_info: EagleInfo | None = None
+    num_depths: int = 1
+    mask: int | None = None
+
+    @property
+    def is_parallel(self) -> bool:
+        """True if the trained head is a P-EAGLE head."""
+        return self.num_depths > 1
+
+    @property
+    def begins_alike(self) -> bool:
+        """True if training begins with a head of the same kind."""
+        return self.start_info is not None and (self.start_info.mask is not None) is self.is_parallel
 
 
 def read_head_shape(info: EagleInfo, header: Header, *, max_context: int) -> HeadShape:
@@ -153,6 +172,8 @@ def read_head_shape(info: EagleInfo, header: Header, *, max_context: int) -> Hea
         norm_before_fc=info.norm_before_fc,
         norm_before_residual=info.norm_before_residual,
         norm_output=info.norm_output,
+        mask=info.mask,
+        num_depths=info.num_depths,
     )
 
 
@@ -226,13 +247,22 @@ def choose_vocabulary(source: HeadSource, new_tokens: Ints | None) -> DraftVocab
 def choose_head_shape(source: HeadSource, *, max_context: int) -> HeadShape:
     """Return the shape of the initial head, or of a new one. Raises IncompatibleError if it cannot be trained here."""
     if source.start is None or source.start_info is None:
-        return make_new_shape(source.info, max_context=max_context)
-    return read_head_shape(source.start_info, source.start, max_context=max_context)
+        shape = make_new_shape(source.info, max_context=max_context)
+    else:
+        shape = read_head_shape(source.start_info, source.start, max_context=max_context)
+    if not source.is_parallel:
+        if shape.mask is not None:
+            raise IncompatibleError("training begins with a P-EAGLE head", hint="--kind p-eagle")
+        return shape
+    mask = (source.mask or 0) if shape.mask is None else shape.mask
+    return replace(shape, norm_output=False, mask=mask, num_depths=source.num_depths)
 
 
 def make_draft_head(source: HeadSource, vocabulary: DraftVocabulary, *, max_context: int) -> DraftHead:
     """Return the head at the beginning of training: the file's, or a new one."""
     head = EagleHead(choose_head_shape(source, max_context=max_context))
+    if head.shape.mask is not None:
+        head.mask_embedding = torch.from_numpy(vocabulary.read_embeddings([head.shape.mask])[0])
     if source.start is None:
         initialize_head(head)
     else:
@@ -261,12 +291,23 @@ def fill_head(head: EagleHead, header: Header) -> None:
         head.taps_norm.get_parameter("weight").copy_(weights("enc.output_norm"))
     for inner, outer in HEAD_NAMES.items():
         head.get_parameter(inner).copy_(weights(outer))
+    hidden = header.array(MASK_HIDDEN_KEY)
+    if head.mask_hidden is not None and hidden is not None:
+        head.mask_hidden.copy_(torch.tensor(hidden))
+
+
+def select_mask(counts: Ints) -> int:
+    """Return the token for rows whose own is not known: one that the texts do not have, or the rarest; the last such.
+
+    counts  [vocabulary] how often each occurs
+    """
+    return len(counts) - 1 - int(np.argmin(counts[::-1]))
 
 
 def make_head_name(source: HeadSource) -> str:
     """Return the name of the trained head."""
-    if source.start_info is None:
-        return f"{source.info.name} EAGLE-3.1 head{TRAINED_HERE}"
+    if source.start_info is None or not source.begins_alike:
+        return f"{source.info.name} {'P-EAGLE' if source.is_parallel else 'EAGLE-3.1'} head{TRAINED_HERE}"
     return source.start_info.name.removesuffix(TRAINED_HERE) + TRAINED_HERE
 
 
@@ -278,6 +319,7 @@ def make_head_entries(head: EagleHead, source: HeadSource, *, name: str, kind: s
         KeyValue("general.file_type", ValueType.UINT32, FILE_TYPES[kind]),
         KeyValue(TARGET_NAME_KEY, ValueType.STRING, source.info.name),
         KeyValue(ACCEPTANCE_LENGTH_KEY, ValueType.FLOAT32, 0.0),  # until it is measured
+        *_make_mask_entries(head),
     ]
     if start is not None:
         return [*changed, *copy_entries(start, without=frozenset(entry.key for entry in changed))]
@@ -298,7 +340,7 @@ def make_head_entries(head: EagleHead, source: HeadSource, *, name: str, kind: s
         "eagle3.norm_before_residual": shape.norm_before_residual,
         "eagle3.norm_before_fc": shape.norm_before_fc,
         FC_NORM_KEY: shape.fc_norm,
-        NORM_OUTPUT_KEY: shape.norm_output,
+        **({} if source.is_parallel else {NORM_OUTPUT_KEY: shape.norm_output}),
     }
     return [
         *changed,
@@ -309,6 +351,17 @@ def make_head_entries(head: EagleHead, source: HeadSource, *, name: str, kind: s
         KeyValue("eagle3.rope.freq_base", ValueType.FLOAT32, shape.rope_theta),
         *copy_tokenizer(source.target),
     ]
+
+
+def _make_mask_entries(head: EagleHead) -> Iterator[KeyValue]:
+    """Yield the keys that make the head a P-EAGLE head, if it is one."""
+    if head.mask_hidden is None or head.shape.mask is None:
+        return
+    hidden = tuple(head.mask_hidden.tolist())
+    yield KeyValue(MASK_TOKEN_KEY, ValueType.UINT32, head.shape.mask)
+    yield KeyValue(NUM_DEPTHS_KEY, ValueType.UINT32, head.shape.num_depths)
+    yield KeyValue(MASK_HIDDEN_KEY, ValueType.ARRAY, hidden, ValueType.FLOAT32)
+    yield KeyValue(NORM_OUTPUT_KEY, ValueType.BOOL, False)
 
 
 @torch.no_grad()

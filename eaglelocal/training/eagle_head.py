@@ -1,4 +1,4 @@
-"""An EAGLE-3 or 3.1 head in torch: exactly the graph that llama.cpp runs for `eagle3`, and its unrolled chain.
+"""An EAGLE-3, 3.1 or P-EAGLE head in torch: exactly the graph that llama.cpp runs for `eagle3`, and its chain.
 
 `fc_norm`: each tapped layer input has its own RMSNorm before fc; `norm_before_fc`: all have one together.
 `norm_output`: the state fed to the next draft step is the normalised one. `norm_before_residual`: the residual stream
@@ -7,11 +7,13 @@ data and files are elsewhere.
 
 Positions, as in llama.cpp's draft cache: the cell at position P holds the pair (token[P+1], g[P]) and predicts
 token[P+2]. A chain is anchored at P; its step j holds (token[P+1+j], own state of step j-1) at position P+j and sees
-the cells up to P and its own steps 1..j.
+the cells up to P and its own steps 1..j. In a P-EAGLE head those steps hold (mask token, learned state) instead, and
+need not wait for one another.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,6 +23,7 @@ from torch import Tensor, nn
 from eaglelocal.training.llama_target import RmsNorm, SwiGlu, TargetShape, rope_tables, rotate, split_heads
 
 MAX_STEPS = 16  # rotary tables reach this far past the context
+MIN_KEPT_SHARE = 0.2  # of chains, however many steps they have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,8 @@ class HeadShape:
     norm_before_fc: bool = False
     norm_before_residual: bool = True
     norm_output: bool = True
+    mask: int | None = None  # of a P-EAGLE head: the token of rows whose own is not known yet
+    num_depths: int = 1  # tokens that it drafts in one pass
 
 
 def make_embedded_head_shape(
@@ -84,6 +89,8 @@ class EagleHead(nn.Module):
     cos: Tensor  # [max_context + MAX_STEPS, head_size / 2]
     sin: Tensor
 
+    mask_embedding: Tensor  # [width] the target's or its own, of the mask token; zeros where there is none
+
     def __init__(self, shape: HeadShape) -> None:
         super().__init__()
         self.shape = shape
@@ -111,6 +118,8 @@ class EagleHead(nn.Module):
         )
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
+        self.mask_hidden = None if shape.mask is None else nn.Parameter(torch.randn(tapped))
+        self.register_buffer("mask_embedding", torch.zeros(width), persistent=False)
 
     def fuse(self, taps: Sequence[Tensor]) -> Tensor:
         """Fuse tapped layer inputs, each [batch, length, tap_width], into g [batch, length, width]."""
@@ -118,21 +127,31 @@ class EagleHead(nn.Module):
         read = torch.cat(normed, -1)
         return self.fc(read if self.taps_norm is None else self.taps_norm(read))  # type: ignore[no-any-return]
 
-    def forward(self, embedded: Tensor, g: Tensor, anchors: Tensor, num_steps: int) -> list[Tensor]:
+    def forward(
+        self, embedded: Tensor, g: Tensor, anchors: Tensor, num_steps: int, kept_share: float = 1.0
+    ) -> list[Tensor]:
         """Unroll num_steps draft steps from each anchor over the given (teacher-forced) tokens.
 
         embedded [batch, length, width] token embeddings; g [batch, length, width]; anchors [batch, chains], each at
         most length - 2. Returns per step the normalised state [batch, chains, width], the lm_head's input. Steps past
         the row repeat its last token and are meaningless.
+
+        kept_share  of the chains of a step, those that have another, the first ones (P-EAGLE's COD sampling)
         """
         prefix = self._prefix(embedded, g)
         positions = torch.arange(embedded.shape[1] - 1, device=g.device)
         is_seen = self._visible_cells(anchors, positions)  # [batch, chains, cells]
-        state = gather_rows(g, anchors)
+        state, num_chains = gather_rows(g, anchors), anchors.shape[1]
+        mask_state = self._fuse_mask()
         own: list[KvTensors] = []
         states = []
         for step in range(num_steps):
+            num_kept = math.ceil(num_chains * max(kept_share**step, MIN_KEPT_SHARE))
+            anchors, is_seen, state = anchors[:, :num_kept], is_seen[:, :num_kept], state[:, :num_kept]
+            own = [KvTensors(cells.keys[:, :, :num_kept], cells.values[:, :, :num_kept]) for cells in own]
             token = gather_rows(embedded, (anchors + 1 + step).clamp(max=embedded.shape[1] - 1))
+            if mask_state is not None and step > 0:
+                token, state = self.mask_embedding.expand_as(token), mask_state.expand_as(state)
             pair, residual = self._pair(token, state)
             if step > 0:  # the first step's cell is among the prefix
                 own.append(self._cells(pair, anchors + step))
@@ -142,6 +161,12 @@ class EagleHead(nn.Module):
             states.append(self.norm(out))
             state = states[-1] if self.shape.norm_output else out
         return states
+
+    def _fuse_mask(self) -> Tensor | None:
+        """Return the state [1, 1, width] of a P-EAGLE head's rows of masks; None for other heads."""
+        if self.mask_hidden is None:
+            return None
+        return self.fuse(list(self.mask_hidden.view(len(self.shape.taps), 1, 1, self.shape.tap_width)))
 
     def _visible_cells(self, anchors: Tensor, cells: Tensor) -> Tensor:
         """Return which cells chains see, [batch, chains, cells]. Windows stay: the drafter cuts its cache per draft."""

@@ -30,6 +30,7 @@ from eaglelocal.training.draft_head import (
     choose_vocabulary_size,
     make_draft_head,
     select_frequent_tokens,
+    select_mask,
 )
 from eaglelocal.training.loop import Recipe, TrainingRun, train
 from eaglelocal.training.precision import autocast
@@ -128,7 +129,7 @@ def split_step(conversations: Sequence[TrainingConversation], width: int) -> Ite
 
 
 def _train(training: HeadTraining) -> TrainedHead:
-    training = fit_to_context(training)
+    training = choose_mask(fit_to_context(training))
     torch.set_num_threads(training.plan.threads or count_usable_threads())
     torch.manual_seed(training.seed)
     vocabulary = choose_vocabulary(training.source, _select_new_tokens(training))
@@ -194,6 +195,14 @@ def fit_to_context(training: HeadTraining) -> HeadTraining:
         hint = suggest_ctx(needed, answer_tokens=0)
         raise UsageError(f"no answer starts within {training.plan.n_ctx} tokens", hint=hint)
     return replace(training, train_set=train_set, held_out=held_out)
+
+
+def choose_mask(training: HeadTraining) -> HeadTraining:
+    """Choose the mask token of a new P-EAGLE head by the texts that it learns from."""
+    source = training.source
+    if not source.is_parallel or source.begins_alike:
+        return training
+    return replace(training, source=replace(source, mask=select_mask(_count_tokens(training))))
 
 
 def format_acceptance(accepted: Accepted) -> str:

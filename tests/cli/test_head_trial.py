@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from doubles.eagle_checkpoints import Kind, random_checkpoint, write_checkpoint
 from doubles.imported_heads import imported, understood
+from doubles.p_eagle_checkpoints import FLAT, random_parallel_head, write_parallel_head
 from doubles.random_models import TargetShape, write_target
 
 from eaglelocal.cli import head_trial
@@ -101,7 +102,10 @@ def tried(
     engines: Engines, target: Path, folder: Path, *, dialect: str = "SpecForge", says: bool = True
 ) -> TrialOutcome:
     head = replace(random_checkpoint(Kind()), norm_output=says)
-    published = write_checkpoint(folder / "published", head, dialect)
+    return tried_folder(engines, target, folder, write_checkpoint(folder / "published", head, dialect))
+
+
+def tried_folder(engines: Engines, target: Path, folder: Path, published: Path) -> TrialOutcome:
     path = imported(published, target, folder / "head.gguf")
     trial = HeadTrial(
         path,
@@ -168,6 +172,17 @@ def test_a_slow_machine_answers_fewer_prompts(target: Path, tmp_path: Path, monk
     engines = Engines(Truth())
     tried(engines, target, tmp_path)
     assert len(engines.asked) == 3
+
+
+def test_a_parallel_head_is_not_tried_with_a_recurrence_that_it_has_not(target: Path, tmp_path: Path) -> None:
+    """Both counts of its layer ids are tried, once each."""
+    engines = Engines(Truth(taps=(2, 3, 4), norm_output=False))
+    published = write_parallel_head(tmp_path / "published", random_parallel_head(Kind()), FLAT)
+    outcome = tried_folder(engines, target, tmp_path, published)
+    assert [each.target_layers for each in engines.opened] == [(1, 2, 3), (2, 3, 4)]
+    assert not any(each.norm_output for each in engines.opened)
+    assert not outcome.is_as_stated and not outcome.is_tie
+    assert recorded(tmp_path) == ((2, 3, 4), False, pytest.approx(1 + sum(Truth().right) / DRAFTS))
 
 
 def test_a_stranger_is_refused_with_the_figures(target: Path, tmp_path: Path) -> None:

@@ -162,6 +162,7 @@ TAKEN = "{folder}/questions.txt"
         (("--target", "demo@native", "--prompts", "{folder}/none.txt"), 2, "cannot read the prompts"),
         (("--target", "demo@native", "--prompts", "{folder}/head.gguf"), 2, "cannot read the prompts"),
         (("--target", "demo@native", "--type", "q4_0"), 2, "--type must be one of"),
+        (("--target", "demo@native", "--kind", "medusa"), 2, "--kind must be one of eagle, p-eagle, not 'medusa'"),
         (("--target", "demo@native", "--tokens", "10"), 2, "--tokens"),
         (("--target", "demo@native", "--epochs", "0"), 2, "--epochs"),
         (("--target", "demo@native", "--torch-device", "tpu"), 2, "--torch-device must be one of"),

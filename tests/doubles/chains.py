@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from doubles.scripted_context import Table
+import numpy as np
 
 from eaglelocal.core.draft import ROOT
-from eaglelocal.drafters.drafter import Drafter, Node
+from eaglelocal.drafters.drafter import Committed, Drafter, Node
+
+from .scripted_context import START, Table, next_state
 
 TABLE = Table(seed=3)
 
@@ -33,3 +35,16 @@ def true_chain(text: list[int], length: int) -> list[int]:
     for _ in range(length):
         grown.append(best(grown))
     return grown[len(text) :]
+
+
+def state_after(tokens: list[int]) -> int:
+    state = START
+    for token in tokens:
+        state = next_state(state, token)
+    return state
+
+
+def committed(slot: int, text: list[int], first: int) -> Committed:
+    """Rows first.. of a text, with the features that ScriptedContext gives."""
+    features = [(state_after(text[: i + 1]), i, text[i]) for i in range(first, len(text))]
+    return Committed(slot, first, text[first:], np.array(features, np.float32)[:, None])

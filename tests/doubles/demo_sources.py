@@ -34,6 +34,7 @@ class DemoSources:
     draft_vocab: int | None = None
     head_dim: int = HEAD_DIM
     is_tied: bool = True
+    num_depths: int | None = None  # of a P-EAGLE head
     silent_layers: tuple[int, ...] = ()  # of the target: they add nothing
     seed: int = 11
 
@@ -66,6 +67,9 @@ class DemoSources:
         built.put("eagle3.target_hidden_size", U32, self.width)
         built.put("eagle3.norm_before_residual", BOOL, self.norm_before_residual)
         built.put("eaglelocal.fc_norm", BOOL, self.fc_norm).put("eaglelocal.norm_output", BOOL, self.norm_output)
+        if self.num_depths is not None:
+            built.put("eaglelocal.mask_token", U32, 9).put("eaglelocal.num_depths", U32, self.num_depths)
+            built.array("eaglelocal.mask_hidden", F32, rng.normal(size=3 * self.width).tolist())
         self._matrix(built, rng, "fc.weight", (self.width, 3 * self.width))
         self._layer(built, rng, "blk.0", 2 * self.width, self.head_ffn, self.head_kv_heads)
         self._norm(built, rng, "blk.0.attn_norm_2.weight")

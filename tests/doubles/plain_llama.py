@@ -14,7 +14,7 @@ import llama_cpp as L
 import numpy as np
 from llama_cpp import llama_cpp_ext as X
 
-from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.eagle_info import MASK_HIDDEN_KEY, EagleInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
 
@@ -109,7 +109,12 @@ class PlainHead:
         """Return the logits [depth, vocab] of greedy drafting after a text whose last token is not yet encoded."""
         features = self._features(len(tokens) - 1)
         states = self._encode(features)
+        mask = None if self.info.mask is None else self._encode(self._mask())
         self._extend(tokens[1:-1], states[:-1], 0)
+        if mask is not None:
+            rows = np.concatenate([states[-1:], *[mask] * (depth - 1)])
+            self._extend([tokens[-1], *[self.info.mask] * (depth - 1)], rows, len(tokens) - 2, wanted=True)
+            return _rows(L.llama_get_logits(self.loaded.context), depth, self.loaded.vocab)
         token, state, logits = tokens[-1], states[-1], []
         for step in range(depth):
             self._extend([token], state[None], len(tokens) - 2 + step, wanted=True)
@@ -128,6 +133,11 @@ class PlainHead:
         if self.info.fc_norm:
             taps = [_unit(tap, self.info.fc_norm_eps) for tap in taps]
         return np.concatenate(taps, axis=1)
+
+    def _mask(self) -> np.ndarray:
+        """Return what stands for the features of an unknown token, [1, taps * width]."""
+        taps = np.array(self.header.array(MASK_HIDDEN_KEY), np.float32).reshape(-1, self.target.width)
+        return (_unit(taps, self.info.fc_norm_eps) if self.info.fc_norm else taps).reshape(1, -1)
 
     def _encode(self, features: np.ndarray) -> np.ndarray:
         L.llama_batch_ext_clear(self._batch)

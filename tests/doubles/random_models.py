@@ -46,6 +46,8 @@ class HeadShape:
     norm_before_residual: bool = False
     fc_norm: bool = False
     norm_output: bool = False
+    num_depths: int | None = None  # of a P-EAGLE head
+    mask_width: int | None = None  # of its mask, if that is a wrong one
     seed: int = 1
 
 
@@ -100,6 +102,8 @@ def write_head(path: Path, shape: HeadShape | None = None, target: TargetShape |
         writer.add_bool(f"eagle3.{key}", getattr(s, key))
     for key in ("fc_norm", "norm_output"):
         writer.add_bool(f"eaglelocal.{key}", getattr(s, key))
+    if s.num_depths is not None:
+        write_mask(writer, s.num_depths, rng.normal(size=s.mask_width or 3 * t.n_embd))
     matrix = Matrices(writer, rng)
     matrix("fc.weight", s.width, 3 * t.n_embd)
     if s.norm_before_fc:
@@ -118,12 +122,20 @@ def write_head(path: Path, shape: HeadShape | None = None, target: TargetShape |
     return path
 
 
-def write_agreeing_head(path: Path, target: Path, shape: TargetShape) -> Path:
-    """Write a head that predicts as the target would from the last token alone.
+def write_mask(writer: gguf.GGUFWriter, num_depths: int, hidden: np.ndarray) -> None:
+    """Write the keys that make a head one of P-EAGLE's kind."""
+    writer.add_uint32("eaglelocal.mask_token", 9)
+    writer.add_uint32("eaglelocal.num_depths", num_depths)
+    writer.add_array("eaglelocal.mask_hidden", hidden.tolist())
+
+
+def write_agreeing_head(path: Path, target: Path, shape: TargetShape, *, num_depths: int | None = None) -> Path:
+    """Write a head that predicts as the target would from the last token alone; a P-EAGLE head if num_depths is given.
 
     Its attention sees only its own row, passes on the token's embedding, and removes the fed-back state
     (the embedding of the token before) from the residual stream; fc and ffn add nothing.
-    The smaller the target's layer_gain, the more often target and head agree.
+    The smaller the target's layer_gain, the more often target and head agree. Rows of masks predict what follows the
+    mask token, whatever stands before them: only the first token of a P-EAGLE head's draft is good.
     """
     writer = gguf.GGUFWriter(str(path), "eagle3")
     width = shape.n_embd
@@ -132,6 +144,8 @@ def write_agreeing_head(path: Path, target: Path, shape: TargetShape) -> Path:
     write_vocabulary(writer, shape.n_vocab, shape.controls)
     writer.add_array("eagle3.target_layers", [1, 2, 3])
     writer.add_uint32("eagle3.target_hidden_size", width)
+    if num_depths is not None:
+        write_mask(writer, num_depths, np.ones(3 * width))
     token_half = np.eye(width, 2 * width, dtype=np.float32)
     tensors = {
         "fc.weight": np.zeros((width, 3 * width)),

@@ -11,7 +11,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from eaglelocal.core.batch import (
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.image import ImageRows, placeholder_ids
 from eaglelocal.core.sampling import Sampled, SamplingParams
+from eaglelocal.drafters.p_eagle import Mask
 from eaglelocal.errors import RequestError, ResourceError
 
 from .shared_cells import SharedCells
@@ -476,6 +477,23 @@ class ScriptedHead:
 
     def close(self) -> None:
         pass
+
+
+class ScriptedParallelHead(ScriptedHead):
+    """The same of P-EAGLE's kind: it takes a row of masks for the token that it expects after the row before."""
+
+    mask = Mask(1, b"an unknown state", num_depths=6)
+
+    def _decode(self, batch: PairBatch, branches: int) -> Proposals:
+        tokens, states = list(batch.tokens), list(batch.states)
+        for row, state in enumerate(batch.states):
+            if state == self.mask.state:
+                assert batch.tokens[row] == self.mask.token and batch.sequences[row] == batch.sequences[row - 1]
+                before = np.frombuffer(states[row - 1], np.float32)
+                rolled = next_state(int(before[0]), tokens[row - 1])
+                tokens[row] = int(np.argmax(self._table.logits(rolled)))
+                states[row] = np.array([rolled, batch.positions[row], 1], np.float32).tobytes()
+        return super()._decode(replace(batch, tokens=tokens, states=states), branches)
 
 
 class LetterVocabulary:

@@ -22,6 +22,7 @@ from doubles.scripted_context import (
     LetterVocabulary,
     ScriptedContext,
     ScriptedHead,
+    ScriptedParallelHead,
     ScriptedSampler,
     Table,
     distribution,
@@ -34,6 +35,7 @@ from eaglelocal.core.sampling import Sampled, SamplingParams
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
+from eaglelocal.drafters.p_eagle import PEagle
 from eaglelocal.engine.engine import Engine
 from eaglelocal.engine.input_processor import InputProcessor
 from eaglelocal.scheduler.prefix_cache import PrefixCache
@@ -85,6 +87,8 @@ def scripted_drafter(kind: str) -> Drafter:
         return NoDrafter()
     if kind == "model":
         return DraftModel(ScriptedContext(Table(n_vocab=12, seed=6, sharpness=1.5), gives_features=False))
+    if kind == "p-eagle":
+        return PEagle(ScriptedParallelHead(TABLE), (0,), ScriptedParallelHead.mask)
     return Eagle3(ScriptedHead(TABLE), (0,))
 
 
@@ -103,7 +107,7 @@ def scripted_engine(context: ScriptedContext, drafter: Drafter, length: int) -> 
 
 
 @pytest.mark.parametrize("name", PARAMS)
-@pytest.mark.parametrize(("kind", "length"), [("none", 0), ("eagle3", 1), ("eagle3", 2), ("model", 2)])
+@pytest.mark.parametrize(("kind", "length"), [("none", 0), ("eagle3", 1), ("eagle3", 2), ("model", 2), ("p-eagle", 2)])
 def test_draws_follow_the_exact_distribution(name: str, kind: str, length: int) -> None:
     asked = requests(1000, PROMPT, PARAMS[name])
     seen = counted(scripted_engine(ScriptedContext(TABLE), scripted_drafter(kind), length), asked)
@@ -115,11 +119,12 @@ def test_draws_follow_the_exact_distribution(name: str, kind: str, length: int) 
 def test_draws_next_to_second_choices_follow_it_too(name: str, table: Table) -> None:
     """Every second choice is sent, and often drawn: the head knows the logits, and the draws are hot."""
     asked = requests(1000, PROMPT, PARAMS[name] | {"max_tokens": NUM_TOKENS + 3})  # room for trees
-    head = Eagle3(ScriptedHead(table), (0,), branches=2)
-    harness = EngineHarness(TABLE, head, spec=AUTO, num_slots=2, branches=4)
-    seen = counted(harness.engine, asked)
-    assert p_value(seen, exact(TABLE.after, PROMPT, asked[0].params)) > LEAST_P
-    assert harness.context.tree_rows > 1000
+    parallel = PEagle(ScriptedParallelHead(table), (0,), ScriptedParallelHead.mask, branches=2)
+    for head in (Eagle3(ScriptedHead(table), (0,), branches=2), parallel):
+        harness = EngineHarness(TABLE, head, spec=AUTO, num_slots=2, branches=4)
+        seen = counted(harness.engine, asked)
+        assert p_value(seen, exact(TABLE.after, PROMPT, asked[0].params)) > LEAST_P
+        assert harness.context.tree_rows > 1000
 
 
 class EagerSampler(ScriptedSampler):
@@ -164,6 +169,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("distribution")
     shape = replace(TINY, layer_gain=0.1)
     target = write_target(folder / "target.gguf", shape)
+    write_agreeing_head(folder / "p-eagle.gguf", target, shape, num_depths=4)
     return target, write_agreeing_head(folder / "head.gguf", target, shape)
 
 
@@ -199,6 +205,12 @@ def check_real(models: tuple[Path, Path], params: dict[str, float], length: int,
 @pytest.mark.parametrize("length", [0, 2])
 def test_llama_cpp_draws_follow_the_exact_distribution(models: tuple[Path, Path], name: str, length: int) -> None:
     assert check_real(models, REAL_PARAMS[name], length, 800) > LEAST_P
+
+
+@pytest.mark.parametrize("name", REAL_PARAMS)
+def test_draws_next_to_parallel_drafts_follow_it_too(models: tuple[Path, Path], name: str) -> None:
+    target, head = models
+    assert check_real((target, head.with_name("p-eagle.gguf")), REAL_PARAMS[name], 2, 800) > LEAST_P
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import random
 import pytest
 from doubles.drafters import FlakyDrafter, NoDrafter
 from doubles.engine_harness import EngineHarness, plain_text
-from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
+from doubles.scripted_context import ScriptedContext, ScriptedHead, ScriptedParallelHead, Table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,23 +16,29 @@ from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
+from eaglelocal.drafters.p_eagle import PEagle
 
 TABLE = Table(seed=1)
 OTHER_TABLE = Table(seed=2)
 WORST_TABLE = Table(seed=1, end_bias=3.0, sharpness=-2.0)
 
 
+TABLES = {"right": TABLE, "other": OTHER_TABLE, "worst": WORST_TABLE}
+
+
 def drafter_of(kind: str) -> Drafter:
-    head = {"eagle3-right": TABLE, "eagle3-other": OTHER_TABLE, "eagle3-worst": WORST_TABLE}.get(kind)
-    if head is not None:
-        return Eagle3(ScriptedHead(head), (0,))
-    model = {"model-right": TABLE, "model-other": OTHER_TABLE, "model-worst": WORST_TABLE}.get(kind)
-    if model is not None:
-        return DraftModel(ScriptedContext(model, gives_features=False))
+    method, _, how = kind.rpartition("-")
+    match method:
+        case "eagle3":
+            return Eagle3(ScriptedHead(TABLES[how]), (0,))
+        case "p-eagle":
+            return PEagle(ScriptedParallelHead(TABLES[how]), (0,), ScriptedParallelHead.mask)
+        case "model":
+            return DraftModel(ScriptedContext(TABLES[how], gives_features=False))
     return FlakyDrafter(TABLE.n_vocab) if kind == "flaky" else NoDrafter()
 
 
-KINDS = ["none", "flaky", *(f"{d}-{how}" for d in ("eagle3", "model") for how in ("right", "other", "worst"))]
+KINDS = ["none", "flaky", *(f"{method}-{how}" for method in ("eagle3", "p-eagle", "model") for how in TABLES)]
 
 
 def request(name: str, prompt: tuple[int, ...], **changes: object) -> ChatRequest:
@@ -89,8 +95,9 @@ def test_cancels_and_reuse_change_nothing(data: st.DataObject) -> None:
             assert got.tokens == plain
 
 
-def test_an_always_right_head_is_always_accepted() -> None:
-    harness = EngineHarness(TABLE, drafter_of("eagle3-right"), num_draft_tokens=4)
+@pytest.mark.parametrize("kind", ["eagle3-right", "p-eagle-right"])
+def test_an_always_right_head_is_always_accepted(kind: str) -> None:
+    harness = EngineHarness(TABLE, drafter_of(kind), num_draft_tokens=4)
     finished = harness.run([request("a", (5, 6, 7), max_tokens=21, ignore_eos=True)])["a"].finished
     assert finished is not None
     assert finished.speculation.accepted_tokens == finished.speculation.draft_tokens == 16
@@ -98,7 +105,7 @@ def test_an_always_right_head_is_always_accepted() -> None:
     assert finished.speculation.accepted_per_position == (4, 4, 4, 4)
 
 
-@pytest.mark.parametrize("kind", ["eagle3-worst", "model-worst"])
+@pytest.mark.parametrize("kind", ["eagle3-worst", "p-eagle-worst", "model-worst"])
 def test_an_always_wrong_drafter_is_never_accepted(kind: str) -> None:
     harness = EngineHarness(TABLE, drafter_of(kind), num_draft_tokens=4)
     finished = harness.run([request("a", (5, 6, 7), max_tokens=21, ignore_eos=True)])["a"].finished

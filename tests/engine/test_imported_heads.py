@@ -17,6 +17,14 @@ import numpy as np
 import pytest
 from doubles.eagle_checkpoints import DIALECTS, Checkpoint, Kind, random_checkpoint, write_checkpoint
 from doubles.imported_heads import imported
+from doubles.p_eagle_checkpoints import (
+    FLAT,
+    MASK,
+    NUM_DEPTHS,
+    P_EAGLE_DIALECTS,
+    random_parallel_head,
+    write_parallel_head,
+)
 from doubles.random_models import TargetShape, write_target
 
 from eaglelocal.backend.context import LlamaContext
@@ -25,10 +33,12 @@ from eaglelocal.backend.head_context import LlamaHeadContext
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch, PairBatch
+from eaglelocal.core.draft import ROOT
+from eaglelocal.drafters.drafter import Committed, Node
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
-from eaglelocal.loading.draft_loader import read_head_norms
+from eaglelocal.loading.draft_loader import make_eagle, read_head_norms
 
 torch = pytest.importorskip("torch")
 
@@ -119,6 +129,58 @@ def test_a_window_is_what_is_left_when_older_cells_are_forgotten(target: Path, t
     assert np.abs(narrow[drafted] - wide[drafted]).max() > 10 * TOLERANCE
 
 
+PARALLEL = {
+    "P-EAGLE": Kind(),
+    "one norm before fc": Kind(norm_before_fc=True),
+    "residual behind the norm": Kind(norm_before_residual=True),
+    "a norm of each tap": Kind(fc_norm=True),
+    "narrower than the target": Kind(width=64, n_head=1),
+    "two taps, all tokens": Kind(num_taps=2, draft_vocab=None),
+}
+
+
+@pytest.mark.parametrize("dialect", P_EAGLE_DIALECTS)
+def test_every_dialect_of_parallel_heads_says_the_same(dialect: str, target: Path, tmp_path: Path) -> None:
+    check_parallel(random_parallel_head(Kind()), dialect, target, tmp_path)
+
+
+@pytest.mark.parametrize("form", PARALLEL)
+def test_every_form_of_parallel_heads_says_the_same(form: str, target: Path, tmp_path: Path) -> None:
+    check_parallel(random_parallel_head(PARALLEL[form]), FLAT, target, tmp_path)
+
+
+@pytest.mark.parametrize("change", ["mask_hidden", "mask token"])
+def test_the_mask_matters_from_the_second_token_on(change: str, target: Path, tmp_path: Path) -> None:
+    head = random_parallel_head(Kind())
+    other = replace(head, arrays={**head.arrays, "mask_hidden": -head.arrays["mask_hidden"]})
+    published = write_parallel_head(
+        tmp_path / "published",
+        other if change == "mask_hidden" else head,
+        FLAT,
+        ptd_token_id=MASK + (change == "mask token"),
+    )
+    ours, features = next(iter(drafted_in_parallel(imported(published, target, tmp_path / "head.gguf"), target)))
+    theirs = parallel_reference(head, features, target)
+    drafted = np.isfinite(theirs[0])
+    np.testing.assert_allclose(ours[0][0][drafted[0]], theirs[0][0][drafted[0]], atol=TOLERANCE)
+    for depth in range(1, NUM_DEPTHS):
+        assert np.abs(ours[0][depth][drafted[depth]] - theirs[0][depth][drafted[depth]]).max() > 10 * TOLERANCE
+
+
+def check_parallel(head: Checkpoint, dialect: str, target: Path, folder: Path) -> None:
+    """Compare the logits of two drafts; the second proves that the first has left only true pairs."""
+    path = imported(write_parallel_head(folder / "published", head, dialect), target, folder / "head.gguf")
+    info = EagleInfo.from_header(read_header(path))
+    assert (info.mask, info.num_depths, info.has_own_embeddings) == (MASK, NUM_DEPTHS, True)
+    ours, features = next(iter(drafted_in_parallel(path, target)))
+    theirs = parallel_reference(head, features, target)
+    assert ours.shape == theirs.shape == (2, NUM_DEPTHS, SHAPE.n_vocab)
+    assert np.array_equal(np.isfinite(ours), np.isfinite(theirs))
+    drafted = np.isfinite(theirs)
+    assert theirs[drafted].std() > 0.3
+    np.testing.assert_allclose(ours[drafted], theirs[drafted], atol=TOLERANCE)
+
+
 def check_same(head: Checkpoint, dialect: str, target: Path, folder: Path) -> None:
     path = imported_from(head, dialect, target, folder)
     assert EagleInfo.from_header(read_header(path)).target_layers[: len(head.taps)] == head.taps
@@ -172,8 +234,39 @@ def opened(path: Path, target: Path, window: int | None) -> Iterator[tuple[np.nd
         models[0].close()
 
 
-def logits_of(model: LlamaModel, head: LlamaHeadContext) -> np.ndarray:
-    address = model.library.get_logits_row(head.handle, 0)
+NUM_ACCEPTED = 3  # rows that the target decodes between the two drafts
+
+
+def drafted_in_parallel(path: Path, target: Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Logits [draft, depth, vocab] of two drafts, after TEXT and after NUM_ACCEPTED of CHAIN, and all states."""
+    header = read_header(path)
+    info = EagleInfo.from_header(header)
+    plain = Placement(repack=False)
+    models = LlamaModel(load_library(), target, plain), LlamaModel(load_library(), path, plain)
+    context = LlamaContext(models[0], PARAMS, taps=info.target_layers)
+    head = LlamaHeadContext(models[1], PARAMS, target=context, norms=read_head_norms(header, info))
+    try:
+        drafter, logits, features = make_eagle(head, header, info, branches=1), [], []
+        for tokens, root in ((TEXT, CHAIN[0]), (CHAIN[:NUM_ACCEPTED], CHAIN[NUM_ACCEPTED])):
+            n, first = len(tokens), sum(map(len, features))
+            context.decode(Batch(tokens, list(range(first, first + n)), [[0]] * n, [True] * n))
+            features.append(context.copy_taps(list(range(n))))
+            drafter.commit([Committed(0, first, tokens, features[-1])])
+            num_waiting = len(drafter._slots[0].waiting_tokens)
+            (said,) = drafter.draft([Node(0, ROOT, root, first + n)], NUM_DEPTHS)
+            rows = [logits_of(models[1], head, num_waiting + depth) for depth in range(NUM_DEPTHS)]
+            assert list(said.tokens) == [int(row.argmax()) for row in rows]
+            logits.append(np.stack(rows))
+        yield np.stack(logits), np.concatenate(features)
+    finally:
+        head.close()
+        context.close()
+        models[1].close()
+        models[0].close()
+
+
+def logits_of(model: LlamaModel, head: LlamaHeadContext, row: int = 0) -> np.ndarray:
+    address = model.library.get_logits_row(head.handle, row)
     return np.frombuffer((C.c_float * SHAPE.n_vocab).from_address(address), np.float32).copy()
 
 
@@ -185,13 +278,7 @@ def reference(head: Checkpoint, features: np.ndarray, target: Path, *, window: i
     weights = {name: torch.from_numpy(np.array(array)).double() for name, array in head.arrays.items()}
     lent = read_tensor(target, read_header(target), "token_embd.weight")
     embeddings = weights.get("embed_tokens.weight", torch.from_numpy(lent).double())
-    taps = [torch.from_numpy(features[:, i]).double() for i in range(len(head.taps))]
-    if head.fc_norm:
-        taps = [norm(tap, weights[f"fc_norm.{i}.weight"], head.eps) for i, tap in enumerate(taps)]
-    joined = torch.cat(taps, -1)
-    if head.norm_before_fc:
-        joined = norm(joined, weights["input_norm.weight"], head.eps)
-    states = list(joined @ weights["fc.weight"].T)
+    states = list(fused(head, weights, torch.from_numpy(features[:, : len(head.taps)]).double()))
     tokens, logits = [*TEXT[1:]], []
     keys, values = [], []
     for position, state in enumerate(states[:-1]):
@@ -205,6 +292,34 @@ def reference(head: Checkpoint, features: np.ndarray, target: Path, *, window: i
         logits.append(scattered(head, weights["lm_head.weight"] @ after))
         state = after if head.norm_output else before
     return torch.stack(logits).numpy()
+
+
+def parallel_reference(head: Checkpoint, features: np.ndarray, target: Path) -> np.ndarray:
+    """Logits [draft, depth, vocab]: each draft reads the whole text anew, then one pass gives all its tokens."""
+    weights = {name: torch.from_numpy(np.array(array)).double() for name, array in head.arrays.items()}
+    embeddings = weights["embed_tokens.weight"]
+    states = list(fused(head, weights, torch.from_numpy(features[:, : len(head.taps)]).double()))
+    mask = fused(head, weights, weights["mask_hidden"].reshape(1, len(head.taps), head.target_width))[0]
+    drafts, text = [], [*TEXT, *CHAIN]
+    for end in (len(TEXT), len(TEXT) + NUM_ACCEPTED):
+        pairs = [*zip(text[1 : end + 1], states[:end], strict=True), *[(MASK, mask)] * (NUM_DEPTHS - 1)]
+        keys, values, rows = [], [], []
+        for position, (token, state) in enumerate(pairs):
+            after = step(head, weights, embeddings[token], state, position, keys, values)
+            rows.append(scattered(head, weights["lm_head.weight"] @ norm(after, weights["norm.weight"], head.eps)))
+        drafts.append(torch.stack(rows[-NUM_DEPTHS:]))
+    return torch.stack(drafts).numpy()
+
+
+def fused(head, weights, taps):  # type: ignore[no-untyped-def]
+    """The head's own states, of the target's [rows, taps, width]."""
+    if head.fc_norm:
+        gains = torch.stack([weights[f"fc_norm.{i}.weight"] for i in range(len(head.taps))])
+        taps = norm(taps, gains, head.eps)
+    joined = taps.flatten(1)
+    if head.norm_before_fc:
+        joined = norm(joined, weights["input_norm.weight"], head.eps)
+    return joined @ weights["fc.weight"].T
 
 
 def step(head, weights, embedded, state, position, keys, values):  # type: ignore[no-untyped-def]

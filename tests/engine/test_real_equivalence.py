@@ -11,7 +11,7 @@ import pytest
 from doubles.block_models import BlockShape, write_bigram_head, write_block_head
 from doubles.engine_harness import drive
 from doubles.margin import BOUNDS, margin_differences
-from doubles.random_models import HeadShape, write_agreeing_pairs, write_head, write_target
+from doubles.random_models import HeadShape, write_agreeing_head, write_agreeing_pairs, write_head, write_target
 from doubles.real_engine import TINY, ask, real_engine
 
 from eaglelocal import locations
@@ -20,8 +20,17 @@ from eaglelocal.gguf import head_requantization
 from eaglelocal.hub.heads.requantized_copy import make_light_copy
 
 SHAPE = replace(TINY, layer_gain=0.2)
-DRAFTS = ("agreeing head", "random head", "same model", "other model", "agreeing block", "random block")
-KINDS = {"head": "eagle3", "block": "dflash", "model": "draft_model"}
+DRAFTS = (
+    "agreeing head",
+    "random head",
+    "same model",
+    "other model",
+    "agreeing block",
+    "random block",
+    "agreeing p-eagle",
+    "random p-eagle",
+)
+KINDS = {"head": "eagle3", "p-eagle": "eagle3", "block": "dflash", "model": "draft_model"}
 Record = Callable[[str, object], None]
 
 
@@ -32,6 +41,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_head(folder / "random-head.gguf", HeadShape(width=64, n_ff=64, fc_norm=True, norm_output=True), SHAPE)
     write_target(folder / "other.gguf", replace(SHAPE, seed=7))
     write_bigram_head(folder / "agreeing-block.gguf", folder / "F32.gguf", SHAPE)
+    parallel = HeadShape(width=64, n_ff=64, fc_norm=True, own_embeddings=True, num_depths=5)
+    write_head(folder / "random-p-eagle.gguf", parallel, SHAPE)
+    write_agreeing_head(folder / "agreeing-p-eagle.gguf", folder / "F32.gguf", SHAPE, num_depths=8)
     write_block_head(folder / "random-block.gguf", BlockShape(n_ff=64, block_size=5), SHAPE)
     return folder
 
@@ -44,6 +56,8 @@ def drafting(files: Path, name: str, draft: str) -> dict[str, object]:
         "other model": "other.gguf",
         "agreeing block": "agreeing-block.gguf",
         "random block": "random-block.gguf",
+        "agreeing p-eagle": "agreeing-p-eagle.gguf",
+        "random p-eagle": "random-p-eagle.gguf",
     }[draft]
     return {"kind": KINDS[draft.split()[1]], "draft": files / draft_file}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from doubles.eagle_files import Form, head_source, small_kind, write_form, write_small_target
+from doubles.eagle_files import WIDTH, Form, head_source, small_kind, write_form, write_small_target
 from doubles.runnable_models import N_VOCAB
 
 from eaglelocal.backend.context import LlamaContext
@@ -24,13 +24,20 @@ from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch, PairBatch
 from eaglelocal.core.draft import ROOT
 from eaglelocal.drafters.drafter import Committed, Node
-from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.errors import IncompatibleError
-from eaglelocal.gguf.eagle_info import FC_NORM_EPS_KEY, WINDOW_KEY, EagleInfo
+from eaglelocal.gguf.eagle_info import (
+    FC_NORM_EPS_KEY,
+    MASK_HIDDEN_KEY,
+    MASK_TOKEN_KEY,
+    NUM_DEPTHS_KEY,
+    WINDOW_KEY,
+    EagleInfo,
+)
+from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.values import ValueType
 from eaglelocal.gguf.writer import KeyValue
-from eaglelocal.loading.draft_loader import read_head_norms
+from eaglelocal.loading.draft_loader import make_eagle, read_head_norms
 
 torch = pytest.importorskip("torch")
 
@@ -69,6 +76,15 @@ def with_keys(*entries: KeyValue, **fields: object) -> Form:
     return Form(kind=small_kind(**fields), entries=entries)
 
 
+def masked() -> tuple[KeyValue, ...]:
+    hidden = tuple(np.random.default_rng(9).normal(size=3 * WIDTH).tolist())
+    return (
+        KeyValue(MASK_TOKEN_KEY, ValueType.UINT32, 9),
+        KeyValue(NUM_DEPTHS_KEY, ValueType.UINT32, DEPTH),
+        KeyValue(MASK_HIDDEN_KEY, ValueType.ARRAY, hidden, ValueType.FLOAT32),
+    )
+
+
 FORMS = {
     "EAGLE-3": Form(kind=small_kind()),
     "EAGLE-3.1": Form(kind=small_kind(fc_norm=True, norm_output=True)),
@@ -92,6 +108,9 @@ FORMS = {
     "its own embeddings": Form(kind=small_kind(own_embeddings=True)),
     "narrower than its target": Form(kind=small_kind(width=128, own_embeddings=True, fc_norm=True)),
     "a lent output": Form(kind=small_kind(draft_vocab=None), lends_output=True),
+    "P-EAGLE": with_keys(*masked(), fc_norm=True),
+    "P-EAGLE with its own embeddings": with_keys(*masked(), own_embeddings=True, norm_before_fc=True),
+    "P-EAGLE with a window": with_keys(*masked(), KeyValue(WINDOW_KEY, ValueType.UINT32, 8)),
 }
 
 
@@ -180,6 +199,8 @@ def test_a_rotation_that_is_not_computed_is_refused(
 
 def opened(path: Path, target: Path) -> tuple[DraftHead, DraftVocabulary]:
     source = head_source(target, path)
+    assert source.start_info is not None
+    source = replace(source, num_depths=source.start_info.num_depths)
     words = choose_vocabulary(source, None)
     draft_head = make_draft_head(source, words, max_context=64)
     rows = list(range(words.output.num_rows))
@@ -225,16 +246,22 @@ def said_by_llama(path: Path, target: Path) -> Said:
         n = len(TEXT)
         context.decode(Batch(TEXT, list(range(n)), [(0,)] * n, [True] * n))
         features = context.copy_taps(list(range(n)))
-        drafts = drafted(head, info, features)
+        drafts, num_waiting = drafted(head, header, info, features)
+        if info.mask is not None:  # one decode gave them all
+            rows = [logits_of(models[1], head, num_waiting + depth) for depth in range(DEPTH)]
+            return Said(drafts, np.stack(rows), features)
         head.remove(0, 0)
         return Said(drafts, rows_of(models[1], head, info, features, drafts), features)
 
 
-def drafted(head: LlamaHeadContext, info: EagleInfo, features: np.ndarray) -> list[int]:
-    drafter = Eagle3(head, info.target_layers, window=info.window)
+def drafted(head: LlamaHeadContext, header: Header, info: EagleInfo, features: np.ndarray) -> tuple[list[int], int]:
+    """The draft after the root, and how many rows stood before the root's in its decode."""
+    drafter = make_eagle(head, header, info, branches=1)
     drafter.commit([Committed(0, 0, TEXT, features)])
+    before = len(drafter._slots[0].waiting_tokens)
     [said] = drafter.draft([Node(0, ROOT, ROOT_TOKEN, len(TEXT))], DEPTH)
-    return list(said.tokens)
+    num_waiting = before if info.window is None else min(before, info.window - 1)
+    return list(said.tokens), num_waiting
 
 
 def rows_of(
@@ -248,7 +275,11 @@ def rows_of(
     logits, state = [], fused[-1]
     for step, token in enumerate([ROOT_TOKEN, *drafts[:-1]]):
         said = head.decode(PairBatch([token], [state], [ANCHOR + step], [0], [0]), 1, confident=True)
-        address = model.library.get_logits_row(head.handle, 0)
-        logits.append(np.frombuffer((C.c_float * N_VOCAB).from_address(address), np.float32).copy())
+        logits.append(logits_of(model, head))
         state = said.states[0]
     return np.stack(logits)
+
+
+def logits_of(model: LlamaModel, head: LlamaHeadContext, row: int = 0) -> np.ndarray:
+    address = model.library.get_logits_row(head.handle, row)
+    return np.frombuffer((C.c_float * N_VOCAB).from_address(address), np.float32).copy()

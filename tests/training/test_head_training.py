@@ -15,7 +15,9 @@ from doubles.real_engine import TINY, ask, real_engine
 
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import OFF
-from eaglelocal.errors import UsageError
+from eaglelocal.errors import IncompatibleError, UsageError
+from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.heads.head_store import write_head_file
 from eaglelocal.training.conversations import TrainingConversation
 
@@ -90,6 +92,41 @@ def test_a_head_foresees_more_than_before(training_setup: TrainingSetup, tmp_pat
         for number, each in enumerate((new, learned.draft_head))
     ]
     assert accepted[1] > accepted[0] + 50
+
+
+@pytest.mark.parametrize(("begins_with", "least"), [("nothing", 0.5), ("a head with its own output", 0.1)])
+def test_a_parallel_head_foresees_more_than_before(
+    begins_with: str, least: float, training_setup: TrainingSetup, tmp_path: Path
+) -> None:
+    """All its tokens come from one pass; from an EAGLE head of half the tokens it has far to go."""
+    training = parallel(training_setup.training(tmp_path / "state", epochs=8, head=head_of(begins_with, tmp_path)))
+    learned = train_head(training)
+    assert learned.after.length > learned.before.length + least
+    assert learned.after.per_position[2] > 0
+    shape = learned.draft_head.head.shape
+    assert shape.mask is not None and not any(shape.mask in one.tokens for one in training.train_set)
+    path = tmp_path / "head.gguf"
+    assert accepted_with(training_setup, learned, training, path) > 100 * least
+    info = EagleInfo.from_header(read_header(path))
+    assert (info.method, info.mask, info.num_depths, info.norm_output) == ("P-EAGLE", shape.mask, 3, False)
+
+
+def test_a_parallel_head_learns_on(training_setup: TrainingSetup, tmp_path: Path) -> None:
+    """It keeps its mask, and begins where it was."""
+    training = parallel(training_setup.training(tmp_path / "state", epochs=2))
+    first = train_head(training)
+    accepted_with(training_setup, first, training, path := tmp_path / "head.gguf")
+    again = train_head(parallel(training_setup.training(tmp_path / "again", epochs=1, head=path)))
+    assert again.draft_head.head.shape.mask == first.draft_head.head.shape.mask
+    assert again.before == first.after
+    with pytest.raises(IncompatibleError, match="begins with a P-EAGLE head") as raised:
+        train_head(training_setup.training(tmp_path / "eagle", epochs=1, head=path))
+    assert raised.value.hint == "--kind p-eagle"
+
+
+def parallel(training: HeadTraining) -> HeadTraining:
+    unrolling = replace(training.unrolling, kept_share=0.7)
+    return replace(training, source=replace(training.source, num_depths=3), unrolling=unrolling)
 
 
 def accepted_with(training_setup: TrainingSetup, learned: TrainedHead, training: HeadTraining, path: Path) -> int:

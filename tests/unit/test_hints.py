@@ -18,7 +18,7 @@ from eaglelocal.cli.command_table import ALL, make_app
 PACKAGE = Path(__file__).parents[2] / "eaglelocal"
 FLAG = re.compile(r"(?:(?P<out>leave|no|without) )?(?P<flag>--[a-z][a-z-]+)(?P<rest>[= ][^\s,;`)]+)?")
 VALUE = re.compile(
-    r"[A-Z0-9'\"*~./{]|auto\b|none\b|on\b|off\b|cpu\b|ngram\b|layer\b|file\b|[a-z]+[-_/@:]?[a-z0-9]*[/0-9]"
+    r"[A-Z0-9'\"*~./{]|auto\b|none\b|on\b|off\b|cpu\b|ngram\b|layer\b|file\b|p-eagle\b|[a-z]+[-_/@:]?[a-z0-9]*[/0-9]"
 )
 OF_OTHERS = ("pip ", "hf ", "docker ", "find ", "python -m ", "mv ")  # programs whose flags are their own
 

@@ -35,6 +35,8 @@ def wrap_labelled(label: str, text: str) -> Iterator[str]:
 
 
 def name_kind(head: ReadHead) -> str:
+    if head.is_parallel:
+        return "P-EAGLE"
     return "EAGLE-3.1" if head.fc_norm or head.config.norm_output else "EAGLE-3"
 
 

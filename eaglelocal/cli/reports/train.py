@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from eaglelocal.cli.train_questions import TrainQuestions
     from eaglelocal.training.batches import Accepted
     from eaglelocal.training.conversations import Collected
+    from eaglelocal.training.draft_head import HeadSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +34,20 @@ class TrainResult:
 
 
 def begin_lines(options: TrainOptions, questions: TrainQuestions, *, max_answer_tokens: int) -> list[str]:
-    start = options.source.start_info
     rows = [
         ("target", options.found.label),
-        ("head", f"{start.name}, trained further" if start else "a new one, EAGLE-3.1"),
+        ("head", describe_start(options.source)),
         ("questions", f"{questions.source}, until there are {max_answer_tokens} tokens of answers"),
         ("folder", f"{options.folder} (keeps the answers for the next run)"),
         ("device", options.device),
     ]
     return [line for label, text in rows for line in label_lines(label, text)]
+
+
+def describe_start(source: HeadSource) -> str:
+    if source.start_info is None:
+        return f"a new one, {'P-EAGLE' if source.is_parallel else 'EAGLE-3.1'}"
+    return f"{source.start_info.name}, trained further{'' if source.begins_alike else ' as P-EAGLE'}"
 
 
 def label_lines(label: str, text: str) -> list[str]:

@@ -15,7 +15,10 @@ from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.eagle_info import (
     ACCEPTANCE_LENGTH_KEY,
     FC_NORM_KEY,
+    MASK_HIDDEN_KEY,
+    MASK_TOKEN_KEY,
     NORM_OUTPUT_KEY,
+    NUM_DEPTHS_KEY,
     NUM_TAPS,
     TARGET_NAME_KEY,
     VERIFIER_KEY,
@@ -26,10 +29,17 @@ from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.tensors import read_rows
 from eaglelocal.gguf.values import ValueType
 from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copy_entries
-from eaglelocal.hub.heads.head_config import OTHER_HEAD, HeadConfig, Readings, list_readings, read_config
+from eaglelocal.hub.heads.head_config import (
+    NUM_DEPTHS,
+    OTHER_HEAD,
+    HeadConfig,
+    Readings,
+    list_readings,
+    read_config,
+)
 from eaglelocal.hub.heads.head_folder import PublishedHead
 from eaglelocal.hub.heads.safetensors_files import Floats, Ints, StoredTensor
-from eaglelocal.hub.heads.tensor_names import HeadTensors, name_tensors
+from eaglelocal.hub.heads.tensor_names import MASK_HIDDEN, HeadTensors, name_tensors
 from eaglelocal.hub.heads.vocabulary_map import map_target_tokens
 from eaglelocal.hub.heads.weight_conversion import (
     convert_indices,
@@ -84,12 +94,17 @@ class ReadHead:
     notes: tuple[str, ...]
 
     @property
+    def is_parallel(self) -> bool:
+        """True for a P-EAGLE head."""
+        return self.config.mask is not None
+
+    @property
     def stated(self) -> HeadReading:
         """The reading that the configuration states, or most likely means."""
         return HeadReading(
             taps=self.readings.taps[0],
             norm_before_residual=self.readings.norm_before_residual[0],
-            norm_output=self.config.norm_output,
+            norm_output=self.config.norm_output and not self.is_parallel,  # no row of those reads another's state
         )
 
     def alternatives(self) -> list[HeadReading]:
@@ -108,7 +123,10 @@ class ReadHead:
 def read_head(published: PublishedHead, beside: Header, target: ModelInfo, *, name: str) -> ReadHead:
     """Read a head; `beside` is the target's header. Raises ModelFileError or IncompatibleError with the reason."""
     tensors = name_tensors(published.tensors)
-    config = read_config(published.config, prefix=tensors.prefix, layer_name=tensors.layer_name)
+    is_parallel = tensors.get(MASK_HIDDEN) is not None
+    config = read_config(
+        published.config, prefix=tensors.prefix, layer_name=tensors.layer_name, is_parallel=is_parallel
+    )
     num_taps = _count_taps(tensors["fc.weight"], config, target)
     fc_norm, norm_before_fc = _read_norms(tensors, config, num_taps)
     output = _find_output(tensors, config)
@@ -123,7 +141,7 @@ def read_head(published: PublishedHead, beside: Header, target: ModelInfo, *, na
         target_tokens=map_target_tokens(
             tensors.get("d2t"), tensors.get("t2d"), num_rows=num_rows, num_tokens=target.n_vocab
         ),
-        shares_embeddings=_has_target_embeddings(tensors.get("embed_tokens.weight"), beside, target),
+        shares_embeddings=_has_target_embeddings(tensors, beside, target),
         readings=list_readings(config, num_taps=num_taps, n_layer=target.n_layer, last_tap=find_last_tap(target)),
         notes=tuple(_list_notes(config, tensors, target, fc_norm=fc_norm)),
     )
@@ -171,14 +189,18 @@ def _read_norms(tensors: HeadTensors, config: HeadConfig, num_taps: int) -> tupl
     return fc_norm, norm_before_fc
 
 
-def _has_target_embeddings(own: StoredTensor | None, beside: Header, target: ModelInfo) -> bool:
+def _has_target_embeddings(tensors: HeadTensors, beside: Header, target: ModelInfo) -> bool:
     """Return whether the head can use the target's embeddings: it has none, or a copy, as some of the rows show.
 
     Many heads come with a copy, which is as large as the rest of the head twice over. Where the target's are rounded to
-    fewer bits the head keeps its own.
+    fewer bits the head keeps its own. So does a P-EAGLE head: its embeddings were trained, which a few rows, and most
+    of all those of rare tokens, need not show.
     """
+    own = tensors.get("embed_tokens.weight")
     if own is None:
         return True
+    if tensors.get(MASK_HIDDEN) is not None:
+        return False
     lent = beside.tensors.get("token_embd.weight")
     if lent is None or lent.shape != own.shape[::-1]:
         return False
@@ -199,6 +221,8 @@ def _list_notes(config: HeadConfig, tensors: HeadTensors, target: ModelInfo, *, 
         yield f"config.json counts {config.vocab_size} tokens, the target's file {target.n_vocab}"
     if fc_norm and not config.fc_norm:
         yield "config.json does not say fc_norm, but its weights are there: used"
+    if config.mask is not None and config.num_depths is None:
+        yield f"config.json does not say how many tokens a pass drafts: {NUM_DEPTHS}, as is usual"
     if tensors.dropped:
         yield f"left out, because they change nothing: {len(tensors.dropped)} tensors ({tensors.dropped[0]} ...)"
 
@@ -236,9 +260,24 @@ def make_entries(head: ReadHead, reading: HeadReading, beside: Header, target: M
         KeyValue("eagle3.target_layers", ValueType.ARRAY, taps, ValueType.INT32),
         KeyValue("eagle3.attention.layer_norm_rms_epsilon", ValueType.FLOAT32, config.rms_eps),
         KeyValue(ACCEPTANCE_LENGTH_KEY, ValueType.FLOAT32, 0.0),  # until it was tried
+        *_mask_entries(head),
         *config.rope.keys(),
         *copy_tokenizer(beside),
     ]
+
+
+def _mask_entries(head: ReadHead) -> Iterator[KeyValue]:
+    """Yield the keys of a P-EAGLE head's mask. Raises ModelFileError where it is not as wide as what fc reads."""
+    if head.config.mask is None:
+        return
+    hidden, fc = head.tensors[MASK_HIDDEN].floats().reshape(-1), head.tensors["fc.weight"]
+    if hidden.size != fc.shape[1]:
+        raise ModelFileError(f"{MASK_HIDDEN} has {hidden.size} numbers, fc reads {fc.shape[1]}")
+    width = fc.shape[1] // head.num_taps * NUM_TAPS  # fc reads the added layers with columns of zeros
+    values = tuple(np.pad(hidden, (0, width - hidden.size)).tolist())
+    yield KeyValue(MASK_TOKEN_KEY, ValueType.UINT32, head.config.mask)
+    yield KeyValue(NUM_DEPTHS_KEY, ValueType.UINT32, head.config.num_depths or NUM_DEPTHS)
+    yield KeyValue(MASK_HIDDEN_KEY, ValueType.ARRAY, values, ValueType.FLOAT32)
 
 
 def pad_taps(taps: tuple[int, ...], n_layer: int) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ Dialects differ in where they write a flag, what they mean by its absence, and h
 configuration leaves open is kept open (`Readings`): a trial decides it later (`cli/head_trial.py`).
 
 SafeAILab and SpecForge write flat keys, SpecForge and ModelOpt (NVIDIA) more of them below `eagle_config`,
-speculators the layer's shape below `transformer_layer_config`.
+speculators the layer's shape below `transformer_layer_config`. P-EAGLE heads come flat, of speculators or of NeMo.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ MAX_COUNT = 2**31 - 1
 MAX_TAPS = 16
 MAX_HEAD_DIM = 4096
 OTHER_HEAD = "choose another head of this target"
+FETCH_REST = "fetch the rest of the head"
 POST_NORM = ("norm_output", "return_hidden_post_norm")  # two names of one flag
+MASK_TOKENS = ("mask_token_id", "pard_token", "ptd_token_id")  # of a P-EAGLE head, in the order in which vLLM tries
+NUM_DEPTHS = 8  # tokens that a P-EAGLE head drafts unless its configuration says otherwise: the trainers' default
 TAPS_KEY = "eagle_aux_hidden_state_layer_ids"
 
 
@@ -54,6 +57,8 @@ class HeadConfig:
     norm_before_residual: bool | None  # None: not said
     ties_embeddings: bool
     verifier: str  # the target that it names; or empty
+    mask: int | None  # token of the rows that a P-EAGLE head drafts from; None: it is an EAGLE head
+    num_depths: int | None  # tokens that a P-EAGLE head was trained to draft in one pass; None: not said
 
 
 class ConfigKeys:
@@ -109,8 +114,10 @@ def _read_head_dim(keys: ConfigKeys, usual: int) -> int:
     return head_dim
 
 
-def read_config(config: Mapping[str, object], *, prefix: str, layer_name: str) -> HeadConfig:
+def read_config(config: Mapping[str, object], *, prefix: str, layer_name: str, is_parallel: bool = False) -> HeadConfig:
     """Read a configuration; `prefix` and `layer_name` are those of the tensors' names, which differ between dialects.
+
+    is_parallel  the tensors are those of a P-EAGLE head
 
     Raises ModelFileError on what is missing or no number, IncompatibleError on what llama.cpp cannot run.
     """
@@ -140,6 +147,8 @@ def read_config(config: Mapping[str, object], *, prefix: str, layer_name: str) -
         norm_before_residual=keys.flag("norm_before_residual"),
         ties_embeddings=keys.flag("tie_word_embeddings") or False,
         verifier=_read_verifier(keys),
+        mask=_read_mask(keys, is_parallel=is_parallel),
+        num_depths=_read_num_depths(keys),
     )
 
 
@@ -156,6 +165,8 @@ def find_dialect(keys: ConfigKeys, prefix: str, layer_name: str) -> str:
         return "ModelOpt"
     if prefix:
         return "NeMo"
+    if "ptd_token_id" in keys.top or "pard_token" in keys.top:
+        return "p-eagle-train"
     if architecture == "Eagle3LlamaForCausalLM":
         return "AngelSlim"
     return "SpecForge" if architecture == "LlamaForCausalLMEagle3" and layer_name == "midlayer" else "SafeAILab"
@@ -169,8 +180,8 @@ def list_readings(config: HeadConfig, *, num_taps: int, n_layer: int, last_tap: 
     residual = config.norm_before_residual
     if residual is not None:
         residuals: tuple[bool, ...] = (residual,)
-    else:  # absence means true to speculators' loader, false to all others
-        residuals = (True, False) if config.dialect == "speculators" else (False,)
+    else:  # absence means true to speculators' loader of EAGLE heads, false to all others
+        residuals = (True, False) if config.dialect == "speculators" and config.mask is None else (False,)
     usual = (2, n_layer // 2, n_layer - 3)
     if config.layer_ids is None and num_taps != len(usual):
         raise ModelFileError(f"config.json does not say which {num_taps} layers are tapped ({TAPS_KEY})")
@@ -213,10 +224,37 @@ def _check_runnable(keys: ConfigKeys) -> None:
         raise IncompatibleError(
             f"the head's activation is {activation}, llama.cpp runs heads with silu", hint=OTHER_HEAD
         )
-    if keys.flag("parallel_drafting"):
-        raise IncompatibleError(
-            "the head drafts several tokens in parallel (P-EAGLE), which is not run", hint=OTHER_HEAD
+
+
+def _read_mask(keys: ConfigKeys, *, is_parallel: bool) -> int | None:
+    """Return the mask token of a P-EAGLE head; None for other heads.
+
+    Raises ModelFileError where the configuration or the tensors make it a P-EAGLE head and the other half is missing.
+    """
+    names = [name for name in MASK_TOKENS if keys.merged.get(name) is not None]
+    is_stated = keys.text("speculators_model_type") == "peagle" or keys.flag("parallel_drafting") or bool(names)
+    if not (is_stated or is_parallel):
+        return None
+    if not is_parallel:
+        raise ModelFileError("the head lacks mask_hidden, from which a P-EAGLE head drafts", hint=FETCH_REST)
+    if not names:
+        raise ModelFileError(
+            f"config.json names no mask token, from which a P-EAGLE head drafts ({', '.join(MASK_TOKENS)})",
+            hint=OTHER_HEAD,
         )
+    token = keys.merged[names[0]]
+    if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token <= MAX_COUNT:
+        raise ModelFileError(f"config.json: {names[0]} is {str(token)[:40]}, not a token")
+    return token
+
+
+def _read_num_depths(keys: ConfigKeys) -> int | None:
+    """Return the tokens of one pass: speculators writes them below its first way of proposing, NeMo at the top."""
+    methods = _read_nested(keys.top, "speculators_config").get("proposal_methods")
+    first = methods[0] if isinstance(methods, list) and methods else None
+    if not isinstance(first, Mapping) or first.get("speculative_tokens") is None:
+        return keys.optional_count("num_depths")
+    return ConfigKeys(first).count("speculative_tokens")
 
 
 def _read_layer_ids(keys: ConfigKeys) -> tuple[tuple[int, ...] | None, bool]:

@@ -23,7 +23,8 @@ LAYER = (
     *(f"layer.mlp.{part}_proj.weight" for part in ("gate", "up", "down")),
 )
 REQUIRED = frozenset({"fc.weight", "norm.weight", *LAYER})
-OPTIONAL = frozenset({"input_norm.weight", "lm_head.weight", "embed_tokens.weight", "d2t", "t2d"})
+MASK_HIDDEN = "mask_hidden"  # of P-EAGLE heads
+OPTIONAL = frozenset({"input_norm.weight", "lm_head.weight", "embed_tokens.weight", "d2t", "t2d", MASK_HIDDEN})
 FC_NORM = re.compile(r"fc_norm\.(\d{1,2})\.weight")
 # buffers that can be computed, and frozen copies of parts of the target
 NEEDLESS = ("rotary_emb.inv_freq", "verifier_lm_head.weight", "verifier_norm.weight")
@@ -33,7 +34,6 @@ FOREIGN = (
     ("k_norm", "normalises its queries and keys"),
     ("kv_a_proj", "has latent attention (MLA)"),
     ("q_a_proj", "has latent attention (MLA)"),
-    ("mask_hidden", "drafts several tokens in parallel (P-EAGLE)"),
     ("experts.", "is a mixture of experts"),
     ("sinks", "has attention sinks"),
     ("lora_", "is an adapter"),
@@ -119,7 +119,7 @@ def _check(named: Mapping[str, StoredTensor]) -> None:
     if "layer.hidden_norm.weight" in missing:
         what = "an EAGLE-1 or EAGLE-2 head" if "fc.weight" in named else "no EAGLE head"
         raise ModelFileError(
-            f"this is {what}: {_join_names(missing)} are missing", hint="EAGLE-3 and 3.1 heads are run"
+            f"this is {what}: {_join_names(missing)} are missing", hint="EAGLE-3, EAGLE-3.1 and P-EAGLE heads are run"
         )
     if unknown:
         raise ModelFileError(f"tensors that no EAGLE-3 head has: {_join_names([named[name].name for name in unknown])}")

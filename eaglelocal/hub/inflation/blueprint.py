@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from eaglelocal.errors import IncompatibleError
-from eaglelocal.gguf.eagle_info import FC_NORM_EPS_KEY, TARGET_NAME_KEY, EagleInfo
+from eaglelocal.gguf.eagle_info import FC_NORM_EPS_KEY, MASK_HIDDEN_KEY, TARGET_NAME_KEY, EagleInfo
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
@@ -215,6 +215,8 @@ class _HeadPlan:
         tap_eps = self.eagle.fc_norm_eps * self.target_growth.eps_factor
         changed.append(KeyValue("eagle3.target_hidden_size", ValueType.UINT32, self.target_growth.new.width))
         changed.append(KeyValue(FC_NORM_EPS_KEY, ValueType.FLOAT32, tap_eps))
+        if self.eagle.mask is not None:
+            changed.append(KeyValue(MASK_HIDDEN_KEY, ValueType.ARRAY, self._mask_hidden(), ValueType.FLOAT32))
         return FilePlan(header, changed, tensors)
 
     def _tensors(self) -> Iterator[Patchwork | StreamedTensor]:
@@ -228,6 +230,12 @@ class _HeadPlan:
         yield from widen_feed_forward("blk.0", self.growth, self.source)
         if self.eagle.draft_vocab is not None:
             yield self._vocabulary_map()
+
+    def _mask_hidden(self) -> tuple[Scalar, ...]:
+        """Return a P-EAGLE head's stand-in for the taps, each of them padded as the target's are."""
+        values, old = self.source.header.array(MASK_HIDDEN_KEY) or (), self.target_growth.old.width
+        padding = (0.0,) * (self.target_growth.new.width - old)
+        return tuple(value for tap in range(0, len(values), old) for value in (*values[tap : tap + old], *padding))
 
     def _own_or_lent(self, name: str) -> Rows:
         """Return the head's own tensor, else the target's; the output of a target may be its embeddings."""

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME, GgmlType
 from eaglelocal.gguf.header import Header, TensorInfo
-from eaglelocal.gguf.values import Scalar
+from eaglelocal.gguf.values import ArrayValue, Value
 from eaglelocal.gguf.writer import LAYOUT_KEYS, KeyValue, StreamedTensor, copy_entries, max_file_bytes
 
 ARCHITECTURE_KEY = "general.architecture"
@@ -68,14 +68,18 @@ class FilePlan:
         return max_file_bytes(self.entries, self.tensors)
 
     def sketch_header(self, kind: str | None = None) -> Header:
-        """Return the header of the file, before it is written: arrays and path are the source's.
+        """Return the header of the file, before it is written: path and arrays are the source's, but not their length.
 
         kind  the type that it will be quantized to; None: none. The types of some tensors are then a guess.
         """
         tensors = {one.name: _sketch_tensor(one, kind) for one in self.tensors}
-        changed: dict[str, Scalar] = {
+        changed: dict[str, Value] = {
             entry.key: entry.value for entry in self.changed if not isinstance(entry.value, tuple)
         }
+        for entry in self.changed:
+            old = self.source.metadata.get(entry.key)
+            if isinstance(entry.value, tuple) and isinstance(old, ArrayValue):
+                changed[entry.key] = replace(old, count=len(entry.value))
         if kind is not None:
             changed[FILE_TYPE_KEY] = FILE_TYPES[kind]
         kept = {

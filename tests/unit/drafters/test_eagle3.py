@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from doubles.chains import TABLE, best, draft_chain, root, true_chain
-from doubles.scripted_context import START, ScriptedHead, next_state
+from doubles.chains import TABLE, best, committed, draft_chain, root, true_chain
+from doubles.scripted_context import ScriptedHead
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.drafters.drafter import NOTHING, Committed, Node
+from eaglelocal.drafters.drafter import NOTHING, Node
 from eaglelocal.drafters.eagle3 import MAX_WAITING_PAIRS, Eagle3
 from eaglelocal.drafters.row_buffer import MAX_BUFFERED
 from eaglelocal.errors import EngineError
-
-
-def state_after(tokens: list[int]) -> int:
-    state = START
-    for token in tokens:
-        state = next_state(state, token)
-    return state
-
-
-def committed(slot: int, text: list[int], first: int) -> Committed:
-    """Rows first.. of a text, with the features that ScriptedContext gives."""
-    features = [(state_after(text[: i + 1]), i, text[i]) for i in range(first, len(text))]
-    return Committed(slot, first, text[first:], np.array(features, np.float32)[:, None])
 
 
 def new_drafter(n_batch: int = 64) -> tuple[Eagle3, ScriptedHead]:

@@ -10,6 +10,16 @@ import numpy as np
 import pytest
 from doubles.eagle_checkpoints import DIALECTS, Kind, changed, named, random_checkpoint, write_checkpoint, write_tensors
 from doubles.imported_heads import imported, understood
+from doubles.p_eagle_checkpoints import (
+    FLAT,
+    MASK,
+    NEMO,
+    NUM_DEPTHS,
+    P_EAGLE_DIALECTS,
+    SPECULATORS,
+    random_parallel_head,
+    write_parallel_head,
+)
 from doubles.random_models import TargetShape, write_target
 
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError
@@ -125,7 +135,7 @@ def test_post_norm_has_two_names_and_two_places(flag: str, place: str) -> None:
     [
         ({"num_hidden_layers": 2}, IncompatibleError, "2 layers, llama.cpp runs heads with one"),
         ({"hidden_act": "gelu"}, IncompatibleError, "activation is gelu"),
-        ({"parallel_drafting": True}, IncompatibleError, "in parallel"),
+        ({"parallel_drafting": True}, ModelFileError, "lacks mask_hidden"),
         ({"partial_rotary_factor": 0.5}, IncompatibleError, "turns 50% of each head"),
         ({"rope_scaling": {"rope_type": "longrope"}}, IncompatibleError, "rope scaling is 'longrope'"),
         ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, IncompatibleError, "yarn"),
@@ -164,7 +174,7 @@ ONES = np.ones((4, 4), np.float32)
         ("layers.1.mlp.up_proj.weight", ONES, "more than one layer"),
         ("layer.self_attn.q_proj.bias", ONES[0], "has biases"),
         ("layer.self_attn.kv_a_proj_with_mqa.weight", ONES, "MLA"),
-        ("mask_hidden", ONES[0], "P-EAGLE"),
+        ("mask_hidden", ONES[0], "names no mask token"),
         ("layer.mlp.experts.3.up_proj.weight", ONES, "mixture of experts"),
         ("adapter.weight", ONES, "that no EAGLE-3 head has: adapter.weight"),
         ("fc_norm.4.weight", ONES[0], "holes"),
@@ -274,3 +284,91 @@ def test_a_whole_vocabulary_needs_no_map() -> None:
 def test_tables_that_cannot_be_are_refused(d2t: object, t2d: object, says: str) -> None:
     with pytest.raises(ModelFileError, match=says):
         mapped(d2t, t2d)
+
+
+# ---- P-EAGLE
+PARALLEL = random_parallel_head(Kind())
+
+
+@pytest.mark.parametrize("dialect", P_EAGLE_DIALECTS)
+def test_a_parallel_head_comes_with_its_mask(dialect: str, target: Path, tmp_path: Path) -> None:
+    folder = write_parallel_head(tmp_path / "published", PARALLEL, dialect)
+    head = understood(folder, target)
+    assert head.config.dialect == dialect
+    assert (head.config.mask, head.config.num_depths, head.shares_embeddings) == (MASK, NUM_DEPTHS, False)
+    assert head.readings.norm_before_residual == (False,)
+    assert not head.stated.norm_output
+    assert not head.notes
+    header = read_header(imported(folder, target, tmp_path / "head.gguf"))
+    assert header.metadata["eaglelocal.mask_token"] == MASK
+    assert header.metadata["eaglelocal.num_depths"] == NUM_DEPTHS
+    assert header.array("eaglelocal.mask_hidden") == tuple(PARALLEL.arrays["mask_hidden"].reshape(-1).tolist())
+
+
+def test_where_speculators_say_nothing_a_parallel_heads_residual_is_before_the_norm(
+    target: Path, tmp_path: Path
+) -> None:
+    folder = write_parallel_head(tmp_path, PARALLEL, SPECULATORS)
+    config = json.loads((folder / "config.json").read_text())
+    del config["norm_before_residual"]
+    (folder / "config.json").write_text(json.dumps(config))
+    assert understood(folder, target).readings.norm_before_residual == (False,)
+
+
+def test_a_mask_has_three_names(target: Path, tmp_path: Path) -> None:
+    """A head that has several means the first of them, as vLLM does."""
+    for number, (name, dialect) in enumerate(
+        (("ptd_token_id", FLAT), ("pard_token", FLAT), ("mask_token_id", NEMO)), start=40
+    ):
+        folder = write_parallel_head(tmp_path / name, PARALLEL, dialect, **{name: number})
+        assert understood(folder, target).config.mask == number
+
+
+def test_a_parallel_head_that_says_no_length_drafts_the_usual(target: Path, tmp_path: Path) -> None:
+    folder = write_parallel_head(tmp_path / "published", PARALLEL, FLAT, num_depths=None)
+    assert understood(folder, target).notes == (
+        "config.json does not say how many tokens a pass drafts: 8, as is usual",
+    )
+    assert EagleInfo.from_header(read_header(imported(folder, target, tmp_path / "head.gguf"))).num_depths == 8
+
+
+@pytest.mark.parametrize(
+    ("dialect", "more", "says"),
+    [
+        (FLAT, {"ptd_token_id": None}, r"names no mask token.*mask_token_id, pard_token, ptd_token_id"),
+        (SPECULATORS, {"mask_token_id": None}, "names no mask token"),
+        (NEMO, {"mask_token_id": "7"}, "mask_token_id is 7, not a token"),
+        (FLAT, {"ptd_token_id": True}, "ptd_token_id is True, not a token"),
+        (FLAT, {"ptd_token_id": -1}, "ptd_token_id is -1, not a token"),
+        (FLAT, {"ptd_token_id": 300}, "its mask is the token 300 of 300"),
+        (FLAT, {"num_depths": 1}, "it drafts 1 tokens in one pass, expected 2 to 64"),
+        (FLAT, {"num_depths": 100}, "it drafts 100 tokens in one pass"),
+        (FLAT, {"num_depths": "6"}, "num_depths is 6, not a count"),
+        (FLAT, {"num_hidden_layers": 4}, "has 4 layers"),
+    ],
+)
+def test_a_wrong_mask_is_refused_by_name(
+    dialect: str, more: dict[str, object], says: str, target: Path, tmp_path: Path
+) -> None:
+    folder = write_parallel_head(tmp_path / "published", PARALLEL, dialect, **more)
+    with pytest.raises(EagleLocalError, match=says):
+        imported(folder, target, tmp_path / "head.gguf")
+
+
+@pytest.mark.parametrize("dialect", P_EAGLE_DIALECTS)
+def test_a_parallel_head_without_its_hidden_state_is_refused(dialect: str, target: Path, tmp_path: Path) -> None:
+    folder = write_parallel_head(tmp_path, PARALLEL, dialect)
+    config = (folder / "config.json").read_text()
+    kept = {name: array for name, array in PARALLEL.arrays.items() if name != "mask_hidden"}
+    write_checkpoint(folder, replace(PARALLEL, arrays=kept), "SafeAILab")
+    (folder / "config.json").write_text(config)
+    with pytest.raises(ModelFileError, match="lacks mask_hidden"):
+        understood(folder, target)
+
+
+@pytest.mark.parametrize("width", [1, 383, 385])
+def test_a_hidden_state_of_another_width_is_refused(width: int, target: Path, tmp_path: Path) -> None:
+    head = changed(PARALLEL, mask_hidden=np.ones((1, width), np.float32))
+    folder = write_parallel_head(tmp_path / "published", head, FLAT)
+    with pytest.raises(ModelFileError, match=f"mask_hidden has {width} numbers, fc reads 384"):
+        imported(folder, target, tmp_path / "head.gguf")

@@ -18,6 +18,7 @@ from eaglelocal.gguf.head_info import check_head
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
+from eaglelocal.hub.inflation.blueprint import grow_target, plan_head, plan_target
 from eaglelocal.hub.inflation.inflate import InflatedPaths, inflate, locate_inflated
 from eaglelocal.hub.inflation.inflated_sizes import ModelSize
 
@@ -52,6 +53,8 @@ HEADS = {
     "fc_norm only": DemoSources(norm_output=False),
     "norm_before_residual": DemoSources(norm_before_residual=True),
     "reduced vocabulary": DemoSources(draft_vocab=128),
+    "P-EAGLE": DemoSources(norm_output=False, num_depths=6),
+    "P-EAGLE without fc_norm": DemoSources(fc_norm=False, norm_output=False, num_depths=6),
 }
 
 
@@ -63,6 +66,14 @@ def test_head_drafts_the_same(tmp_path: Path, dialect: str) -> None:
     assert info.has_own_embeddings and info.has_own_output
     ours, theirs = drafted(paths.target, paths.head, TEXT, 6), drafted(target, head, TEXT, 6)
     assert distance(ours, theirs) < 1e-3
+
+
+def test_a_parallel_head_fits_before_it_is_written(tmp_path: Path) -> None:
+    """Plans are made with the header that the file will have; the numbers of its mask grow with the target."""
+    target, head = map(read_header, DemoSources(norm_output=False, num_depths=6).write(tmp_path))
+    size = ModelSize(TWENTY_M, "f32")
+    sketch = plan_head(size, head, target, grow_target(size, target)).sketch_header()
+    check_head(EagleInfo.from_header(sketch), ModelInfo.from_header(plan_target(size, target).sketch_header()))
 
 
 @pytest.mark.parametrize("kind", ["bf16", "f16", "q8_0", "q4_0"])
