@@ -53,7 +53,7 @@ ANSWER_TOKENS = 100
 PATIENCE_S = 120.0
 FIRST_TOKENS = 60
 SETTLING_S = 10.0  # in which our weights have moved to huge pages
-PAUSE_S = 0.05  # before each request: the threads of the server asked before spin for some milliseconds after its answer
+PAUSE_S = 0.05  # before each request: the threads of the server asked before spin for some milliseconds afterwards
 
 
 @dataclass(frozen=True)
