@@ -281,8 +281,7 @@ class Controller:
 
     def _note_dear_drafts(self) -> None:
         """Note whether draft steps are dear; if they no longer are, begin again: gates judged by other costs."""
-        was_dear = self._is_dear
-        self._is_dear = self._drafters.primary is not None and self.costs.is_draft_dear(self._drafters.primary)
+        was_dear, self._is_dear = self._is_dear, self.costs.is_draft_dear(self._drafters.primary or "")
         if was_dear and not self._is_dear:
             self._forget_speeds()
             for policy in self._policies.values():

@@ -174,7 +174,7 @@ def dear_asleep(extra: float = 0.0, cost: float = 3.0) -> DraftGate:
 
 def test_a_drafter_that_became_dear_is_tried_in_single_steps() -> None:
     gate = dear_asleep()
-    for promised_speed, gap in ((0.8, TRIAL_GAPS[0]), (0.4, 15), (0.01, 40), (0.5, TRIAL_GAPS[1])):
+    for promised_speed, gap in ((0.75, TRIAL_GAPS[0]), (0.4, 12), (0.01, 27), (0.5, TRIAL_GAPS[1])):
         for _ in range(gap - 1):
             gate.record_tokens(1)
         assert not gate.is_awake
