@@ -13,7 +13,7 @@ from eaglelocal.speculation.costs.saved_costs import SavedCosts
 
 NUM_RECENT = 15  # samples in a median
 DEAR, USUAL = 1.5, 1.2  # times the usual median: above it, something slows the steps down; below it, nothing does
-FOLLOWS, RISES = 1 / 16, 1 / 1024  # share by which a sample moves the usual median, and where samples are dear
+FOLLOWS, RISES = 1 / 16, 1 / 1024  # share by which a sample moves the usual median; the second while steps are dear
 FALLEN, NUM_FALLEN = 0.7, 3  # share of the median below which a sample is far below it, and how many in a row
 
 
