@@ -141,6 +141,7 @@ class Simulation:
     leveled: bool = False
     max_siblings: int = 0
     seed: int = 0
+    paired: bool = False  # a text's token is as hard in every run, whenever it is drafted: runs differ less by chance
     waking: float = 0.7  # share of its chances that a drafter has in the first step after a sleep
     kept: object | None = None  # what an earlier controller had learned of acceptance
     makes_kernels: bool = False  # as the costs believe of the machine
@@ -150,6 +151,7 @@ class Simulation:
     positions: dict[int, int] = field(init=False)  # tokens of the present answer, by slot
     lengths: dict[int, int] = field(init=False)  # of the present answer, by slot
     num_begun: int = field(init=False)
+    begun: dict[int, int] = field(init=False)  # number of the present answer, by slot
     awake: set[int] = field(init=False)  # slots whose drafter was awake in the step before
     steps: list[Step] = field(init=False, default_factory=list)
 
@@ -161,7 +163,7 @@ class Simulation:
         if self.kept is not None:
             assert self.controller.acceptance.restore(self.kept)
         self.awake = set(self.texts)
-        self.positions, self.texts, self.lengths = {}, dict(self.texts), {}
+        self.positions, self.texts, self.lengths, self.begun = {}, dict(self.texts), {}, {}
         self.num_begun = 0
         for slot in self.texts:
             self._begin(slot)
@@ -230,6 +232,12 @@ class Simulation:
         self._go_on(step)
         return step
 
+    def token_chance(self, slot: int, position: int) -> random.Random:
+        """Return what decides on a drafted token at this position of the slot's text."""
+        if not self.paired:
+            return self.chance
+        return random.Random(((self.seed * 1009 + self.begun[slot]) * 8192 + position) * 64 + slot)
+
     def is_waking(self, slot: int, drafter: str) -> bool:
         return drafter == PRIMARY and slot not in self.awake
 
@@ -244,6 +252,7 @@ class Simulation:
         if self.answers:
             answer = self.answers[self.num_begun % len(self.answers)]
             self.texts[slot], self.lengths[slot] = answer.text, answer.num_tokens
+        self.begun[slot] = self.num_begun
         self.num_begun += 1
         self.controller.begin(slot, None)
 
@@ -289,8 +298,9 @@ class Growth:
 
     def _expand(self, slot: int, drafter: str) -> float:
         """How sure the drafter is of its next token; 0.0: it has no more to say."""
-        profile, chance = self.profiles[slot].get(drafter), self.simulation.chance
         length = self.lengths.get((slot, drafter), 0)
+        right = self.simulation.positions[slot] + length + 1
+        profile, chance = self.profiles[slot].get(drafter), self.simulation.token_chance(slot, right)
         if profile is None or (length == 0 and chance.random() >= profile.found):
             self.choice.drafts.end(slot, drafter)
             return 0.0
@@ -298,7 +308,6 @@ class Growth:
         if self.simulation.is_waking(slot, drafter):
             true *= self.simulation.waking
         self.lengths[slot, drafter] = length + 1
-        right = self.simulation.positions[slot] + length + 1
         is_right = chance.random() < true
         seconds = []
         if profile.second:

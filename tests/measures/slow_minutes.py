@@ -1,32 +1,47 @@
 """What `auto` makes of the tokens that follow a time in which another program slowed the machine:
 
-    python tests/measures/slow_minutes.py [PART OF A NAME ...] [--seeds N]
+    python tests/measures/slow_minutes.py [PART OF A NAME ...] [--seeds N] [--jobs N]
 
 Simulated (doubles/simulation.py): an engine writes 600 tokens, then something is slow (doubles/slow_time.py), and the
-500 tokens after it are rated: `after` is their speed relative to the best fixed length, `never` the same where nothing
-was slow. The last columns compare with `never`: the 500 tokens, the first 64 of them, those behind, and the worst run.
+500 tokens after it are rated, beside two engines that write the same text where nothing was slow: `auto`, and the best
+fixed length. Tokens are as hard in all three, so that chance weighs little; how much is in the lines `other noise`,
+where nothing was slow and only the noise of the decodes was another.
+
+    fixed   speed relative to the best fixed length
+    share   relative to the `auto` where nothing was slow; then of the first 64 tokens, and of those behind
+    +-      standard error of the share
+    during  tokens a second while something was slow, relative to the best fixed length where nothing is
+    worst   share of the worst run
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import statistics
 import sys
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from doubles.simulation import Simulation, Step, beyond, speed
+from doubles.simulation import Simulation, Step, beyond, rate, speed
 from doubles.slow_time import SlowTime
 from policy import ANSWERS, CHEAP, CURVES, DEAR, Scenario
 
+from eaglelocal.core.request import AUTO, Spec, fixed_spec
+
 BEFORE, AFTER, RECOVERY = 600, 500, 64  # tokens
+LEAST = 0.97  # share of the best fixed length that `auto` is to keep
+NO_SLOW_TIME, OTHER_NOISE = "other noise", 1000  # the seed of that machine's noise is so much higher
 TINY_S = 0.001  # a time in which one step begins, if it begins with one
 SLOW_TIMES = {
+    NO_SLOW_TIME: SlowTime(seconds=10.0),
     "all 1.5x, 2 s": SlowTime(seconds=2.0, decode=1.5, draft=1.5, other=1.5),
     "all 3x, 2 s": SlowTime(seconds=2.0, decode=3.0, draft=3.0, other=3.0),
     "all 3x, 10 s": SlowTime(seconds=10.0, decode=3.0, draft=3.0, other=3.0),
@@ -48,9 +63,14 @@ SLOW_TIMES = {
 }
 
 
-def run_slowly(scenario: Scenario, slow_time: SlowTime, seed: int) -> tuple[int, list[Step]]:
+def begin(scenario: Scenario, seed: int, spec: Spec = AUTO, machine_seed: int | None = None) -> Simulation:
+    machine = scenario.machine(seed if machine_seed is None else machine_seed)
+    first = {0: scenario.answers[0].text}
+    return Simulation(machine, first, scenario.costs, spec, answers=scenario.answers, seed=seed, paired=True)
+
+
+def run_slowly(run: Simulation, slow_time: SlowTime, seed: int) -> tuple[int, list[Step]]:
     """Return the tokens written until the end of the slow time, and the steps after it."""
-    run = scenario.simulation(seed)
     run.run(BEFORE)
     begin_s = run.machine.clock_s
     if slow_time.seconds > TINY_S:
@@ -61,62 +81,70 @@ def run_slowly(scenario: Scenario, slow_time: SlowTime, seed: int) -> tuple[int,
     return sum(step.num_tokens for step in run.steps), run.run(AFTER)
 
 
-@dataclass(frozen=True)
-class Row:
-    """Speeds relative to the best fixed length."""
-
-    name: str
-    never: float
-    after: float
-    at_once: float  # relative to never, the first RECOVERY tokens
-    later: float
-    worst: float
-
-    @property
-    def share(self) -> float:
-        return self.after / self.never
-
-    def line(self) -> str:
-        figures = (self.never, self.after, self.share, self.at_once, self.later, self.worst)
-        return f"{self.name:<50}" + "".join(f"{figure:8.2f}" for figure in figures)
-
-
-HEAD = f"{'':<50}" + "".join(f"{title:>8}" for title in ("never", "after", "share", "first64", "behind", "worst"))
-
-
-def measure(scenario: Scenario, slow_names: Sequence[str], seeds: range) -> list[Row]:
-    best = max(scenario.best_fixed()[1], 1.0)
-    undisturbed = [scenario.simulation(seed) for seed in seeds]
-    for run in undisturbed:
-        run.run(BEFORE + AFTER)
-    return [measure_one(scenario, slow_name, undisturbed, best) for slow_name in slow_names]
-
-
-def measure_one(scenario: Scenario, slow_name: str, undisturbed: Sequence[Simulation], best: float) -> Row:
-    rates: dict[str, list[float]] = defaultdict(list)
-    for seed, beside in enumerate(undisturbed):
-        num_before, after = run_slowly(scenario, SLOW_TIMES[slow_name], seed)
-        num_missing = num_before + AFTER - sum(step.num_tokens for step in beside.steps)
-        if num_missing > 0:
-            beside.run(num_missing)
-        same = up_to(beyond(beside.steps, num_before), AFTER)  # of the same texts
-        for title, steps in (("after", after), ("never", same)):
-            rates[title].append(speed(steps) / best)
-            rates[title + " first"].append(speed(up_to(steps, RECOVERY)) / best)
-            rates[title + " behind"].append(speed(beyond(steps, RECOVERY)) / best)
-    means = {title: statistics.mean(each) for title, each in rates.items()}
-    return Row(
-        f"{scenario.name}: {slow_name}",
-        means["never"],
-        means["after"],
-        means["after first"] / means["never first"],
-        means["after behind"] / means["never behind"],
-        min(rates["after"]) / means["never"],
-    )
+def write_the_same(run: Simulation, num_before: int) -> Sequence[Step]:
+    """Return the steps of a run in which nothing was slow, for the AFTER tokens behind the first `num_before`."""
+    num_missing = num_before + AFTER - sum(step.num_tokens for step in run.steps)
+    if num_missing > 0:
+        run.run(num_missing)
+    return up_to(beyond(run.steps, num_before), AFTER)
 
 
 def up_to(steps: Sequence[Step], num_tokens: int) -> Sequence[Step]:
     return steps[: len(steps) - len(beyond(steps, num_tokens))]
+
+
+class Shares(NamedTuple):
+    """Speeds after one slow time, relative to the best fixed length, and to `auto` where nothing was slow."""
+
+    fixed: float
+    share: float
+    during: float  # tokens a second while it was slow, relative to the best fixed length where it is not
+    first: float  # of the first RECOVERY tokens
+    behind: float
+
+
+def measure(scenario: Scenario, slow_names: Sequence[str], seed: int) -> dict[str, Shares]:
+    never, fixed = begin(scenario, seed), begin(scenario, seed, fixed_spec(scenario.best_fixed()[0]))
+    found = {}
+    for name in slow_names:
+        machine_seed = seed + OTHER_NOISE if name == NO_SLOW_TIME else seed
+        run = begin(scenario, seed, AUTO, machine_seed)
+        num_before, after = run_slowly(run, SLOW_TIMES[name], seed)
+        slow_time = run.machine.slow_time
+        same = write_the_same(never, num_before)
+        found[name] = Shares(
+            speed(after) / speed(write_the_same(fixed, num_before)),
+            speed(after) / speed(same),
+            (num_before - BEFORE) / (slow_time.end_s - slow_time.begin_s) / rate(fixed.steps),
+            speed(up_to(after, RECOVERY)) / speed(up_to(same, RECOVERY)),
+            speed(beyond(after, RECOVERY)) / speed(beyond(same, RECOVERY)),
+        )
+    return found
+
+
+class Row(NamedTuple):
+    name: str
+    fixed: float
+    share: float
+    error: float
+    during: float
+    first: float
+    behind: float
+    worst: float
+
+    def line(self) -> str:
+        return f"{self.name:<50}" + "".join(f"{figure:8.3f}" for figure in self[1:])
+
+
+TITLES = ("fixed", "share", "+-", "during", "first64", "behind", "worst")
+HEAD = f"{'':<50}" + "".join(f"{title:>8}" for title in TITLES)
+
+
+def summarize(name: str, runs: Sequence[Shares]) -> Row:
+    fixed, share, during, first, behind = (statistics.mean(figures) for figures in zip(*runs, strict=True))
+    shares = [run.share for run in runs]
+    error = statistics.stdev(shares) / math.sqrt(len(shares)) if len(shares) > 1 else math.nan
+    return Row(name, fixed, share, error, during, first, behind, min(shares))
 
 
 def scenarios() -> list[Scenario]:
@@ -137,23 +165,35 @@ def scenarios() -> list[Scenario]:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--jobs", type=int, default=1)
     asked = parser.parse_args()
     sys.stdout.write(HEAD + "\n")
     rows: list[Row] = []
-    for scenario in scenarios():
-        slow_names = [each for each in SLOW_TIMES if all(part in f"{scenario.name}: {each}" for part in asked.names)]
-        if slow_names:
-            rows += (found := measure(scenario, slow_names, range(asked.seeds)))
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        for scenario in scenarios():
+            names = [each for each in SLOW_TIMES if all(part in f"{scenario.name}: {each}" for part in asked.names)]
+            if not names:
+                continue
+            runs = list(pool.map(partial(measure, scenario, names), range(asked.seeds)))
+            found = [summarize(f"{scenario.name}: {name}", [run[name] for run in runs]) for name in names]
             sys.stdout.write("".join(row.line() + "\n" for row in found))
             sys.stdout.flush()
-    for title, worst in (
-        ("share", min(rows, key=lambda row: row.share)),
-        ("run", min(rows, key=lambda row: row.worst)),
-    ):
-        sys.stdout.write(f"worst {title}: {worst.line()}\n")
-    sys.stdout.write(f"mean share {statistics.mean(row.share for row in rows):.3f}\n")
+            rows += found
+    sys.stdout.write(summary(rows))
     return 0
+
+
+def summary(rows: Sequence[Row]) -> str:
+    disturbed = [row for row in rows if not row.name.endswith(NO_SLOW_TIME)] or rows
+    lines = []
+    for title in ("fixed", "share", "first", "behind"):
+        figures = sorted((getattr(row, title), row.name) for row in disturbed)
+        worst = ", ".join(f"{figure:.3f} {name}" for figure, name in figures[:4])
+        num_low = sum(figure < LEAST for figure, _ in figures)
+        mean = statistics.mean(figure for figure, _ in figures)
+        lines.append(f"{title:<7} mean {mean:.3f}, {num_low} of {len(figures)} under {LEAST}; worst {worst}\n")
+    return "".join(lines)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from eaglelocal.speculation.costs.cost_curve import interpolate_costs
 from eaglelocal.speculation.costs.saved_costs import SavedCosts
 
 NUM_RECENT = 15  # samples in a median
+DEAR, USUAL = 1.5, 1.2  # times the usual median: above it, something slows the steps down; below it, nothing does
+FOLLOWS, RISES = 1 / 16, 1 / 1024  # share by which a sample moves the usual median; the second while steps are dear
 FALLEN, NUM_FALLEN = 0.7, 3  # share of the median below which a sample is far below it, and how many in a row
 
 
@@ -29,6 +31,11 @@ class DraftCosts:
             for drafted, median in zip((False, True), overheads, strict=True)
         }
         self._encoding = RecentMedian()
+        self._dear: set[str] = set()  # drafters
+
+    def is_dear(self, drafter: str) -> bool:
+        """Return whether draft steps like the drafter's last one cost far more than they usually do."""
+        return drafter in self._dear
 
     def draft_step(self, drafter: str, num_rows: int) -> float:
         """Return the cost of a draft step; 0.0 for a drafter that has not run yet, so that it is tried."""
@@ -64,6 +71,7 @@ class DraftCosts:
         if num_rows not in steps:
             steps[num_rows] = RecentMedian()
         steps[num_rows].add(cost)
+        (self._dear.add if steps[num_rows].is_dear else self._dear.discard)(drafter)
 
     def add_overhead(self, drafted: bool, cost: float, encoding: float) -> None:
         """Add a step's overhead; `encoding`: of that, drafters' models reading the target's rows."""
@@ -92,14 +100,16 @@ class DraftCosts:
 class RecentMedian:
     """The median of the last NUM_RECENT samples, or of the last NUM_FALLEN if all of these are far below it.
 
-    A drafter that looks too expensive runs in short probes only, which must suffice to show that it no longer is.
+    A drafter that looks too expensive runs in short probes only, which must suffice to show that it no longer is. Where
+    it was cheap before, one sample does: another program makes a draft step slower, nothing makes it faster.
     """
 
-    __slots__ = ("_median", "_num_fallen", "_values", "num_samples")
+    __slots__ = ("_median", "_num_fallen", "_usual", "_values", "num_samples")
 
     def __init__(self, values: Sequence[float] = ()) -> None:
         self._values: deque[float] = deque(maxlen=NUM_RECENT)
         self._median: float | None = 0.0  # None: to be computed when it is asked for
+        self._usual = 0.0  # median as it was for long
         self.num_samples = self._num_fallen = 0
         for value in values:
             self.add(value)
@@ -107,8 +117,15 @@ class RecentMedian:
     def __bool__(self) -> bool:
         return self.num_samples > 0
 
+    @property
+    def is_dear(self) -> bool:
+        """Return whether the median is far higher than usual."""
+        return self.median > DEAR * self._usual
+
     def add(self, value: float) -> None:
         before = self.median
+        if self.is_dear and value < USUAL * self._usual:
+            self._values.clear()
         self._values.append(value)
         self.num_samples += 1
         self._median = None
@@ -116,10 +133,15 @@ class RecentMedian:
         if self._num_fallen >= NUM_FALLEN:
             self._values = deque(list(self._values)[-NUM_FALLEN:], maxlen=NUM_RECENT)
             self._num_fallen = 0
+        share = RISES if self.is_dear else FOLLOWS
+        if self.num_samples <= NUM_RECENT:
+            share = 1 / self.num_samples
+        self._usual += share * (self.median - self._usual)
 
     def scale(self, factor: float) -> None:
         self._values = deque((value * factor for value in self._values), maxlen=NUM_RECENT)
         self._median = self._median and self._median * factor
+        self._usual *= factor
 
     @property
     def median(self) -> float:

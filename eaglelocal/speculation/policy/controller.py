@@ -60,6 +60,7 @@ class Controller:
         self._cost_learner = CostLearner(costs, drafters)
         self._cost_checks, self._is_retry = CostChecks(costs), False  # whether the current step is one
         self._all_texts = DecayingSums()  # of the primary drafter
+        self._is_dear = False  # its draft steps cost far more than usual
         self._pending_drafts = PendingDrafts()
 
     # ---- slots
@@ -75,7 +76,8 @@ class Controller:
         proven_bad = self._all_texts.steps >= MIN_EVIDENCE_STEPS and self._all_texts.speed < HOPELESS_SPEED
         last = self._policies.get(slot)
         is_auto = spec.drafting is DraftPolicy.AUTO
-        gate = DraftGate(starts_awake=not proven_bad, previous=last.gate if last else None) if is_auto else None
+        previous = last.gate if last else None
+        gate = DraftGate(starts_awake=not proven_bad, previous=previous, is_dear=self._is_dear) if is_auto else None
         self._policies[slot] = SlotPolicy(spec, gate, num_vain=last.num_vain if last else 0)
         self.acceptance.begin(slot)
         self._pending_drafts.forget(slot)
@@ -173,11 +175,12 @@ class Controller:
         is_drafted = num_awake > 0 or report.num_drafted > 0
         if not (is_ruled or report.num_prefill_rows) and self._cost_checks.record(report, is_retry=self._is_retry):
             self._forget_speeds()
+        before = {slot: self._policies[slot].state is GateState.AWAKE for slot in report.verdicts}
         self._cost_learner.add(report, is_awake=num_awake > 0, is_priced=is_drafted and not is_ruled)
+        self._note_dear_drafts()
         self._update_pid(report)
         if is_ruled:
             return []
-        before = {slot: self._policies[slot].state is GateState.AWAKE for slot in report.verdicts}
         charge = self._cost_learner.charge(report, num_awake=num_awake) if is_drafted else None
         self._learn_throughput(report, charge)
         for slot, (draft, verdict) in report.verdicts.items():
@@ -256,7 +259,8 @@ class Controller:
         promised_speed = report.policy.promised_speed(slot) if report.policy is not None else 1.0
         if gate.is_probing:
             self.learn_costs()  # a probe is short, and the next step is to know what this one took
-            gate.record_probe(promised_speed)
+            if gate.is_probing:
+                gate.record_probe(promised_speed)
             if not gate.is_probing and gate.is_awake:
                 self._all_texts = DecayingSums()  # contradicted
         elif charge is not None and (not len(draft) or draft.drafter == self._drafters.primary):
@@ -267,12 +271,22 @@ class Controller:
                 drafted=len(draft),
             )
             self._all_texts.add(seen)
-            gate.record_step(seen, promised_speed)
+            gate.record_step(seen, promised_speed, is_dear=self._is_dear)
 
     # ---- costs
     def learn_costs(self) -> None:
         """Learn the costs of all steps so far; otherwise they are learned several at a time."""
         self._cost_learner.learn()
+        self._note_dear_drafts()
+
+    def _note_dear_drafts(self) -> None:
+        """Note whether draft steps are dear; if they no longer are, begin again: gates judged by other costs."""
+        was_dear, self._is_dear = self._is_dear, self.costs.is_draft_dear(self._drafters.primary or "")
+        if was_dear and not self._is_dear:
+            self._forget_speeds()
+            for policy in self._policies.values():
+                if policy.gate is not None:
+                    policy.gate.end_trials()
 
     def measured_costs(self) -> MeasuredCosts:
         """Return the costs of what really ran, to be shown."""

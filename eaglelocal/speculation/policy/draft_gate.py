@@ -7,6 +7,9 @@ the text that follows, so it costs draft steps only. Every switch has a reason f
     asleep --(gap tokens later)--> probing --(promises more than plain)--> awake
                                      '--(does not)--> asleep, with a longer gap
 
+A drafter that fell asleep while its steps were dear has shown before what it is worth. A single draft step, a trial,
+shows whether they still are, and the drafter wakes if not. Probes are rarer then.
+
 Pure: takes the gains and costs of steps, in tokens; no clock.
 """
 
@@ -23,9 +26,13 @@ MIN_STEPS = 12  # before the first judgement: a slot begins with what other text
 SLEEP_BELOW, WAKE_ABOVE = 0.985, 1.05  # speed relative to plain decoding
 SURE = 1.5  # standard deviations by which a loss must exceed chance
 IDLE_STEPS = 32  # steps in a row in which hardly anything was worth sending
+DEAR_IDLE_STEPS = 8  # the same where draft steps are dear: asleep, trials show when they no longer are
 FIRST_GAP, LAST_GAP = 16, 64  # tokens between probes; recovery within 128 tokens bounds the last
 PROBE_STEPS, PROBE_SKIPPED = 8, 2  # steps of a probe; the first are skipped, they underrate a head that just woke
 COSTS_KNOWN, TOO_DEAR = 4, 0.8  # steps of a probe that show what drafting costs, and the promise that ends it then
+TRIAL_GAPS = 8, 64  # tokens between trials: at least, at most
+TRIAL_SHARE = 0.15  # of the time, that trials may take
+TRIED_TOKENS = 256  # after which a probe takes the place of a trial
 DEAR_GAP = 32  # tokens until the next one, at most: it was short
 PROBE_WEIGHED = 5  # last steps of a probe, whose promise counts
 PROBE_LENGTH = 3  # tokens drafted in each, at least
@@ -70,18 +77,20 @@ class DecayingSums:
 class DraftGate:
     """The switch of one slot's drafter: awake, probing or asleep."""
 
-    def __init__(self, *, starts_awake: bool = True, previous: DraftGate | None = None) -> None:
+    def __init__(self, *, starts_awake: bool = True, previous: DraftGate | None = None, is_dear: bool = False) -> None:
         """Start the gate of a text.
 
         starts_awake  False where drafting did not pay for other texts
         previous      of the slot's last text: if that slept too its gap goes on, or short answers would never be probed
+        is_dear       draft steps cost far more than usual
         """
         self.state = GateState.AWAKE if starts_awake else GateState.ASLEEP
         self.reason = "" if starts_awake else "it was slower for earlier answers"
         self._tally = DecayingSums()
         self._num_steps = self._num_idle = self._num_asleep = 0
         self._probe_speeds: list[float] = []
-        self._gap = FIRST_GAP
+        self._gap, self._needs_trial = FIRST_GAP, is_dear and not starts_awake
+        self._num_tried = 0  # tokens decoded between trials since the last probe
         if not starts_awake and previous is not None and previous.state is not GateState.AWAKE:
             self._gap, self._num_asleep = previous._gap, previous._num_asleep
 
@@ -94,22 +103,35 @@ class DraftGate:
         return self.state is GateState.PROBING
 
     @property
+    def is_trial(self) -> bool:
+        """True if this step is to show whether draft steps are still dear."""
+        return self.is_probing and self._needs_trial and not self._probe_speeds and self._num_tried < TRIED_TOKENS
+
+    @property
+    def probe_length(self) -> int:
+        """Return how many tokens are drafted whatever they cost."""
+        return (1 if self.is_trial else PROBE_LENGTH) if self.is_probing else 0
+
+    @property
     def is_settling(self) -> bool:
         """True if the drafter has just woken: its first tokens underrate it, and are not learned from."""
         return self.is_probing and len(self._probe_speeds) < PROBE_SKIPPED
 
-    def record_step(self, step: DecayingSums, promised_speed: float = WAKE_ABOVE) -> None:
+    def record_step(self, step: DecayingSums, promised_speed: float = WAKE_ABOVE, *, is_dear: bool = False) -> None:
         """Record a step of an awake slot: the tokens that this drafter gained, and the cost of keeping it awake.
 
         promised_speed  speed relative to plain decoding, as predicted for what was sent
+        is_dear         draft steps cost far more than usual
         """
         self._num_steps += 1
         self._num_idle = 0 if step.drafted and promised_speed >= WAKE_ABOVE else self._num_idle + 1
         self._tally.add(step)
-        if self._num_idle >= IDLE_STEPS:
-            self._sleep(FIRST_GAP, f"no promising draft in the last {IDLE_STEPS} steps")
+        if self._num_idle >= (DEAR_IDLE_STEPS if is_dear else IDLE_STEPS):
+            self._sleep(FIRST_GAP, f"no promising draft in the last {self._num_idle} steps")
         elif self._num_steps >= MIN_STEPS and self._tally.is_loss:
             self._sleep(FIRST_GAP, describe_loss(self._tally.speed))
+        if not self.is_awake and is_dear:
+            self._needs_trial, self._gap = True, TRIAL_GAPS[0]
 
     def record_tokens(self, num_tokens: int) -> None:
         """Record tokens decoded while the drafter slept; when the gap is over, start a probe."""
@@ -120,6 +142,13 @@ class DraftGate:
 
     def record_probe(self, promised_speed: float) -> None:
         """Record a step of a probe; `promised_speed`: speed relative to plain, had its best draft been sent."""
+        if self.is_trial and promised_speed < WAKE_ABOVE:
+            least, most = TRIAL_GAPS
+            cost = 2.0 / max(promised_speed, 1e-9) - 1.0  # in tokens, at most: a single token is promised
+            self._num_tried += self._num_asleep
+            self._sleep(min(max(math.ceil(cost / TRIAL_SHARE), least), most), describe_loss(promised_speed))
+            return
+        self._num_tried = 0
         self._probe_speeds.append(promised_speed)
         if len(self._probe_speeds) == COSTS_KNOWN and promised_speed < TOO_DEAR:
             self._sleep(min(2 * self._gap, DEAR_GAP), describe_loss(promised_speed))
@@ -129,7 +158,15 @@ class DraftGate:
         if speed < WAKE_ABOVE:
             self._sleep(min(2 * self._gap, LAST_GAP), describe_loss(speed))
             return
-        self.state, self.reason, self._tally = GateState.AWAKE, f"it pays again ({speed:.2f}x)", DecayingSums()
+        self._wake(f"it pays again ({speed:.2f}x)")
+
+    def end_trials(self) -> None:
+        """Wake the drafter if it fell asleep while draft steps were dear: they no longer are."""
+        if self._needs_trial:
+            self._wake("what made it slow is over")
+
+    def _wake(self, reason: str) -> None:
+        self.state, self.reason, self._tally, self._needs_trial = GateState.AWAKE, reason, DecayingSums(), False
         self._num_steps = self._num_idle = 0
 
     def _sleep(self, gap: int, reason: str) -> None:

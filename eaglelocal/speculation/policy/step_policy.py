@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels
 from eaglelocal.core.draft import Draft
-from eaglelocal.speculation.policy.draft_gate import PROBE_LENGTH
 from eaglelocal.speculation.policy.draft_selection import DraftSelection
 from eaglelocal.speculation.policy.goodput import count_paying_levels, pays_to_grow, pays_to_grow_all
 from eaglelocal.speculation.policy.step_drafts import StepDrafts
@@ -87,7 +86,7 @@ class StepPolicy:
         if policy.gate is None:
             return length < policy.length
         if drafter == self._drafters.primary:
-            return policy.is_probing and length < PROBE_LENGTH
+            return length < policy.gate.probe_length
         return length == 0  # a first lookup costs nothing
 
     def _pays(self, drafter: str, slots: Sequence[int], gains: Mapping[int, Sequence[float]]) -> bool:
@@ -133,7 +132,7 @@ class StepPolicy:
         policy = self._policies[slot]
         if policy.gate is None:
             return min(policy.length, self._max_draft[slot])
-        return min(PROBE_LENGTH, self._max_draft[slot]) if policy.is_probing else 0
+        return min(policy.gate.probe_length, self._max_draft[slot])
 
     def _levels_alone(self, drafter: str, slot: int, most: int) -> tuple[int, ExtraLevels]:
         """Return the levels of the only `auto` slot.

@@ -6,11 +6,15 @@ import random
 
 from eaglelocal.core.drafting_words import MEASURING
 from eaglelocal.speculation.policy.draft_gate import (
+    DEAR_IDLE_STEPS,
     FIRST_GAP,
     IDLE_STEPS,
     LAST_GAP,
+    PROBE_LENGTH,
     PROBE_SKIPPED,
     PROBE_STEPS,
+    TRIAL_GAPS,
+    TRIED_TOKENS,
     DecayingSums,
     DraftGate,
     GateState,
@@ -158,6 +162,67 @@ def test_a_text_that_begins_with_hope_takes_nothing_over() -> None:
     awake = DraftGate(starts_awake=False, previous=DraftGate())
     awake.record_tokens(FIRST_GAP - 1)
     assert awake.state is GateState.ASLEEP
+
+
+def dear_asleep(extra: float = 0.0, cost: float = 3.0) -> DraftGate:
+    """A gate that fell asleep because draft steps became dear."""
+    gate = DraftGate()
+    while gate.is_awake:
+        gate.record_step(step(extra, cost), is_dear=True)
+    return gate
+
+
+def test_a_drafter_that_became_dear_is_tried_in_single_steps() -> None:
+    gate = dear_asleep()
+    for promised_speed, gap in ((0.75, TRIAL_GAPS[0]), (0.4, 12), (0.01, 27), (0.5, TRIAL_GAPS[1])):
+        for _ in range(gap - 1):
+            gate.record_tokens(1)
+        assert not gate.is_awake
+        gate.record_tokens(1)
+        assert gate.is_trial
+        assert gate.probe_length == 1
+        gate.record_probe(promised_speed)
+        assert not gate.is_awake, "one step is enough"
+
+
+def test_a_trial_that_promises_much_is_a_probe() -> None:
+    gate = dear_asleep()
+    probe(gate, 1.2)
+    assert gate.state is GateState.AWAKE
+    assert gate.probe_length == 0
+
+
+def test_after_many_tokens_a_probe_takes_the_place_of_a_trial() -> None:
+    """What a text is worth may have changed; trials do not show it."""
+    gate, num_tokens = dear_asleep(), 0
+    while not gate.is_probing or gate.is_trial:
+        assert num_tokens <= TRIED_TOKENS + TRIAL_GAPS[1]
+        if gate.is_trial:
+            gate.record_probe(0.9)
+        else:
+            gate.record_tokens(1)
+            num_tokens += 1
+    assert num_tokens >= TRIED_TOKENS
+    assert gate.probe_length == PROBE_LENGTH
+    probe(gate, 1.2)
+    assert gate.state is GateState.AWAKE
+
+
+def test_what_fell_asleep_while_it_was_dear_wakes_when_that_is_over() -> None:
+    gate = dear_asleep()
+    gate.end_trials()
+    assert gate.state is GateState.AWAKE
+    useless = asleep()
+    useless.end_trials()
+    assert useless.state is GateState.ASLEEP
+
+
+def test_an_idle_drafter_sleeps_sooner_where_it_is_dear() -> None:
+    gate = DraftGate()
+    for _ in range(DEAR_IDLE_STEPS):
+        assert gate.is_awake
+        gate.record_step(step(0.0, 0.0, drafted=0), is_dear=True)
+    assert gate.state is GateState.ASLEEP
 
 
 def test_drafts_that_hardly_promise_anything_are_idle() -> None:

@@ -14,7 +14,8 @@ from doubles.slow_time import SlowTime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.speculation.costs.draft_costs import NUM_FALLEN, RecentMedian
+from eaglelocal.speculation.costs.draft_costs import NUM_FALLEN, NUM_RECENT, RecentMedian
+from eaglelocal.speculation.costs.draft_costs import DraftCosts as LearnedDraftCosts
 from eaglelocal.speculation.costs.step_costs import StepCosts
 
 CURVES = {"bf16": BF16, "q4_0": Q4_0}
@@ -75,6 +76,26 @@ def test_no_slow_time_ends_drafting(
     assert sum(step.num_tokens for step in steps) > 2 * len(steps)
 
 
+@pytest.mark.parametrize("seconds", [10.0, 60.0])
+def test_a_head_that_was_dear_drafts_soon_after_it_is_cheap_again(seconds: float) -> None:
+    """Asleep, it is tried in single steps, and wakes with the first that shows it."""
+    slow_time = SlowTime(seconds=seconds, draft=20.0)
+    assert statistics.mean(share_of_undisturbed(slow_time, seed) for seed in range(6)) > 0.85
+
+
+def share_of_undisturbed(slow_time: SlowTime, seed: int) -> float:
+    """Return the speed of the 300 tokens after a slow time, relative to the same ones of a run without it."""
+    sure, costs = plain_text(Profile((0.97,))), DraftCosts(step_s=0.0035, row_s=0.0003, drafted_overhead_s=0.002)
+    run, beside = (Simulation(machine("bf16", seed), {0: sure}, costs, seed=seed, paired=True) for _ in range(2))
+    run.run(400)
+    run.machine.slow_time = replace(slow_time, begin_s=run.machine.clock_s)
+    while run.machine.clock_s < run.machine.slow_time.end_s:
+        run.steps.append(run.step())
+    num_before = sum(step.num_tokens for step in run.steps)
+    beside.run(num_before + 300)
+    return rate(run.run(300)) / rate(beyond(beside.steps, num_before))
+
+
 # ---- costs
 def measured(*sizes: int) -> StepCosts:
     costs = StepCosts()
@@ -130,6 +151,42 @@ def test_a_median_follows_three_far_lower_samples(samples: list[float], level: f
     for _ in range(NUM_FALLEN):
         recent.add(level)
     assert recent.median == level
+
+
+@given(st.floats(1.6, 50.0), st.integers(NUM_RECENT, 40))
+def test_one_draft_step_shows_that_draft_steps_are_cheap_again(factor: float, num_dear: int) -> None:
+    recent = RecentMedian([1.0] * 20 + [factor] * num_dear)
+    assert recent.is_dear
+    recent.add(1.05)
+    assert recent.median == 1.05
+    assert not recent.is_dear
+
+
+def test_draft_steps_that_stay_dear_are_usual_in_the_end() -> None:
+    recent = RecentMedian([1.0] * 20)
+    num_dear = 0
+    while not num_dear or recent.is_dear:
+        recent.add(3.0)
+        num_dear += recent.is_dear
+    assert 500 < num_dear < 2000
+
+
+def test_a_first_draft_step_that_was_too_cheap_makes_no_later_one_dear() -> None:
+    recent = RecentMedian([0.1])
+    for _ in range(NUM_RECENT):
+        recent.add(1.0)
+    assert not recent.is_dear
+
+
+def test_a_drafter_is_as_dear_as_its_last_draft_step() -> None:
+    """What was dear for more slots than decode now does not count."""
+    costs = LearnedDraftCosts()
+    for cost in [1.0] * 20 + [3.0] * NUM_RECENT:
+        costs.add_draft_step("head", 8, cost)
+    assert costs.is_dear("head")
+    assert not costs.is_dear("ngram")
+    costs.add_draft_step("head", 1, 1.0)
+    assert not costs.is_dear("head")
 
 
 @given(st.lists(st.floats(1.0, 1.4), min_size=1, max_size=60))
