@@ -23,7 +23,7 @@ MIB = 2**20
 
 
 def sum_buffer_bytes(log: LlamaLog) -> dict[str, int]:
-    """Return bytes by kind of buffer, summed over devices, as logged since llama.cpp was loaded."""
+    """Return bytes by kind of buffer, summed over devices, as far as the log holds them."""
     totals: dict[str, int] = {}
     for line in log.buffer_lines:
         if match := BUFFER_LINE.match(line):

@@ -84,7 +84,7 @@ SHORT_CALLS: dict[str, tuple[str, list[type], type | None]] = {
 
 
 class LlamaLog:
-    """llama.cpp's log: all lines about buffer sizes, and the lines since `begin`, to explain a failure."""
+    """llama.cpp's log: the buffer sizes since `forget_buffers`, and the lines since `begin`, to explain a failure."""
 
     def __init__(self) -> None:
         self.buffer_lines: list[str] = []
@@ -96,6 +96,10 @@ class LlamaLog:
         *whole, self._part = ((self._part + first)[:MAX_LINE_CHARS], *(line[:MAX_LINE_CHARS] for line in others))
         self._recent.extend(whole)
         self.buffer_lines.extend(line for line in whole if "buffer size" in line)
+
+    def forget_buffers(self) -> None:
+        """Forget the buffer sizes, before an engine is loaded: a process may have loaded others."""
+        self.buffer_lines.clear()
 
     def begin(self) -> None:
         """Forget recent lines, before something that may fail."""

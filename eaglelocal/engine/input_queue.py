@@ -106,7 +106,7 @@ class InputQueue(Generic[RequestT, ResultT]):
 
     def submit(self, request: RequestT, *, at_once: bool = False) -> None:
         """Read a request on its lane; `at_once` in this thread, unless it would overtake another."""
-        is_inline = at_once and not self._pending
+        is_inline = at_once and all(reading.done() for reading in self._pending.values())
         lane = INLINE[0] if is_inline else self._lanes[self._lane_of(request, len(self._lanes))]
         reading = lane.submit(self._prepare, request, time.perf_counter())
         self._pending[request.id] = reading

@@ -68,6 +68,7 @@ def build(plan: Plan, report: Report) -> Engine:
         renderer = RenderProcess()
         opened.callback(renderer.close)
         library = load_library()
+        library.log.forget_buffers()
         parts = fit_plan(restore_original_draft(plan), machine, library, threads=threads)
         plan = parts.plan
         loader = PlanLoader(parts=parts, library=library, threads=threads, report=report, opened=opened)

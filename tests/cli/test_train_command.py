@@ -111,7 +111,7 @@ def test_killed_while_asking_and_stopped_while_learning_it_goes_on_to_a_head_tha
     assert 1.0 <= before < after
 
     answer = run(environ, "chat", "What is a head?", "--target", str(target), "--json", "--max-tokens", "20")
-    assert "trained here" in json.loads(answer.stdout.splitlines()[-1])["draft"]
+    assert "trained-here" in json.loads(answer.stdout.splitlines()[-1])["draft"]
     listed = json.loads(run(environ, "ls", "--json").stdout)["models"]
     assert [one["path"] for one in listed if one["origin"] == "trained head"] == [told_at_end["file"]]
 

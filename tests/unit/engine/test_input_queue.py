@@ -99,12 +99,12 @@ def test_at_once_means_in_this_thread_but_never_before_another() -> None:
 
     queue = queue_of(read, ThreadPoolExecutor(1))
     queue.submit(asked("0"), at_once=True)
-    assert [prepared.request.id for prepared in queue.take()] == ["0"]
+    queue.submit(asked("3"), at_once=True)  # the other one has been read, and waits to be taken
     queue.submit(asked("1"))
     queue.submit(asked("2"), at_once=True)
     may_go_on.set()
-    assert [prepared.request.id for prepared in taken(queue)] == ["1", "2"]
-    assert [threads[name] is threading.current_thread() for name in "012"] == [True, False, False]
+    assert [prepared.request.id for prepared in taken(queue)] == ["0", "3", "1", "2"]
+    assert [threads[name] is threading.current_thread() for name in "0312"] == [True, True, False, False]
     queue.close()
 
 
