@@ -39,6 +39,7 @@ _STAND_INS: Mapping[str, str] = MappingProxyType(
         "Q2_K": "IQ4_NL", "Q3_K": "IQ4_NL", "IQ4_XS": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0",
     }
 )  # fmt: skip
+_INTEGERS = frozenset({"I32", "I64"})
 _IN_AND_OUT = frozenset({"token_embd.weight", "output.weight"})
 
 
@@ -72,7 +73,7 @@ class FilePlan:
 
         kind  the type that it will be quantized to; None: none. The types of some tensors are then a guess.
         """
-        tensors = {one.name: _sketch_tensor(one, kind) for one in self.tensors}
+        tensors = {one.name: self._find_indices(one) or _sketch_tensor(one, kind) for one in self.tensors}
         changed: dict[str, Value] = {
             entry.key: entry.value for entry in self.changed if not isinstance(entry.value, tuple)
         }
@@ -98,6 +99,12 @@ class FilePlan:
             tensors=MappingProxyType(tensors),
             shards=(replace(first, file_bytes=num_bytes),),
         )
+
+    def _find_indices(self, tensor: StreamedTensor) -> TensorInfo | None:
+        """Return the source's entry of an integer tensor, such as `d2t`, which is copied: it is read in the sketch."""
+        kept = self.source.tensors.get(tensor.name)
+        is_copied = kept is not None and (kept.shape, kept.type) == (tensor.shape, tensor.type)
+        return kept if is_copied and tensor.type.name in _INTEGERS else None
 
 
 def _sketch_tensor(tensor: StreamedTensor, kind: str | None) -> TensorInfo:

@@ -180,8 +180,11 @@ def find(path: Path, recipe: str) -> DerivedModel:
     return DerivedModel(File(path), recipe)
 
 
-def test_a_head_of_the_small_model_drafts_for_the_inflated_one(tmp_path: Path, cache: Path) -> None:
-    target, head = DemoSources().write(tmp_path)
+@pytest.mark.parametrize("draft_vocab", [None, 100])
+def test_a_head_of_the_small_model_drafts_for_the_inflated_one(
+    tmp_path: Path, cache: Path, draft_vocab: int | None
+) -> None:
+    target, head = DemoSources(draft_vocab=draft_vocab).write(tmp_path)
     found = find_target(find(target, "100m:f32"), on_progress=None)
     draft = find_draft(str(head), found)
     assert (draft.kind, draft.made is not None) == ("eagle3", True) and draft.label.endswith("inflated to 100 M")
