@@ -65,8 +65,7 @@ def build(plan: Plan, report: Report) -> Engine:
     machine, threads = probe(), plan.threads or count_usable_threads()
     check_batch(plan.num_slots, plan.n_batch)
     with contextlib.ExitStack() as opened:
-        renderer = RenderProcess()
-        opened.callback(renderer.close)
+        renderer = opened.enter_context(contextlib.closing(RenderProcess()))
         library = load_library()
         library.log.forget_buffers()
         parts = fit_plan(restore_original_draft(plan), machine, library, threads=threads)
