@@ -7,6 +7,7 @@ target's states from llama.cpp and the same tokens, so that only the heads diffe
 
 from __future__ import annotations
 
+import contextlib
 import ctypes as C
 import math
 from collections.abc import Iterator
@@ -159,7 +160,7 @@ def test_the_mask_matters_from_the_second_token_on(change: str, target: Path, tm
         FLAT,
         ptd_token_id=MASK + (change == "mask token"),
     )
-    ours, features = next(iter(drafted_in_parallel(imported(published, target, tmp_path / "head.gguf"), target)))
+    ours, features = drafted_in_parallel(imported(published, target, tmp_path / "head.gguf"), target)
     theirs = parallel_reference(head, features, target)
     drafted = np.isfinite(theirs[0])
     np.testing.assert_allclose(ours[0][0][drafted[0]], theirs[0][0][drafted[0]], atol=TOLERANCE)
@@ -172,7 +173,7 @@ def check_parallel(head: Checkpoint, dialect: str, target: Path, folder: Path) -
     path = imported(write_parallel_head(folder / "published", head, dialect), target, folder / "head.gguf")
     info = EagleInfo.from_header(read_header(path))
     assert (info.mask, info.num_depths, info.has_own_embeddings) == (MASK, NUM_DEPTHS, True)
-    ours, features = next(iter(drafted_in_parallel(path, target)))
+    ours, features = drafted_in_parallel(path, target)
     theirs = parallel_reference(head, features, target)
     assert ours.shape == theirs.shape == (2, NUM_DEPTHS, SHAPE.n_vocab)
     assert np.array_equal(np.isfinite(ours), np.isfinite(theirs))
@@ -201,12 +202,9 @@ def imported_from(head: Checkpoint, dialect: str, target: Path, folder: Path) ->
 # ---- llama.cpp, through the backend as the engine uses it
 
 
-def run(path: Path, target: Path, *, window: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Logits [depth, vocab] behind TEXT along CHAIN, and the states that the head read [rows, taps, n_embd]."""
-    return next(iter(opened(path, target, window)))
-
-
-def opened(path: Path, target: Path, window: int | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+@contextlib.contextmanager
+def opened(path: Path, target: Path) -> Iterator[tuple[LlamaContext, LlamaHeadContext, LlamaModel]]:
+    """The target's context, the head's, and the head's model."""
     header = read_header(path)
     info = EagleInfo.from_header(header)
     plain = Placement(repack=False)
@@ -214,6 +212,17 @@ def opened(path: Path, target: Path, window: int | None) -> Iterator[tuple[np.nd
     context = LlamaContext(models[0], PARAMS, taps=info.target_layers)
     head = LlamaHeadContext(models[1], PARAMS, target=context, norms=read_head_norms(header, info))
     try:
+        yield context, head, models[1]
+    finally:
+        head.close()
+        context.close()
+        models[1].close()
+        models[0].close()
+
+
+def run(path: Path, target: Path, *, window: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Logits [depth, vocab] behind TEXT along CHAIN, and the states that the head read [rows, taps, n_embd]."""
+    with opened(path, target) as (context, head, head_model):
         n = len(TEXT)
         context.decode(Batch(TEXT, list(range(n)), [[0]] * n, [True] * n))
         features = context.copy_taps(list(range(n)))
@@ -224,29 +233,19 @@ def opened(path: Path, target: Path, window: int | None) -> Iterator[tuple[np.nd
             if window is not None:
                 head.forget(0, n + step - window)
             said = head.decode(PairBatch([token], [state], [n - 1 + step], [0], [0]), 1, confident=True)
-            logits.append(logits_of(models[1], head))
+            logits.append(logits_of(head_model, head))
             state = said.states[0]
-        yield np.stack(logits), features
-    finally:
-        head.close()
-        context.close()
-        models[1].close()
-        models[0].close()
+        return np.stack(logits), features
 
 
 NUM_ACCEPTED = 3  # rows that the target decodes between the two drafts
 
 
-def drafted_in_parallel(path: Path, target: Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def drafted_in_parallel(path: Path, target: Path) -> tuple[np.ndarray, np.ndarray]:
     """Logits [draft, depth, vocab] of two drafts, after TEXT and after NUM_ACCEPTED of CHAIN, and all states."""
     header = read_header(path)
-    info = EagleInfo.from_header(header)
-    plain = Placement(repack=False)
-    models = LlamaModel(load_library(), target, plain), LlamaModel(load_library(), path, plain)
-    context = LlamaContext(models[0], PARAMS, taps=info.target_layers)
-    head = LlamaHeadContext(models[1], PARAMS, target=context, norms=read_head_norms(header, info))
-    try:
-        drafter, logits, features = make_eagle(head, header, info, branches=1), [], []
+    with opened(path, target) as (context, head, head_model):
+        drafter, logits, features = make_eagle(head, header, EagleInfo.from_header(header), branches=1), [], []
         for tokens, root in ((TEXT, CHAIN[0]), (CHAIN[:NUM_ACCEPTED], CHAIN[NUM_ACCEPTED])):
             n, first = len(tokens), sum(map(len, features))
             context.decode(Batch(tokens, list(range(first, first + n)), [[0]] * n, [True] * n))
@@ -254,15 +253,10 @@ def drafted_in_parallel(path: Path, target: Path) -> Iterator[tuple[np.ndarray, 
             drafter.commit([Committed(0, first, tokens, features[-1])])
             num_waiting = len(drafter._slots[0].waiting_tokens)
             (said,) = drafter.draft([Node(0, ROOT, root, first + n)], NUM_DEPTHS)
-            rows = [logits_of(models[1], head, num_waiting + depth) for depth in range(NUM_DEPTHS)]
+            rows = [logits_of(head_model, head, num_waiting + depth) for depth in range(NUM_DEPTHS)]
             assert list(said.tokens) == [int(row.argmax()) for row in rows]
             logits.append(np.stack(rows))
-        yield np.stack(logits), np.concatenate(features)
-    finally:
-        head.close()
-        context.close()
-        models[1].close()
-        models[0].close()
+        return np.stack(logits), np.concatenate(features)
 
 
 def logits_of(model: LlamaModel, head: LlamaHeadContext, row: int = 0) -> np.ndarray:
