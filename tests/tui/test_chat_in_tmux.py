@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from doubles import tmux
 from doubles.timeouts import wait_until
 
 ROOT = Path(__file__).parents[2]
+NUM_SIGNALS = 12
 CHAT = [sys.executable, "-m", "eaglelocal", "chat", "--url", "none", "--temperature", "0", "--target", "demo"]
 
 pytestmark = pytest.mark.skipif(not tmux.IS_THERE, reason="tmux is not installed")
@@ -72,9 +74,10 @@ def test_to_be_asked_to_continue_changes_nothing(terminal: tmux.TmuxScreen, envi
     terminal.sees("context", "ready")
     chat = next(each for each in processes(environ) if "chat" in each.cmdline())
     num_threads = chat.num_threads()
-    for _ in range(2):
+    for _ in range(NUM_SIGNALS):
         chat.send_signal(signal.SIGCONT)
-        terminal.sees("ready", "^q Leave")
+        time.sleep(0.2)  # signals that come at once are one
+    terminal.sees("ready", "^q Leave")
 
     def is_read(shown: str) -> bool:
         """Types until it is seen: the terminal drops keys that come while it is set up again."""
@@ -85,7 +88,7 @@ def test_to_be_asked_to_continue_changes_nothing(terminal: tmux.TmuxScreen, envi
     terminal.until(is_read, "what is typed after the signals")
     terminal.type("in order, whoever reads")
     terminal.sees("again in order, whoever reads")
-    assert chat.num_threads() <= num_threads
+    assert chat.num_threads() < num_threads + NUM_SIGNALS // 2  # a pool of threads may grow by one or two meanwhile
 
 
 @pytest.mark.parametrize("expected", ["", "a question"])
