@@ -58,8 +58,8 @@ class FlakyDrafter(NoDrafter):
         if self._random.random() < 0.3:
             return NOTHING
         length = self._random.randint(1, depth)
-        seconds = list(zip(self._tokens(length), self._doubts(length), strict=True))
-        return Continuation(self._tokens(length), self._doubts(length), seconds)
+        siblings = [list(zip(self._tokens(2), self._doubts(2), strict=True)) for _ in range(length)]
+        return Continuation(self._tokens(length), self._doubts(length), siblings)
 
     def _tokens(self, length: int) -> list[int]:
         return [self._random.randrange(self._n_vocab) for _ in range(length)]
