@@ -73,12 +73,14 @@ class DraftTraits:
     taps          layers of the target whose inputs `commit` needs; empty: none
     block_size    tokens that `draft` proposes in one pass, and none after them (a block); 1: each token takes a pass
     reuse_margin  rows of a reused prefix that the target must decode again for this drafter
+    num_branches  chains of a slot's tree that it can draft besides the trunk
     """
 
     name: str
     taps: tuple[int, ...] = ()
     block_size: int = 1
     reuse_margin: int = 0
+    num_branches: int = 0
 
 
 class Drafter(Protocol):

@@ -57,9 +57,9 @@ def grow(
             for node, (tokens, confidences, siblings) in zip(nodes, continuations, strict=True):
                 slot = node.slot
                 ends = [] if slot in ignores_end else [n for n, token in enumerate(tokens, start=1) if is_end(token)]
-                if ends:
-                    tokens = tokens[: ends[0]]
-                policy.drafts.add(slot, name, tokens, confidences, siblings, branch=node.chain)
+                kept = tokens[: ends[0]] if ends else tokens
+                is_cut = len(kept) < len(tokens)
+                policy.drafts.add(slot, name, kept, confidences, siblings, branch=node.chain, is_cut=is_cut)
                 if ends or not tokens or is_block:
                     policy.drafts.end(slot, name, node.chain)
     return Drafted(policy.select_drafts(), calls)

@@ -46,17 +46,28 @@ class DraftChain:
     gains: list[float] = field(default_factory=list)  # probability that the answer gets as far as each token
     siblings: list[Sequence[Sibling]] = field(default_factory=list)  # of each token; empty where drafts must be chains
     sibling_gains: list[list[float]] = field(default_factory=list)  # of the first tokens' siblings, as far as asked for
-    ends: list[int] = field(default_factory=list)  # the last token of each call: branches may leave there
+    ends: list[int] = field(default_factory=list)  # last tokens of calls: there branches may leave
     ended: bool = False  # the drafter has nothing more to propose
     branches: list[DraftChain] = field(default_factory=list)
     places: dict[Place, DraftChain] = field(default_factory=dict)  # of the branches, by where they leave
 
-    def add(self, tokens: Sequence[int], confidences: Sequence[float], siblings: Sequence[Sequence[Sibling]]) -> None:
-        """Append tokens, with as many of the confidences and siblings."""
+    def add(
+        self,
+        tokens: Sequence[int],
+        confidences: Sequence[float],
+        siblings: Sequence[Sequence[Sibling]],
+        *,
+        may_branch: bool = True,
+    ) -> None:
+        """Append tokens, with as many of the confidences and siblings.
+
+        may_branch  the drafter can go on from a sibling of the last of them
+        """
         self.tokens += tokens
         self.confidences += confidences[: len(tokens)]
         self.siblings += siblings[: len(tokens)]
-        self.ends.append(len(self.tokens) - 1)
+        if may_branch and tokens:
+            self.ends.append(len(self.tokens) - 1)
 
     def end(self) -> None:
         """Record that the drafter has nothing more to propose."""
@@ -102,11 +113,10 @@ class DraftChain:
     def open_branch(self, place: Place) -> DraftChain:
         """Let a branch begin with the sibling at a place of the trunk's tree, whose gain is known."""
         left = self.chains[place.chain]
-        token, confidence = left.siblings[place.index][place.rank]
-        branch = DraftChain(self.drafter, len(self.branches) + 1, place.chain, left.depth + place.index)
-        branch.add([token], [confidence], [()])
-        branch.ends = []  # the call before proposed it as a sibling
-        branch.gains, branch.sibling_gains = [left.sibling_gains[place.index][place.rank]], [[]]
+        token, confidence = left.siblings[place.at][place.rank]
+        branch = DraftChain(self.drafter, len(self.branches) + 1, place.chain, left.depth + place.at)
+        branch.add([token], [confidence], [()], may_branch=False)
+        branch.gains, branch.sibling_gains = [left.sibling_gains[place.at][place.rank]], [[]]
         self.branches.append(branch)
         self.places[place] = branch
         return branch
@@ -142,7 +152,7 @@ class DraftChain:
         """Return the tree as it is judged by the text that follows."""
         pending = [PendingDraft(c.drafter, c.tokens, c.confidences, c.siblings, depth=c.depth) for c in self.chains]
         for place, branch in self.places.items():
-            pending[place.chain].branches[place.index, place.rank] = pending[branch.number]
+            pending[place.chain].branches[place.at, place.rank] = pending[branch.number]
         return pending[0]
 
 
@@ -159,10 +169,10 @@ def by_gain(tip: Tip) -> float:
 
 
 class Place(NamedTuple):
-    """The place of a sibling in a tree: beside the token `index` of a chain; rank 0 is the second choice."""
+    """The place of a sibling in a tree: beside the token `at` of a chain; rank 0 is the second choice."""
 
     chain: int
-    index: int
+    at: int
     rank: int
 
 
@@ -171,7 +181,7 @@ class TreeNode(NamedTuple):
 
     gain: float
     chain: int
-    index: int
+    at: int
     rank: int = ROOT
 
 
@@ -182,7 +192,7 @@ def list_nodes(trunk: DraftChain, *, max_branches: int, room: int) -> list[TreeN
     """
     chosen: list[TreeNode] = []
     begun, num_branches = {0}, 0
-    for node in sorted(_iter_nodes(trunk), key=lambda node: (-node.gain, node.chain, node.index)):
+    for node in sorted(_iter_nodes(trunk), key=lambda node: (-node.gain, node.chain, node.at)):
         is_leaf = node.rank != ROOT
         if is_leaf or node.chain not in begun:
             left = node.chain if is_leaf else trunk.branches[node.chain - 1].parent
@@ -209,16 +219,16 @@ def make_draft(trunk: DraftChain, nodes: Sequence[TreeNode]) -> Draft:
     if not nodes:
         return EMPTY
     chains, nodes = trunk.chains, sorted(nodes, key=_by_chain)
-    numbers = {(node.chain, node.index): number for number, node in enumerate(nodes) if node.rank == ROOT}
+    numbers = {(node.chain, node.at): number for number, node in enumerate(nodes) if node.rank == ROOT}
     tokens, parents, confidences = [], [], []
     for node in nodes:
         chain = chains[node.chain]
-        before = (node.chain, node.index - 1)
+        before = (node.chain, node.at - 1)
         if node.rank != ROOT:
-            token, confidence = chain.siblings[node.index][node.rank]
+            token, confidence = chain.siblings[node.at][node.rank]
         else:
-            token, confidence = chain.tokens[node.index], chain.confidences[node.index]
-            if node.index == 0:
+            token, confidence = chain.tokens[node.at], chain.confidences[node.at]
+            if node.at == 0:
                 before = (chain.parent, chain.depth - chains[chain.parent].depth - 1)
         tokens.append(token)
         confidences.append(confidence)
@@ -227,4 +237,4 @@ def make_draft(trunk: DraftChain, nodes: Sequence[TreeNode]) -> Draft:
 
 
 def _by_chain(node: TreeNode) -> tuple[bool, int, int, int]:
-    return node.rank != ROOT, node.chain, node.index, node.rank
+    return node.rank != ROOT, node.chain, node.at, node.rank

@@ -44,9 +44,10 @@ class NoDrafter:
 
 
 class FlakyDrafter(NoDrafter):
-    """A drafter of random tokens with a random sibling each, and often of none at all."""
+    """A drafter of random tokens with two random siblings each, and often of none at all."""
 
-    def __init__(self, n_vocab: int, seed: int = 0) -> None:
+    def __init__(self, n_vocab: int, seed: int = 0, num_branches: int = 0) -> None:
+        self.traits = DraftTraits(name="none", num_branches=num_branches)
         self._random, self._n_vocab = random.Random(seed), n_vocab
 
     def draft(

@@ -137,7 +137,7 @@ class Simulation:
     texts: dict[int, Text]  # by slot
     costs: DraftCosts = field(default_factory=DraftCosts)
     spec: Spec = AUTO
-    drafters: DrafterSet = field(default_factory=lambda: DrafterSet(PRIMARY))
+    drafters: DrafterSet = field(default_factory=lambda: DrafterSet(PRIMARY, num_branches=MAX_DRAFT))
     answer_tokens: int = 256  # then the slot begins another
     answers: Sequence[Answer] = ()  # instead: what slots answer in turn, over and over
     leveled: bool = False

@@ -44,7 +44,7 @@ class PendingDraft:
     """A drafted chain, whose first `num_right` tokens the text confirmed.
 
     depth     tokens of the draft before its first
-    branches  chains that begin with a sibling, by the index of the token in whose place it stands, and by its rank from 0
+    branches  chains that begin with a sibling, by the index of the token beside it, and by its own rank from 0
     """
 
     drafter: str

@@ -17,7 +17,7 @@ from eaglelocal.speculation.tree import DraftChain
 
 
 class StepDrafts:
-    """The chains of one step, or trunks of trees, by drafter and slot; for `leveled` and `max_siblings` see Controller."""
+    """The chains of one step, or trees' trunks, by drafter and slot; for `leveled` and `max_siblings` see Controller."""
 
     def __init__(
         self,
@@ -68,14 +68,21 @@ class StepDrafts:
         siblings: Sequence[Sequence[Sibling]] = (),
         *,
         branch: int = 0,
+        is_cut: bool = False,
     ) -> None:
-        """Append the drafter's proposals to a chain of the slot's tree; `siblings` are those of the tokens."""
+        """Append the drafter's proposals to a chain of the slot's tree.
+
+        siblings  of the tokens
+        branch    number of the chain
+        is_cut    the call drafted more tokens, so that no branch can leave at the last one
+        """
         chain = self._chain(slot, drafter, branch)
         depth = chain.depth + len(chain.tokens)
         if self.drafters.block_size > 1:  # a block may be longer than what is of use
             tokens = tokens[: self.useful_length(slot) - depth]
         is_ruled = self.policies[slot].gate is None  # its length is set by a rule, and needs no gains
-        chain.add(tokens, confidences, siblings if self.max_siblings and not is_ruled else ())
+        siblings = siblings if self.max_siblings and not is_ruled else ()
+        chain.add(tokens, confidences, siblings, may_branch=bool(siblings) and not is_cut)
         if is_ruled:
             return
         gain, probability = chain.gains[-1] if chain.gains else chain.reach, self.acceptance.probability
@@ -113,9 +120,7 @@ class StepDrafts:
     def pending(self, slot: int) -> list[PendingDraft]:
         """Return everything that was drafted for a slot, sent or not, to be judged by the text that follows."""
         by_drafter = (chains.get(slot) for chains in self.chains.values())
-        return [
-            chain.pending() for chain in by_drafter if chain and chain.tokens
-        ]
+        return [chain.pending() for chain in by_drafter if chain and chain.tokens]
 
     # ---- what is expected
     def useful_length(self, slot: int) -> int:

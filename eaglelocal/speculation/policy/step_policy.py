@@ -31,7 +31,7 @@ class StepPolicy:
 
     def __init__(self, drafts: StepDrafts) -> None:
         self.drafts, self._selection = drafts, DraftSelection(drafts)
-        has_trees = drafts.max_siblings > 0 and drafts.drafters.block_size == 1 and drafts.drafters.primary is not None
+        has_trees = min(drafts.max_siblings, drafts.drafters.num_branches) > 0
         self._growth = TreeGrowth(drafts, self._selection, drafts.drafters.primary or "") if has_trees else None
         self._is_branching = False  # whether the last tips are those of trees, not of chains
         self._policies, self._drafters, self._max_draft = drafts.policies, drafts.drafters, drafts.max_draft

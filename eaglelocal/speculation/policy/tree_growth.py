@@ -75,10 +75,11 @@ class TreeGrowth:
         step, trees = self._drafts, self._drafts.chains[self._drafter]
         for slot in slots:
             step.weigh_siblings(slot, trees[slot])
+        most = min(step.max_siblings, step.drafters.num_branches)
         tips = [
             SlotTip(slot, *tip)
             for slot in slots
-            for tip in trees[slot].list_tips(step.max_draft[slot], max_branches=step.max_siblings)
+            for tip in trees[slot].list_tips(step.max_draft[slot], max_branches=most)
         ]
         return sorted(tips, key=lambda tip: -tip.gain)
 
