@@ -17,7 +17,7 @@ from eaglelocal.speculation.tree import DraftChain
 
 
 class StepDrafts:
-    """The chains of one step, or trees' trunks, by drafter and slot; for `leveled` and `max_siblings` see Controller."""
+    """The chains of one step, or trees' trunks, by drafter and slot; `leveled`, `max_siblings`: see Controller."""
 
     def __init__(
         self,

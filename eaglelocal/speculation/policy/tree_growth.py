@@ -65,7 +65,7 @@ class TreeGrowth:
             reverse=True,
         )
         gains = [tip.gain for tip in tips]
-        step_costs = {width: step.token_costs.draft_step(self._drafter, width) for width in widths(len(tips))}
+        step_costs = {width: step.token_costs.wide_draft_step(self._drafter, width) for width in widths(len(tips))}
         width = choose_width(nodes, gains, step.row_costs, self._chances(tips[0].slot), step_costs)
         if not width and self._leads_on(nodes, tips[0], step_costs[1]):
             width = 1
