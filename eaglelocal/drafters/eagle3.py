@@ -152,7 +152,7 @@ class Eagle3(ContextDrafter):
         slot.num_written = node.position
 
     def _add_drafted(self, node: Node, slot: EagleSlot, rows: HeadRows) -> None:
-        """Add the row of a drafted token, with the state of the one before, in its chain or in the one that it leaves."""
+        """Add the row of a drafted token, with the state of the one before it, in its chain or the one it leaves."""
         begins_branch = node.place == 0 and node.chain > 0
         if begins_branch:
             root_end, end = slot.num_written, node.position - 1
