@@ -28,6 +28,7 @@ from eaglelocal.speculation.policy.step_report import Change, StepReport
 from eaglelocal.speculation.policy.throughput import Throughput
 from eaglelocal.speculation.policy.token_costs import TokenCosts
 
+KEEP = True
 MIN_EVIDENCE_STEPS = 24.0  # of other texts, before a new text may start asleep
 HOPELESS_SPEED = 0.95  # of other texts, below which it does
 
@@ -152,7 +153,18 @@ class Controller:
             leveled=self._leveled,
             max_siblings=self._max_siblings,
         )
+        self._keep_drafted(drafts)
         return StepPolicy(drafts)
+
+    def _keep_drafted(self, drafts: StepDrafts) -> None:
+        """Propose what was drafted in an earlier step and not sent, where the text has followed it so far."""
+        name, primary = self._drafters.kept, self._drafters.primary
+        for slot in drafts.auto if primary else ():
+            rest = self._pending_drafts.rest(slot, primary)
+            if rest is not None and KEEP:
+                at = rest.num_right
+                drafts.add(slot, name, rest.tokens[at:][: drafts.max_draft[slot]], rest.confidences[at:])
+                drafts.end(slot, name)
 
     def _is_ruled(self, slots: Iterable[int]) -> bool:
         """Return whether a rule (fixed, PID, off) sets the lengths of all these slots, whatever they cost."""

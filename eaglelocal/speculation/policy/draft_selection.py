@@ -35,7 +35,7 @@ class DraftSelection:
     def is_settled_by_lookup(self, slot: int) -> bool:
         """Return whether a lookup promises at least as much as the primary drafter is expected to."""
         step, drafters = self._drafts, self._drafts.drafters
-        best = max((self.worth(c) for name in drafters.lookups if (c := step.chains[name].get(slot))), default=0)
+        best = max((self.worth(c) for name in (drafters.kept, *drafters.lookups) if (c := step.chains[name].get(slot))), default=0)
         if best <= 0.0:
             return False
         primary = drafters.primary or ""
@@ -76,7 +76,7 @@ class DraftSelection:
     def _best_chain(self, slot: int) -> DraftChain:
         """Return the best of the slot's chains that may be sent: a probe's is not."""
         step = self._drafts
-        names = step.drafters.lookups if step.policies[slot].is_probing else step.drafters.names
+        names = step.drafters.lookups if step.policies[slot].is_probing else (step.drafters.kept, *step.drafters.names)
         chains = [step.chains[name][slot] for name in names if slot in step.chains[name]]
         if len(chains) > 1:
             return max(chains, key=self.worth)

@@ -27,7 +27,12 @@ class JudgedDraft(NamedTuple):
 
 
 Sibling = tuple[int, float]  # a token in the place of another one, the drafter's second or third choice; confidence
-RANK_MARK = "/"
+RANK_MARK, KEPT_MARK = "/", "+"
+
+
+def kept_table(drafter: str) -> str:
+    """Return the name under which what a drafter proposed in an earlier step, and is still to come, is sent."""
+    return drafter + KEPT_MARK
 
 
 def sibling_table(drafter: str, rank: int) -> str:
@@ -103,6 +108,11 @@ class PendingDrafts:
 
     def forget(self, slot: int) -> None:
         self._chains.pop(slot, None)
+
+    def rest(self, slot: int, drafter: str) -> PendingDraft | None:
+        """Return the newest chain of a drafter that the slot's text has followed so far, and that goes on."""
+        chains = self._chains.get(slot, ())
+        return next((chain for chain in chains if chain.drafter == drafter and chain.num_right), None)
 
     def judge(self, slot: int, new: Sequence[PendingDraft], text: Sequence[int]) -> list[JudgedDraft]:
         """Judge the slot's chains by the text that followed; `new` ones were drafted in this step."""

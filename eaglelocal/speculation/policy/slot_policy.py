@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from eaglelocal.core.request import DraftPolicy, Spec
 from eaglelocal.speculation.policy.draft_gate import DraftGate, GateState
+from eaglelocal.speculation.policy.pending_drafts import kept_table
 from eaglelocal.speculation.policy.pid import LengthController
 
 MATCH_LENGTHS = (2, 4, 8)  # tokens that a lookup's match must have; more after finds that were not worth sending
@@ -31,6 +32,11 @@ class DrafterSet:
     def num_steps(self, drafter: str, num_tokens: int) -> int:
         """Return the draft steps that num_tokens of a slot take."""
         return -(-num_tokens // self.block_size) if drafter == self.primary else num_tokens
+
+    @property
+    def kept(self) -> str:
+        """The name of what the primary drafter proposed in an earlier step."""
+        return kept_table(self.primary or "")
 
     @property
     def names(self) -> tuple[str, ...]:

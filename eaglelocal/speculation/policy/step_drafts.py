@@ -38,7 +38,7 @@ class StepDrafts:
         self.is_leveled = leveled and len(slots) > 1
         self.max_siblings = max_siblings
         self.token_costs = token_costs
-        self.chains: dict[str, dict[int, DraftChain]] = {name: {} for name in drafters.names}
+        self.chains: dict[str, dict[int, DraftChain]] = {name: {} for name in (drafters.kept, *drafters.names)}
         self._outlooks: dict[tuple[int, str, int], Outlook] = {}
 
     @cached_property
