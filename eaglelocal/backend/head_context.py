@@ -58,7 +58,8 @@ class LlamaHeadContext(HeadCells):
             raise EngineError(f"states of width {self.width} cannot be rows of {target.num_taps} x {target.n_embd}")
         super().__init__(model, params, target)
         self.forget = self._cells.forget
-        self._library.set_nextn(self.handle, True, True)  # masked: unmasked, a one-row batch gives NULL
+        # masked: unmasked, a one-row batch gives NULL; upper layers need the rows of all pairs, and no logits of them
+        self._library.set_nextn(self.handle, True, self._upper is None)
         self._top_tokens = TopTokens()
         self._state_bytes = FLOAT_BYTES * self.width
         self._max_encoded = target.n_batch  # as many as the target decodes at once

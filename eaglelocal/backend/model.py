@@ -11,10 +11,12 @@ from pathlib import Path
 
 from eaglelocal.backend.constraint_compiler import LlamaConstraints
 from eaglelocal.backend.llama_library import LlamaLibrary
+from eaglelocal.backend.native_step import get_function
 from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.backend.weight_pages import find_mappings
 from eaglelocal.errors import EagleLocalError, ModelFileError, UsageError
 from eaglelocal.gguf.loaded_tensors import EXPERTS
+from eaglelocal.gguf.upper_layers import UpperLayers
 
 SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}  # llama_split_mode
 D2T = "d2t"  # the table from a head's tokens to its target's
@@ -129,10 +131,36 @@ def load_failure(path: Path, reason: str, gpu_layers: int | None = None) -> Eagl
     return ModelFileError(f"llama.cpp cannot load {path}: {reason}", hint=hint)
 
 
+class UpperWeights:
+    """The weights of a head's upper layers, of which contexts are made as of a LlamaModel's."""
+
+    def __init__(self, library: LlamaLibrary, handle: object, layers: UpperLayers) -> None:
+        self.library, self.handle, self.layers = library, handle, layers
+
+
+def load_weights(library: LlamaLibrary, path: Path, params: object, *, begin: int = 0) -> object:
+    """Return the llama_model of the GGUF that begins there in the file; None if llama.cpp cannot load it."""
+    if not begin:
+        return library.api.llama_model_load_from_file(os.fsencode(path), params)
+    libc = C.CDLL(None)
+    open_file = get_function(libc, "fopen", [C.c_char_p, C.c_char_p], C.c_void_p)
+    seek = get_function(libc, "fseek", [C.c_void_p, C.c_long, C.c_int], C.c_int)
+    close = get_function(libc, "fclose", [C.c_void_p], C.c_int)
+    file = open_file(os.fsencode(path), b"rb")
+    if not file:
+        return None
+    try:
+        return None if seek(file, begin, os.SEEK_SET) else library.api.llama_model_load_from_file_ptr(file, params)
+    finally:
+        close(file)
+
+
 class LlamaModel:
     """The weights of a target, a draft model or an EAGLE head. Raises the errors of `load_failure`.
 
+    layers  the upper layers of a head that has several
     mapped  the addresses where its file is mapped
+    upper   the weights of the upper layers; None: it has none
     """
 
     def __init__(
@@ -141,6 +169,7 @@ class LlamaModel:
         path: Path,
         placement: Placement | None = None,
         *,
+        layers: UpperLayers | None = None,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
         self.library, self.path = library, path
@@ -157,15 +186,19 @@ class LlamaModel:
         params.progress_callback = callback
         library.log.begin()
         others = find_mappings(path)  # of another reader of this file
-        self.handle = api.llama_model_load_from_file(os.fsencode(path), params)
-        if not self.handle:
+        self.upper: UpperWeights | None = None
+        self.handle = load_weights(library, path, params)
+        if self.handle and layers is not None:
+            self.upper = UpperWeights(library, load_weights(library, path, params, begin=layers.begin), layers)
+        if not self.handle or (self.upper and not self.upper.handle):
+            self.close()
             raise load_failure(path, library.log.reason(), placement.gpu_layers if placement else None)
         self.mapped = [each for each in find_mappings(path) if each not in others]
         self.n_embd: int = api.llama_model_n_embd(self.handle)
         self.n_embd_out: int = api.llama_model_n_embd_out(self.handle)
         self.n_layer: int = api.llama_model_n_layer(self.handle)
         self.trained_ctx: int = api.llama_model_n_ctx_train(self.handle)
-        self.size_bytes: int = api.llama_model_size(self.handle)
+        self.size_bytes: int = sum(map(api.llama_model_size, self._handles))
         self.is_hybrid = bool(api.llama_model_is_hybrid(self.handle) or api.llama_model_is_recurrent(self.handle))
         vocabulary = api.llama_model_get_vocab(self.handle)
         splitter = self._read_metadata("tokenizer.ggml.pre")
@@ -182,7 +215,12 @@ class LlamaModel:
         raw = self.library.api.llama_model_chat_template(self.handle, None)
         return raw.decode("utf-8", "replace") if raw else None
 
+    @property
+    def _handles(self) -> list[object]:
+        handles = [self.handle, self.upper.handle if self.upper else None]
+        return [handle for handle in handles if handle]
+
     def close(self) -> None:
-        if self.handle:
-            self.library.api.llama_model_free(self.handle)
-            self.handle = None
+        for handle in self._handles:
+            self.library.api.llama_model_free(handle)
+        self.handle, self.upper = None, None

@@ -38,6 +38,7 @@ from eaglelocal.gguf.recurrent_layers import (
     state_bytes_of_a_layer,
 )
 from eaglelocal.gguf.sliding_window import read_windows
+from eaglelocal.gguf.upper_layers import find_upper_layers
 
 MTP = "mtp"  # not an architecture of llama.cpp, but a layer of one
 LAYER_EMBEDDING = "per_layer_token_embd.weight"
@@ -176,6 +177,8 @@ def read_shape(header: Header) -> ModelShape:
 
 def _head_shape(header: Header, info: EagleInfo | BlockInfo) -> ModelShape:
     weights = sum_weights(header, n_layer=info.n_layer)
+    # the output of upper layers is the embeddings of a model of its own, which llama.cpp keeps in RAM too
+    tied = weights.output_bytes if find_upper_layers(header) else 0
     return ModelShape(
         architecture=read_architecture(header),
         n_layer=info.n_layer,
@@ -189,9 +192,10 @@ def _head_shape(header: Header, info: EagleInfo | BlockInfo) -> ModelShape:
         layer_states=(0,) * info.n_layer,
         n_ff=info.n_ff,
         weights_bytes=weights.total_bytes,
-        embedding_bytes=weights.embedding_bytes,
-        output_bytes=weights.output_bytes,
+        embedding_bytes=weights.embedding_bytes + tied,
+        output_bytes=weights.output_bytes - tied,
         active_bytes=weights.total_bytes - weights.embedding_bytes,
+        tied_output_bytes=tied,
         max_context=ArchitectureKeys(header, read_architecture(header)).optional_count("context_length") or 0,
         layer_bytes=weights.layer_bytes,
         num_taps=len(info.target_layers),
