@@ -128,9 +128,7 @@ def _regular_file_bytes(path: Path) -> int:
     return found.st_size
 
 
-def _parse(
-    file: BinaryIO, path: Path, file_bytes: int, keys: Collection[str] | None, *, begin: int = 0
-) -> _Part:
+def _parse(file: BinaryIO, path: Path, file_bytes: int, keys: Collection[str] | None, *, begin: int = 0) -> _Part:
     cursor = HeaderCursor(file, file_bytes, path.name, begin=begin)
     version = _read_version(cursor)
     num_tensors = _read_count(cursor, "tensors", MAX_TENSORS, _MIN_TENSOR_BYTES)

@@ -46,7 +46,7 @@ SHARED_KEYS = frozenset(
 
 
 class GgufPart(NamedTuple):
-    """What one GGUF of a file holds."""
+    """A GGUF of a file, with its architecture, keys and tensors."""
 
     architecture: str
     entries: Sequence[KeyValue]
@@ -55,9 +55,11 @@ class GgufPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UpperLayers:
-    """Where the second GGUF begins in the file, the rows of its output, and the target's tokens that they stand for.
+    """The second GGUF of a file.
 
-    draft_tokens  [num_rows]; empty: the same numbers
+    begin         the byte of the file at which it begins
+    num_rows      of its output
+    draft_tokens  [num_rows] the target's tokens that they stand for; empty: the same numbers
     """
 
     begin: int
@@ -168,10 +170,7 @@ def _make_unread(width: int) -> Iterator[StreamedTensor]:
     """Yield an output of few rows, and the tokens that they stand for: the graph computes it, or the target's."""
     import numpy as np
 
-    for name, values in (
-        ("output.weight", np.zeros((NUM_UNREAD, width), np.float32)),
-        ("d2t", np.arange(NUM_UNREAD, dtype=np.int64)),
-    ):
-        kind = GGML_TYPES_BY_NAME["F32" if name == "output.weight" else "I64"]
-        raw = values.reshape(-1).view(np.uint8)
-        yield StreamedTensor(name, values.shape[::-1], kind, lambda raw=raw: iter([raw]))
+    rows = np.zeros((NUM_UNREAD, width), np.float32).reshape(-1).view(np.uint8)
+    tokens = np.arange(NUM_UNREAD, dtype=np.int64).view(np.uint8)
+    yield StreamedTensor("output.weight", (width, NUM_UNREAD), GGML_TYPES_BY_NAME["F32"], lambda: iter([rows]))
+    yield StreamedTensor("d2t", (NUM_UNREAD,), GGML_TYPES_BY_NAME["I64"], lambda: iter([tokens]))

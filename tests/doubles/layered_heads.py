@@ -51,7 +51,9 @@ def _random_layer(block: str, info: EagleInfo, rng: np.random.Generator, gain: f
     matrices = {name: rng.normal(size=shape, scale=shape[1] ** -0.5) for name, shape in shapes.items()}
     for name in ("attn_output", "ffn_down"):
         matrices[name] *= gain
-    norms = [convert_vector(f"{block}{name}.weight", rng.uniform(0.5, 1.5, width)) for name in ("attn_norm", "ffn_norm")]
+    norms = [
+        convert_vector(f"{block}{name}.weight", rng.uniform(0.5, 1.5, width)) for name in ("attn_norm", "ffn_norm")
+    ]
     return [*norms, *(_matrix(f"{block}{name}.weight", values) for name, values in matrices.items())]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -92,7 +93,7 @@ def test_a_row_sees_the_same_whatever_calls_wrote_those_before_it(
 ) -> None:
     expected = propose_in_one(head)
     head.remove(0, 0)
-    for first, end in zip(parts, parts[1:], strict=False):
+    for first, end in itertools.pairwise(parts):
         write_pairs(head, first, end)
     check_alike(propose_at(head, 30), expected)
 
@@ -184,9 +185,7 @@ def test_texts_are_the_plain_texts(
     plain = real_engine(target)
     expected = {name: answer.tokens for name, answer in drive(plain, requests).items()}
     plain.close()
-    engine = real_engine(
-        target, kind="eagle3", draft=draft, num_draft_tokens=5, num_slots=slots, unified=unified
-    )
+    engine = real_engine(target, kind="eagle3", draft=draft, num_draft_tokens=5, num_slots=slots, unified=unified)
     for _ in range(2):  # the second time prompts are there, and caches are cut far back
         assert {name: answer.tokens for name, answer in drive(engine, requests).items()} == expected
     accepted = engine.snapshot().speculation.accepted_per_position

@@ -1,7 +1,8 @@
 """Tensor names of every dialect, mapped to one set of names; tensors of other kinds of heads are refused with a reason.
 
 SafeAILab and SpecForge call the first layer `midlayer`, speculators `layers.0`, NeMo and checkpoints saved from inside
-another model put a prefix before everything. Upper layers are `layers.1` and so on everywhere. A tensor that is not known here is an error, never ignored.
+another model put a prefix before everything. Upper layers are `layers.1` and so on everywhere. A tensor that is not
+known here is an error, never ignored.
 """
 
 from __future__ import annotations
