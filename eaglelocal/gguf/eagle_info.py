@@ -169,6 +169,8 @@ def _layers_problems(head: EagleInfo) -> Iterator[str]:
         yield f"it has {head.n_layer} layers, and only P-EAGLE heads of several layers are run"
     if not head.has_own_output:
         yield f"it has {head.n_layer} layers and no output of its own, which such heads need"
+    if (head.draft_vocab or 0) > head.n_vocab:
+        yield f"it drafts over {head.draft_vocab} tokens of {head.n_vocab}"
 
 
 def _required_tensors(head: EagleInfo) -> dict[str, tuple[int, ...]]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.arch_keys import ArchitectureKeys
+from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.model_info import ModelInfo, vocabulary_size
 from eaglelocal.gguf.tensor_bytes import read_index_range
@@ -115,6 +116,8 @@ def _read_d2t_range(header: Header) -> tuple[int, int] | None:
     """
     if "d2t" not in header.tensors:
         tokens = [token for token in header.array(DRAFT_TOKENS_KEY) or () if isinstance(token, int)]
+        if len(tokens) != (header.array_count(DRAFT_TOKENS_KEY) or 0):
+            raise malformed_error(header.path.name, f"{DRAFT_TOKENS_KEY} is no list of tokens")
         return (min(tokens), max(tokens)) if tokens else None
     return read_index_range(header.path, header, "d2t")
 

@@ -22,6 +22,7 @@ from eaglelocal.gguf.header import Header, Shard, TensorInfo
 from eaglelocal.gguf.split_files import following_paths, split_place
 from eaglelocal.gguf.upper_layers import (
     ALIGNMENT,
+    MAX_LAYERS,
     NUM_LAYERS_KEY,
     check_upper_metadata,
     count_layers,
@@ -98,6 +99,8 @@ def _merged_tensors(parts: list[_Part]) -> dict[str, TensorInfo]:
 def _read_upper_part(first: _Part, keys: Collection[str] | None) -> _Part:
     """Read the GGUF that follows the first one in its file: the upper layers of a head."""
     path, num_layers = first.shard.path, count_layers(first.metadata)
+    if num_layers > MAX_LAYERS:
+        raise malformed_error(path.name, f"claims {num_layers} layers, more than the limit of {MAX_LAYERS}")
     data_bytes = max((tensor.offset + tensor.nbytes for tensor in first.tensors), default=0)
     begin = round_up(first.shard.data_offset + data_bytes, ALIGNMENT)
     if begin >= first.shard.file_bytes:

@@ -30,6 +30,7 @@ from eaglelocal.gguf.writer import KeyValue, StreamedTensor
 
 NUM_LAYERS_KEY = "eaglelocal.num_layers"  # of both GGUFs together; only in heads of several layers
 DRAFT_TOKENS_KEY = "eaglelocal.draft_tokens"  # d2t of such a head: llama.cpp has no place for it
+MAX_LAYERS = 64
 ALIGNMENT = 4096  # of the second GGUF in the file, so that it can be mapped
 NUM_UNREAD = 32  # rows of the first GGUF's own output
 UNREAD = frozenset({"output.weight", "output_norm.weight", "d2t"})
@@ -72,8 +73,8 @@ def find_upper_layers(header: Header) -> UpperLayers | None:
     begin = next((shard.begin for shard in header.shards if shard.begin), 0)
     if not begin:
         return None
-    tokens = tuple(int(token) for token in header.array(DRAFT_TOKENS_KEY) or ())
-    return UpperLayers(begin, header.tensors["output.weight"].shape[1], tokens)
+    tokens = tuple(token for token in header.array(DRAFT_TOKENS_KEY) or () if isinstance(token, int))
+    return UpperLayers(begin, header.tensors["output.weight"].shape[-1], tokens)
 
 
 def count_layers(metadata: Mapping[str, object]) -> int:

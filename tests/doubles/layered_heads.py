@@ -18,22 +18,28 @@ from eaglelocal.hub.heads.head_store import write_head_file
 from eaglelocal.hub.heads.weight_conversion import convert_matrix, convert_vector
 
 
-def add_upper_layers(head: Path, target: Path, path: Path, *, num_layers: int, gain: float = 1.0) -> Path:
+def add_upper_layers(
+    head: Path, target: Path, path: Path, *, num_layers: int, gain: float = 1.0, draft_tokens: tuple[int, ...] = ()
+) -> Path:
     """Write a head of one layer with random layers above it, and return the path.
 
-    gain  what the layers add to the residual stream; with 0 the head drafts as it did
+    gain          what the layers add to the residual stream; with 0 the head drafts as it did
+    draft_tokens  instead of the head's own, with an output of zeros
     """
     header = read_header(head)
     info = EagleInfo.from_header(header)
     entries = [*copy_entries(header, without=frozenset()), KeyValue(NUM_LAYERS_KEY, ValueType.UINT32, num_layers)]
     tensors = [_as_it_is(header, name) for name in header.tensors if name != "d2t"]
     if info.draft_vocab is not None:
-        tokens = tuple(read_indices(head, header, "d2t").tolist())
+        tokens = draft_tokens or tuple(read_indices(head, header, "d2t").tolist())
         entries.append(KeyValue(DRAFT_TOKENS_KEY, ValueType.ARRAY, tokens, ValueType.INT32))
     if not info.has_own_output:
         tensors.append(_matrix("output.weight", read_tensor(target, read_header(target), "output.weight")))
     if not info.has_own_embeddings:
         tensors.append(_matrix("token_embd.weight", read_tensor(target, read_header(target), "token_embd.weight")))
+    if draft_tokens:
+        output = _matrix("output.weight", np.zeros((len(draft_tokens), info.width)))
+        tensors = [output if tensor.name == output.name else tensor for tensor in tensors]
     rng = np.random.default_rng(num_layers)
     for layer in range(1, num_layers):
         tensors += _random_layer(f"blk.{layer}.", info, rng, gain)

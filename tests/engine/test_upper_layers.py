@@ -24,6 +24,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AUTO, fixed_spec
 from eaglelocal.errors import EagleLocalError, EngineError, ResourceError
 from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.header_patch import patch_header
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.upper_layers import find_upper_layers
 from eaglelocal.loading.engine_builder import build
@@ -231,6 +232,39 @@ def test_the_layers_of_another_head_are_refused(target: Path, random_head: Path,
     mixed = tmp_path / "mixed.gguf"
     mixed.write_bytes(random_head.read_bytes()[: begins[0]] + other.read_bytes()[begins[1] :])
     check_refused(target, mixed, "its upper layers are not of this head: llama.feed_forward_length is 128, expected 64")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"eaglelocal.num_layers": 10**9}, "claims 1000000000 layers, more than the limit of 64"),
+        ({"eaglelocal.num_layers": 3}, "llama.block_count is 3, expected 2"),
+        ({"eaglelocal.draft_tokens": (999, *range(199))}, "names tokens 0 to 999 of 300"),
+        ({"eagle3.rope.freq_base": 5.0}, "llama.rope.freq_base is 10000.0, expected 5.0"),
+        ({"eagle3.block_count": 2}, "it has 2 layers, llama.cpp runs heads with one"),
+    ],
+)
+def test_keys_that_contradict_the_layers_are_refused(
+    target: Path, random_head: Path, tmp_path: Path, change: dict[str, float], says: str
+) -> None:
+    draft = tmp_path / "changed.gguf"
+    draft.write_bytes(random_head.read_bytes())
+    patch_header(read_header(draft), change)
+    check_refused(target, draft, says)
+
+
+def test_several_layers_without_a_mask_are_refused(target: Path, tmp_path: Path) -> None:
+    below = write_head(tmp_path / "below.gguf", replace(HEAD, num_depths=None), SHAPE)
+    head = add_upper_layers(below, target, tmp_path / "head.gguf", num_layers=2)
+    check_refused(target, head, "it has 2 layers, and only P-EAGLE heads of several layers are run")
+
+
+def test_more_drafted_tokens_than_the_target_has_are_refused(target: Path, tmp_path: Path) -> None:
+    """Native code ranks in memory for the target's tokens."""
+    below = write_head(tmp_path / "below.gguf", HEAD, SHAPE)
+    tokens = tuple([0] * 400)
+    head = add_upper_layers(below, target, tmp_path / "head.gguf", num_layers=2, draft_tokens=tokens)
+    check_refused(target, head, "it drafts over 400 tokens of 300")
 
 
 def check_refused(target: Path, draft: Path, says: str) -> None:
