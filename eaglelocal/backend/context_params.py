@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eaglelocal.backend.model import LlamaModel, UpperWeights, look_up
+from eaglelocal.backend.model import LlamaModel, look_up
 from eaglelocal.backend.native_step import fill_struct
+from eaglelocal.backend.upper_weights import UpperWeights
 from eaglelocal.core.context_hint import suggest_smaller_ctx
 from eaglelocal.errors import EngineError, ResourceError
 

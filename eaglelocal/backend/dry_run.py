@@ -22,14 +22,7 @@ from eaglelocal.backend.buffer_log import (
 from eaglelocal.backend.context_params import ContextParams, create_context
 from eaglelocal.backend.dummy_buffers import dummy_allocations
 from eaglelocal.backend.llama_library import LlamaLibrary, LlamaLog
-from eaglelocal.backend.model import (
-    LlamaModel,
-    NativePlacement,
-    Placement,
-    UpperWeights,
-    load_failure,
-    load_weights,
-)
+from eaglelocal.backend.model import LlamaModel, NativePlacement, Placement
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.draft_pairing import DraftInfo, HeadInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
@@ -91,16 +84,11 @@ class PlannedModel(LlamaModel):
     def __init__(  # reads no sizes of the model
         self, library: LlamaLibrary, path: Path, placement: Placement, layers: UpperLayers | None = None
     ) -> None:
-        self.library, self.path, self.upper = library, path, None
+        self.library, self.path = library, path
         native = NativePlacement(library, placement)
         params = native.params
         params.no_alloc, params.load_mode = True, library.api.LLAMA_LOAD_MODE_NONE  # llama.cpp aborts with mmap
-        self.handle = load_weights(library, path, params)
-        if self.handle and layers is not None:
-            self.upper = UpperWeights(library, load_weights(library, path, params, begin=layers.begin), layers)
-        if not self.handle or (self.upper and not self.upper.handle):
-            self.close()
-            raise load_failure(path, library.log.reason())
+        self._load(params, layers)
 
 
 class FullLog(LlamaLog):

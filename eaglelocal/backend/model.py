@@ -11,7 +11,7 @@ from pathlib import Path
 
 from eaglelocal.backend.constraint_compiler import LlamaConstraints
 from eaglelocal.backend.llama_library import LlamaLibrary
-from eaglelocal.backend.native_step import get_function
+from eaglelocal.backend.upper_weights import UpperWeights
 from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.backend.weight_pages import find_mappings
 from eaglelocal.errors import EagleLocalError, ModelFileError, UsageError
@@ -131,30 +131,6 @@ def load_failure(path: Path, reason: str, gpu_layers: int | None = None) -> Eagl
     return ModelFileError(f"llama.cpp cannot load {path}: {reason}", hint=hint)
 
 
-class UpperWeights:
-    """The weights of a head's upper layers, of which contexts are made as of a LlamaModel's."""
-
-    def __init__(self, library: LlamaLibrary, handle: object, layers: UpperLayers) -> None:
-        self.library, self.handle, self.layers = library, handle, layers
-
-
-def load_weights(library: LlamaLibrary, path: Path, params: object, *, begin: int = 0) -> object:
-    """Return the llama_model of the GGUF that begins there in the file; None if llama.cpp cannot load it."""
-    if not begin:
-        return library.api.llama_model_load_from_file(os.fsencode(path), params)
-    libc = C.CDLL(None)
-    open_file = get_function(libc, "fopen", [C.c_char_p, C.c_char_p], C.c_void_p)
-    seek = get_function(libc, "fseek", [C.c_void_p, C.c_long, C.c_int], C.c_int)
-    close = get_function(libc, "fclose", [C.c_void_p], C.c_int)
-    file = open_file(os.fsencode(path), b"rb")
-    if not file:
-        return None
-    try:
-        return None if seek(file, begin, os.SEEK_SET) else library.api.llama_model_load_from_file_ptr(file, params)
-    finally:
-        close(file)
-
-
 class LlamaModel:
     """The weights of a target, a draft model or an EAGLE head. Raises the errors of `load_failure`.
 
@@ -173,32 +149,29 @@ class LlamaModel:
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
         self.library, self.path = library, path
+        self.handle: object = None
         api = library.api
         native = NativePlacement(library, placement or Placement())
         params = native.params
 
         def report_progress(fraction: float, user_data: object) -> bool:
             if on_progress is not None:
-                on_progress(fraction)
+                on_progress(fraction if layers is None else (bool(self.handle) + fraction) / 2)
             return True
 
         callback = api.llama_progress_callback(report_progress)
         params.progress_callback = callback
         library.log.begin()
         others = find_mappings(path)  # of another reader of this file
-        self.upper: UpperWeights | None = None
-        self.handle = load_weights(library, path, params)
-        if self.handle and layers is not None:
-            self.upper = UpperWeights(library, load_weights(library, path, params, begin=layers.begin), layers)
-        if not self.handle or (self.upper and not self.upper.handle):
-            self.close()
-            raise load_failure(path, library.log.reason(), placement.gpu_layers if placement else None)
+        self._load(params, layers, placement.gpu_layers if placement else None)
         self.mapped = [each for each in find_mappings(path) if each not in others]
         self.n_embd: int = api.llama_model_n_embd(self.handle)
         self.n_embd_out: int = api.llama_model_n_embd_out(self.handle)
         self.n_layer: int = api.llama_model_n_layer(self.handle)
         self.trained_ctx: int = api.llama_model_n_ctx_train(self.handle)
-        self.size_bytes: int = sum(map(api.llama_model_size, self._handles))
+        self.size_bytes: int = api.llama_model_size(self.handle)
+        if self.upper is not None:
+            self.size_bytes += api.llama_model_size(self.upper.handle)
         self.is_hybrid = bool(api.llama_model_is_hybrid(self.handle) or api.llama_model_is_recurrent(self.handle))
         vocabulary = api.llama_model_get_vocab(self.handle)
         splitter = self._read_metadata("tokenizer.ggml.pre")
@@ -215,12 +188,19 @@ class LlamaModel:
         raw = self.library.api.llama_model_chat_template(self.handle, None)
         return raw.decode("utf-8", "replace") if raw else None
 
-    @property
-    def _handles(self) -> list[object]:
-        handles = [self.handle, self.upper.handle if self.upper else None]
-        return [handle for handle in handles if handle]
+    def _load(self, params: object, layers: UpperLayers | None, gpu_layers: int | None = None) -> None:
+        """Load the weights. Raises the errors of `load_failure`."""
+        self.upper: UpperWeights | None = None
+        self.handle = self.library.api.llama_model_load_from_file(os.fsencode(self.path), params)
+        if self.handle and layers is not None:
+            self.upper = UpperWeights(self.library, self.path, params, layers)
+        if not self.handle or (self.upper is not None and not self.upper.handle):
+            self.close()
+            raise load_failure(self.path, self.library.log.reason(), gpu_layers)
 
     def close(self) -> None:
-        for handle in self._handles:
-            self.library.api.llama_model_free(handle)
-        self.handle, self.upper = None, None
+        if self.upper is not None:
+            self.upper.close()
+        if self.handle:
+            self.library.api.llama_model_free(self.handle)
+            self.handle = None

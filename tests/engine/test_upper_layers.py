@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
@@ -54,15 +55,24 @@ def agreeing_head(target: Path) -> Path:
 
 @pytest.fixture
 def head(target: Path, random_head: Path) -> Iterator[LlamaHeadContext]:
-    """The random head's two contexts over the target's."""
-    header, plain = read_header(random_head), Placement(repack=False)
-    target_model = LlamaModel(load_library(), target, plain)
-    model = LlamaModel(load_library(), random_head, plain, layers=find_upper_layers(header))
+    with contextlib.ExitStack() as opened:
+        yield open_head(opened, target, random_head, Placement(repack=False))
+
+
+def open_head(opened: contextlib.ExitStack, target: Path, path: Path, placement: Placement) -> LlamaHeadContext:
+    """Open a head's two contexts over the target's."""
+    header = read_header(path)
+    target_model = LlamaModel(load_library(), target, placement)
+    opened.callback(target_model.close)
+    progress: list[float] = []
+    model = LlamaModel(load_library(), path, placement, layers=find_upper_layers(header), on_progress=progress.append)
+    opened.callback(model.close)
+    assert progress == sorted(progress) and progress[-1] == 1
     context = LlamaContext(target_model, PARAMS, taps=EagleInfo.from_header(header).target_layers)
+    opened.callback(context.close)
     head = LlamaHeadContext(model, PARAMS, target=context)
-    yield head
-    for opened in (head, context, model, target_model):
-        opened.close()
+    opened.callback(head.close)
+    return head
 
 
 def write_pairs(head: LlamaHeadContext, first: int, end: int, *, slot: int = 0, outputs: int = 0) -> Proposals:
@@ -123,6 +133,18 @@ def test_the_upper_layers_see_the_rows_before(head: LlamaHeadContext) -> None:
     head._upper.cells.remove(0, 0)
     said = propose_at(head, 30)
     assert said[0] != expected[0] or not np.allclose(said[1], expected[1], atol=1e-2)
+
+
+@pytest.mark.parametrize("placement", [Placement(repack=True), Placement(repack=False, no_mmap=True)])
+def test_weights_are_read_or_mapped(target: Path, random_head: Path, placement: Placement) -> None:
+    expected, said = (propose_alone(target, random_head, each) for each in (Placement(repack=False), placement))
+    check_alike(said, expected)
+
+
+def propose_alone(target: Path, path: Path, placement: Placement) -> tuple[list[int], list[float]]:
+    with contextlib.ExitStack() as opened:
+        head = open_head(opened, target, path, placement)
+        return propose_in_one(head)
 
 
 def test_a_copied_slot_proposes_the_same(head: LlamaHeadContext) -> None:
