@@ -2,7 +2,8 @@
 
 Runs llama.cpp's `eagle3` graph, and adds what EAGLE-3.1 (arXiv 2605.09992; vLLM #42764) needs and the graph lacks: a
 norm of each tapped row before the encoder (its gains are folded into fc), and a norm of the state that the next row
-reads. Both happen in native code, which also works around the pitfalls of that graph.
+reads. Both happen in native code, which also works around the pitfalls of that graph. The upper layers of a head that
+has several run in a second context (head_cells.py), in the same native call.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ def _head_shape(header: Header, info: EagleInfo | BlockInfo) -> ModelShape:
     weights = sum_weights(header, n_layer=info.n_layer)
     # the output of upper layers is the embeddings of a model of its own, which llama.cpp keeps in RAM too
     upper = find_upper_layers(header)
-    tied = weights.output_bytes if upper else 0
+    tied = header.tensors["output.weight"].nbytes if upper else 0
     return ModelShape(
         architecture=read_architecture(header),
         n_layer=info.n_layer,

@@ -104,6 +104,8 @@ def check_upper_metadata(
 ) -> None:
     """Raise ModelFileError where the second GGUF's keys are not those that follow from the first's."""
     num_rows = next((tensor.shape[-1] for tensor in tensors if tensor.name == "token_embd.weight"), 0)
+    if not num_rows:
+        raise malformed_error(file, "its upper layers lack an output")
     expected = {"general.architecture": UPPER, **make_upper_metadata(first, num_rows)}
     for key in sorted(expected.keys() | upper.keys()):
         if upper.get(key) != expected.get(key):

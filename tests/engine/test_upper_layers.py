@@ -15,6 +15,7 @@ from doubles.layered_heads import add_upper_layers
 from doubles.random_models import HeadShape, write_agreeing_head, write_head, write_target
 from doubles.real_engine import TINY, ask, real_engine
 
+from eaglelocal import locations
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.head_context import LlamaHeadContext
@@ -24,11 +25,16 @@ from eaglelocal.core.batch import PairBatch, Proposals
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AUTO, fixed_spec
 from eaglelocal.errors import EagleLocalError, EngineError, ResourceError
+from eaglelocal.gguf import head_requantization
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header_patch import patch_header
+from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.upper_layers import find_upper_layers
+from eaglelocal.hub.heads.requantized_copy import is_current, make_light_copy
 from eaglelocal.loading.engine_builder import build
+from eaglelocal.memory.budget import RAM
+from eaglelocal.memory.estimate import weight_buffers
 
 SHAPE = replace(TINY, layer_gain=0.2)
 HEAD = HeadShape(width=64, n_ff=64, num_depths=5, own_embeddings=True, own_output=True, draft_vocab=200)
@@ -224,6 +230,40 @@ def test_it_is_priced_as_a_block_and_counted_whole(target: Path, agreeing_head: 
     header = read_header(agreeing_head)
     assert engine.info.model_bytes > read_header(target).tensor_bytes + header.tensor_bytes
     engine.close()
+
+
+def test_a_copy_in_fewer_bits_is_one_file_too(
+    target: Path, agreeing_head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_requantization, "MIN_BYTES", 1)
+    monkeypatch.setattr(locations, "light_heads_dir", lambda: tmp_path / "light")
+    copy = make_light_copy(agreeing_head, "q4_0", on_progress=lambda share: None)
+    assert list((tmp_path / "light").iterdir()) == [copy] and is_current(copy)
+    before, after = (read_header(path) for path in (agreeing_head, copy))
+    assert after.tensors.keys() == before.tensors.keys()
+    assert {
+        after.tensors[name].type.name for name in ("output.weight", "blk.0.attn_q.weight", "blk.2.ffn_up.weight")
+    } == {"Q4_0"}
+    requests = [ask(str(n), range(20, 60 + n), max_tokens=30) for n in range(3)]
+    texts = []
+    for fields in ({}, {"kind": "eagle3", "draft": copy, "num_draft_tokens": 5, "num_slots": 2}):
+        engine = real_engine(target, **fields)  # type: ignore[arg-type]
+        texts.append({name: answer.tokens for name, answer in drive(engine, requests).items()})
+        accepted = engine.snapshot().speculation.accepted_tokens
+        engine.close()
+    assert texts[0] == texts[1] and accepted > 20
+
+
+def test_on_a_gpu_the_output_of_upper_layers_is_in_ram_too(agreeing_head: Path) -> None:
+    """llama.cpp keeps embeddings there, and these are the output."""
+    header = read_header(agreeing_head)
+    shape = read_shape(header)
+    sums = {"GPU": 0, RAM: 0}
+    for buffer in weight_buffers(shape, ["GPU"] * 4, ["GPU"] * 3):
+        sums[buffer.device] += buffer.num_bytes
+    embeddings, output = (header.tensors[f"{name}.weight"].nbytes for name in ("token_embd", "output"))
+    assert sums == {"GPU": header.tensor_bytes - embeddings, RAM: embeddings + output}
+    assert shape.active_bytes == header.tensor_bytes - embeddings
 
 
 @pytest.mark.parametrize(
