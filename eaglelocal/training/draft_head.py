@@ -252,7 +252,7 @@ def choose_head_shape(source: HeadSource, *, max_context: int) -> HeadShape:
         if source.start_info.n_layer > 1:
             raise IncompatibleError(
                 f"the head has {source.start_info.n_layer} layers, and those of one are trained here",
-                hint="--from none",
+                hint="`--from none` trains a new one",
             )
         shape = read_head_shape(source.start_info, source.start, max_context=max_context)
     if not source.is_parallel:

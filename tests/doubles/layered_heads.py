@@ -33,10 +33,10 @@ def add_upper_layers(
     if info.draft_vocab is not None:
         tokens = draft_tokens or tuple(read_indices(head, header, "d2t").tolist())
         entries.append(KeyValue(DRAFT_TOKENS_KEY, ValueType.ARRAY, tokens, ValueType.INT32))
-    if not info.has_own_output:
-        tensors.append(_matrix("output.weight", read_tensor(target, read_header(target), "output.weight")))
-    if not info.has_own_embeddings:
-        tensors.append(_matrix("token_embd.weight", read_tensor(target, read_header(target), "token_embd.weight")))
+    lender = read_header(target)
+    for name in {"output.weight", "token_embd.weight"} - header.tensors.keys():
+        lent = name if name in lender.tensors else "token_embd.weight"
+        tensors.append(_matrix(name, read_tensor(target, lender, lent)))
     if draft_tokens:
         output = _matrix("output.weight", np.zeros((len(draft_tokens), info.width)))
         tensors = [output if tensor.name == output.name else tensor for tensor in tensors]
