@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AUTO, fixed_spec
 from eaglelocal.errors import EagleLocalError, EngineError, ResourceError
 from eaglelocal.gguf import head_requantization
+from eaglelocal.gguf.draft_pairing import read_draft, read_model
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header_patch import patch_header
 from eaglelocal.gguf.model_shape import read_shape
@@ -285,6 +287,26 @@ def test_a_damaged_file_is_refused_with_one_line(
     draft = tmp_path / "damaged.gguf"
     draft.write_bytes(damage(random_head.read_bytes(), begin))  # type: ignore[operator]
     check_refused(target, draft, says)
+
+
+def test_damage_anywhere_in_the_second_header_is_refused_or_harmless(
+    target: Path, random_head: Path, tmp_path: Path
+) -> None:
+    """Never another error than one for people: llama.cpp would abort on some of these files."""
+    raw, header, beside = random_head.read_bytes(), read_header(random_head), read_header(target)
+    info, rng, refused = read_model(beside), random.Random(5), 0
+    first, end = header.shards[1].begin, header.shards[1].data_offset
+    damaged = tmp_path / "damaged.gguf"
+    for _ in range(150):
+        data = bytearray(raw)
+        data[rng.randrange(first, end)] ^= 1 << rng.randrange(8)
+        damaged.write_bytes(data)
+        try:
+            read_shape(read_header(damaged))
+            read_draft(read_header(damaged), target_header=beside, target=info)
+        except EagleLocalError:
+            refused += 1
+    assert refused > 100
 
 
 def test_the_layers_of_another_head_are_refused(target: Path, random_head: Path, tmp_path: Path) -> None:
