@@ -43,6 +43,7 @@ class DraftEntry:
     fc_norm: bool
     norm_output: bool
     taps_more_layers: bool  # than the three that llama.cpp gives a head
+    drafts_in_parallel: bool  # a P-EAGLE head: all tokens in one pass through four layers
     keeps_state: bool  # a model with recurrent state of its own
     acceptance_lengths: tuple[tuple[int, float], ...]
     acceptance_text: str  # the kind of text that they were reported for; empty: of many kinds, or not said
@@ -85,6 +86,7 @@ def read_draft(id: str, table: TomlTable) -> DraftEntry:
         fc_norm=table.flag("fc_norm"),
         norm_output=table.flag("norm_output"),
         taps_more_layers=table.flag("taps_more_layers"),
+        drafts_in_parallel=table.flag("drafts_in_parallel"),
         keeps_state=table.flag("keeps_state"),
         acceptance_lengths=table.pairs("acceptance_lengths"),
         acceptance_text=table.optional_text("acceptance_text") or "",
