@@ -54,6 +54,7 @@ class Committed(NamedTuple):
     first_position: int
     tokens: Sequence[int]
     features: Features | Floats | None  # of these rows, if the drafter asked for taps
+    refused: Sequence[tuple[int, int]] = ()  # see DraftTraits.reads_refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +65,15 @@ class DraftTraits:
     taps          layers of the target whose inputs `commit` needs; empty: none
     block_size    tokens that `draft` proposes in one pass, and none after them (a block); 1: each token takes a pass
     reuse_margin  rows of a reused prefix that the target must decode again for this drafter
+    reads_refused `commit` needs the drafted tokens that were refused, each with the target's likeliest token after it;
+                  the first of them stood where the next root stands
     """
 
     name: str
     taps: tuple[int, ...] = ()
     block_size: int = 1
     reuse_margin: int = 0
+    reads_refused: bool = False
 
 
 class Drafter(Protocol):

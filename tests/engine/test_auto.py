@@ -13,6 +13,7 @@ from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
+from eaglelocal.drafters.lookahead import Lookahead
 from eaglelocal.drafters.ngram import Ngram
 
 TABLE = Table(seed=1)
@@ -24,6 +25,10 @@ def drafters_of(kind: str) -> tuple[Drafter, ...]:
     match kind:
         case "lookup":
             return (Ngram(128),)
+        case "lookahead":
+            return Ngram(128), Lookahead()
+        case "lookahead and head":
+            return Ngram(128), Lookahead(), Eagle3(ScriptedHead(WORST), (0,))
         case "right head":
             return Ngram(128), Eagle3(ScriptedHead(TABLE), (0,))
         case "wrong head":
@@ -32,7 +37,7 @@ def drafters_of(kind: str) -> tuple[Drafter, ...]:
             return Ngram(128), DraftModel(ScriptedContext(WORST, gives_features=False))
 
 
-KINDS = ["lookup", "right head", "wrong head", "wrong model"]
+KINDS = ["lookup", "lookahead", "lookahead and head", "right head", "wrong head", "wrong model"]
 
 
 def request(name: str, prompt: tuple[int, ...], spec: Spec, **changes: object) -> ChatRequest:
