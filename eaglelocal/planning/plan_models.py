@@ -15,6 +15,7 @@ from eaglelocal.catalog.reference import DerivedModel, EmbeddedModel, File
 from eaglelocal.core.byte_sizes import GIB
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import UsageError
+from eaglelocal.hub.draft_resolver import check_one_model
 from eaglelocal.hub.hub_references import find_known_target
 from eaglelocal.hub.model_files import find_files
 from eaglelocal.hub.model_library import locate_reference
@@ -82,6 +83,7 @@ def find_models(options: RunOptions, catalog: Catalog) -> tuple[ModelOption, ...
 def _with_drafts(models: Iterable[ModelOption], options: RunOptions) -> tuple[ModelOption, ...]:
     """Return the models with the drafts that the options leave to them. Raises UsageError on an unknown draft."""
     models = tuple(choose_projector(model, options) for model in models)
+    check_one_model(options.draft)
     if not options.names_draft:
         return tuple(restrict_drafts(model, options) for model in models)
     named = [

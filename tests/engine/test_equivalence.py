@@ -41,7 +41,12 @@ def drafter_of(kind: str) -> Drafter:
     return FlakyDrafter(TABLE.n_vocab) if kind == "flaky" else NoDrafter()
 
 
-KINDS = ["none", "flaky", "lookahead", *(f"{method}-{how}" for method in ("eagle3", "p-eagle", "model") for how in TABLES)]
+KINDS = [
+    "none",
+    "flaky",
+    "lookahead",
+    *(f"{method}-{how}" for method in ("eagle3", "p-eagle", "model") for how in TABLES),
+]
 
 
 def request(name: str, prompt: tuple[int, ...], **changes: object) -> ChatRequest:

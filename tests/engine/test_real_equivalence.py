@@ -29,6 +29,8 @@ DRAFTS = (
     "random block",
     "agreeing p-eagle",
     "random p-eagle",
+    "lookahead",
+    "agreeing head and lookahead",
 )
 KINDS = {"head": "eagle3", "p-eagle": "eagle3", "block": "dflash", "model": "draft_model"}
 Record = Callable[[str, object], None]
@@ -49,6 +51,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def drafting(files: Path, name: str, draft: str) -> dict[str, object]:
+    if draft == "lookahead":
+        return {"kind": "ngram", "lookups": ("ngram", "lookahead")}
+    if draft.endswith(" and lookahead"):
+        return drafting(files, name, draft.removesuffix(" and lookahead")) | {"lookups": ("lookahead",)}
     draft_file = {
         "agreeing head": f"{name}-head.gguf",
         "random head": "random-head.gguf",
