@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 from doubles.engine_harness import EngineHarness, plain_text
 from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
@@ -90,11 +93,12 @@ def test_specs_of_requests_are_obeyed() -> None:
     assert (drafted.speculation.acceptance_length, drafted.speculation.reason) == (4.0, "3 tokens")
 
 
-def test_texts_of_one_owner_are_not_drafted_from_for_another() -> None:
+@pytest.mark.parametrize("kind", [partial(Ngram, 128), Lookahead])
+def test_texts_of_one_owner_are_not_drafted_from_for_another(kind: Callable[[], Drafter]) -> None:
     """The same question twice: for its owner the answer is at hand, for another it is not."""
 
     def drafted(second_owner: str) -> int:
-        harness = EngineHarness(TABLE, (Ngram(128),), spec=AUTO)
+        harness = EngineHarness(TABLE, (kind(),), spec=AUTO)
         result = 0
         for name, owner in (("a", "ann"), ("b", second_owner)):
             asked = request(name, (5, 6, 7, 8), AUTO, max_tokens=30)

@@ -1,7 +1,7 @@
 """Record what a head drafts after every token: python tests/measures/recorded_drafts.py OUT.jsonl TARGET [--draft REF]
 
 Answers prompts greedily and plainly, while the head drafts after each token and nothing is sent. What any drafter would
-have given is then known without the models: the measures draft_pool.py and lookahead.py replay it.
+have given is then known without the models: tests/measures/lookahead.py replays it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ from pathlib import Path
 
 from eaglelocal.bench.bench_prompts import builtin_prompts, group_by_category, read_prompts
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels
-from eaglelocal.core.draft import ROOT
 from eaglelocal.core.request import ChatRequest, fixed_spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.drafter import NOTHING, Committed, Continuation, Drafter, Lookup, Node
-from eaglelocal.drafters.ngram import Ngram
 from eaglelocal.loading import engine_builder
 from eaglelocal.planning.resolve import resolve
 
@@ -57,21 +55,6 @@ def count_accepted(draft: Sequence[int], rest: Sequence[int]) -> int:
             break
         number += 1
     return number
-
-
-class LookupReplay:
-    """The lookup of one answer."""
-
-    def __init__(self, prompt: Sequence[int]) -> None:
-        self._lookup = Ngram(CTX)
-        self.commit(prompt, 0)
-
-    def draft(self, token: int, position: int, depth: int) -> list[int]:
-        (drafted,) = self._lookup.draft([Node(0, ROOT, token, position)], depth)
-        return list(drafted.tokens)
-
-    def commit(self, tokens: Sequence[int], first: int) -> None:
-        self._lookup.commit([Committed(0, first, tokens, None)])
 
 
 class Recorder:
