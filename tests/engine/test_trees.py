@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from doubles.drafters import FlakyDrafter, NoDrafter
 from doubles.drafts import chain
@@ -17,6 +19,7 @@ from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
+from eaglelocal.drafters.lookahead import Lookahead
 from eaglelocal.drafters.ngram import Ngram
 from eaglelocal.engine.sequence_ids import SequenceIds, list_sequences
 
@@ -43,7 +46,9 @@ HEADS = {
 }
 
 
-def drafter_of(kind: str) -> Drafter:
+def drafter_of(kind: str) -> Drafter | Sequence[Drafter]:
+    if kind == "lookahead":
+        return Lookahead(), Eagle3(ScriptedHead(HEADS["second"]), (0,), branches=2)
     if kind == "flaky":
         return FlakyDrafter(TABLE.n_vocab)
     if kind == "model":
@@ -55,7 +60,7 @@ def harness_of(kind: str, *, num_slots: int = 1, **options: object) -> EngineHar
     return EngineHarness(TABLE, drafter_of(kind), spec=AUTO, num_slots=num_slots, branches=BRANCHES, **options)  # type: ignore[arg-type]
 
 
-KINDS = [*HEADS, "model", "flaky"]
+KINDS = [*HEADS, "model", "flaky", "lookahead"]
 
 
 def request(name: str, prompt: tuple[int, ...], spec: Spec | None = None, **changes: object) -> ChatRequest:
