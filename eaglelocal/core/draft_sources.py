@@ -1,4 +1,4 @@
-"""What `--draft` names: a model or head, and drafters without a model beside it. Pure.
+"""The values of `--draft`: a model or head, and drafters without a model beside it. Pure.
 
 auto, mtp, none, REF    a model, found or named, with a lookup beside it (none: nothing)
 ngram, lookahead        drafters without a model

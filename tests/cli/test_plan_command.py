@@ -125,6 +125,8 @@ def test_commands_are_those_of_the_plan(capsys: pytest.CaptureFixture[str]) -> N
         (["phi-4:Q5_K_M", "--kv-type", "q8_0"], "--kv-type q8_0"),
         (["qwen3-8b:Q4_K_M", "--draft", "none"], "--draft none"),
         (["qwen3-8b:Q4_K_M", "--draft", "ngram"], "--draft ngram"),
+        (["qwen3-8b:Q4_K_M", "--draft", "lookahead,ngram"], "--draft lookahead,ngram"),
+        (["qwen3-8b:Q4_K_M", "--draft", "auto,lookahead"], "--draft auto,lookahead"),
         (["qwen3-8b:Q4_K_M", "--kv-type", "f16"], "--kv-type f16"),
         (["qwen3-8b:Q4_K_M", "--gpu-layers", "10", "--ctx", "4096"], "--ctx 4096 --gpu-layers 10"),
         (["qwen3-30b-a3b:Q4_K_M", "--n-cpu-moe", "30", "--ctx", "4096"], "--ctx 4096 --n-cpu-moe 30"),
