@@ -125,7 +125,7 @@ class ModelDialog(Dialog):
         choice = self._choice
         self._filled = fill_fields(choice)
         for name, label, value, hint in (
-            ("draft", "draft", choice.draft or "", "auto, ngram, lookahead, none, ./head.gguf; empty: no change"),
+            ("draft", "draft", choice.draft or "", "auto, ngram, none, ./head.gguf; empty: no change"),
             ("spec", "draft length", "", "auto, off, pid or a number; empty: no change"),
             ("ctx", "context", str(choice.ctx or ""), "tokens; empty: as planned"),
             ("kv_type", "cache type", choice.kv_type or "", f"{', '.join(KV_TYPES)}; empty: as planned"),
