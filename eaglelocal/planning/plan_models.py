@@ -7,9 +7,10 @@ sketch; everything else from the catalog.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Iterable
 
-from eaglelocal.catalog.catalog import Catalog, load_catalog
+from eaglelocal.catalog.catalog import DRAFT_WORDS, Catalog, load_catalog
 from eaglelocal.catalog.draft_entries import MTP
 from eaglelocal.catalog.reference import DerivedModel, EmbeddedModel, File
 from eaglelocal.core.byte_sizes import GIB
@@ -93,8 +94,10 @@ def _with_drafts(models: Iterable[ModelOption], options: RunOptions) -> tuple[Mo
     found = tuple(dataclasses.replace(model, drafts=tuple(drafts)) for model, drafts in named if drafts)
     if not found:
         known = dict.fromkeys(draft.id for model in models for draft in model.drafts if draft.shape)
+        others = [word for word in (*DRAFT_WORDS, *known) if word != options.draft]
+        near = difflib.get_close_matches(options.draft, others, n=1)
         raise UsageError(
             f"the catalog has no draft {options.draft} that can be planned here",
-            hint=f"`--draft auto`, or one of: {', '.join(list(known)[:SHOWN_DRAFTS])}",
+            hint=f"`--draft {near[0] if near else 'auto'}`, or one of: {', '.join(list(known)[:SHOWN_DRAFTS])}",
         )
     return found

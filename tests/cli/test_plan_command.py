@@ -336,6 +336,7 @@ def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
         (["qwen3-8b", "--gpu-layers", "some"], UsageError, "--gpu-layers must be auto or a whole number"),
         (["qwen3-8b", "--machine", "rtx-3090", "--n-cpu-moe", "4"], ResourceError, "this model has no experts"),
         (["qwen3-8b", "--draft", "e3-nobody"], UsageError, "e3-qwen3-8b-angelslim"),
+        (["qwen3-8b", "--draft", "lokahead"], UsageError, "--draft lookahead"),
         (
             ["qwen3-32b:Q4_K_M", "--machine", "rtx-3090", "--gpu-layers", "65", "--ctx", "40960", "--kv-type", "f16"],
             ResourceError,
