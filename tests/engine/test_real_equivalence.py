@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from doubles.block_models import BlockShape, write_bigram_head, write_block_head
 from doubles.engine_harness import drive
+from doubles.layered_heads import add_upper_layers
 from doubles.margin import BOUNDS, margin_differences
 from doubles.random_models import HeadShape, write_agreeing_head, write_agreeing_pairs, write_head, write_target
 from doubles.real_engine import TINY, ask, real_engine
@@ -31,6 +32,7 @@ DRAFTS = (
     "random p-eagle",
     "lookahead",
     "agreeing head and lookahead",
+    "layered p-eagle",
 )
 KINDS = {"head": "eagle3", "p-eagle": "eagle3", "block": "dflash", "model": "draft_model"}
 Record = Callable[[str, object], None]
@@ -46,6 +48,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     parallel = HeadShape(width=64, n_ff=64, fc_norm=True, own_embeddings=True, num_depths=5)
     write_head(folder / "random-p-eagle.gguf", parallel, SHAPE)
     write_agreeing_head(folder / "agreeing-p-eagle.gguf", folder / "F32.gguf", SHAPE, num_depths=8)
+    layered = folder / "layered-p-eagle.gguf"
+    add_upper_layers(folder / "agreeing-p-eagle.gguf", folder / "F32.gguf", layered, num_layers=3, gain=0.02)
     write_block_head(folder / "random-block.gguf", BlockShape(n_ff=64, block_size=5), SHAPE)
     return folder
 
@@ -64,6 +68,7 @@ def drafting(files: Path, name: str, draft: str) -> dict[str, object]:
         "random block": "random-block.gguf",
         "agreeing p-eagle": "agreeing-p-eagle.gguf",
         "random p-eagle": "random-p-eagle.gguf",
+        "layered p-eagle": "layered-p-eagle.gguf",
     }[draft]
     return {"kind": KINDS[draft.split()[1]], "draft": files / draft_file}
 

@@ -44,8 +44,9 @@ def layer_line(head: ReadHead) -> str:
     config = head.config
     window = f", attention window {config.window} tokens" if config.window else ""
     rope = config.rope.kind if config.rope.kind != "none" else "plain"
+    layers = f"{config.num_layers} layers, " if config.num_layers > 1 else ""
     return (
-        f"{config.width} wide, {config.n_head} heads of {config.head_dim} ({config.n_kv_head} for keys), "
+        f"{layers}{config.width} wide, {config.n_head} heads of {config.head_dim} ({config.n_kv_head} for keys), "
         f"feed-forward {config.n_ff}, {rope} rope{window}"
     )
 
@@ -122,6 +123,7 @@ def report_object(
             "name": head.name,
             "kind": name_kind(head),
             "dialect": head.config.dialect,
+            "layers": head.config.num_layers,
             "draft_vocab": None if head.target_tokens is None else len(head.target_tokens),
             "fc_norm": head.fc_norm,
             "norm_before_fc": head.norm_before_fc,
