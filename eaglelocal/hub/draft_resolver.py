@@ -40,7 +40,7 @@ from eaglelocal.hub.typed_path import check_file
 
 NO_KNOWN_HEAD = "no head is known for this target"
 DRAFT_FORMS = (
-    "`auto`, `ngram`, `mtp`, `none`, `user/repo:Q8_0`, an entry of the catalog, the path of a .gguf file, "
+    "`auto`, `ngram`, `lookahead`, `mtp`, `none`, `user/repo:Q8_0`, an entry of the catalog, the path of a .gguf file, "
     "or `x.gguf@drop10`, which is made of it"
 )
 
@@ -77,8 +77,25 @@ def find_draft(reference: str, target: FoundTarget) -> FoundDraft:
             return make_ngram_draft(target, reason="")
         case "mtp":
             return _find_pulled_mtp(target) or read_own_mtp(target)
+    check_one_model(reference)
     entry = load_catalog().drafts.get(reference.lower())
     return read_own_mtp(target) if entry and entry.is_in_target else _read_named_draft(reference, target)
+
+
+def check_one_model(reference: str) -> None:
+    """Raise UsageError if a reference names several models by commas, with the nearest name where one is mistyped."""
+    models = reference.split(",")
+    if len(models) == 1 or Path(reference).expanduser().exists():
+        return
+    for name in models:
+        if near := difflib.get_close_matches(name, DRAFT_WORDS, n=1):
+            raise UsageError(
+                f"--draft names {' and '.join(models)}, and only one can be a model", hint=f"`--draft {near[0]}`"
+            )
+    raise UsageError(
+        f"--draft names {' and '.join(models)}, and only one can be a model",
+        hint=f"`--draft {models[0]},ngram,lookahead`",
+    )
 
 
 def _read_named_draft(reference: str, target: FoundTarget) -> FoundDraft:

@@ -13,12 +13,14 @@ from eaglelocal.backend.dry_run import DryRunPart
 from eaglelocal.backend.head_context import HeadNorms, LlamaHeadContext
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.core.batch import Floats
+from eaglelocal.core.draft_sources import LOOKAHEAD
 from eaglelocal.core.plan import Plan
 from eaglelocal.drafters.block_drafter import BlockDrafter
 from eaglelocal.drafters.branch_sequences import BranchSequences, SharingCache
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
+from eaglelocal.drafters.lookahead import Lookahead
 from eaglelocal.drafters.lookup_memory import LookupMemory
 from eaglelocal.drafters.ngram import Ngram
 from eaglelocal.drafters.p_eagle import Mask, PEagle
@@ -38,18 +40,25 @@ MAX_PROMPT_ROWS = 256  # newest rows of a prompt that an EAGLE head gets
 def open_drafters(
     loader: PlanLoader, model: LlamaModel | None, target: LlamaModel, context: LlamaContext
 ) -> tuple[Drafter, ...]:
-    """Return the drafters, cheapest first: where a lookup is promising, the other drafter is not run.
+    """Return the drafters, cheapest first: where one without a model is promising, the draft's model is not run.
 
-    model    the draft's; None for a lookup alone
+    model    the draft's; None: only lookups draft
     context  the target's
     """
     if not loader.parts.plan.speculates:
         return ()
-    memory = open_memory(loader.parts.plan, loader.parts.target.header, target.vocabulary.n_tokens)
-    lookup = Ngram(loader.parts.plan.n_ctx, memory=memory)
+    lookups = tuple(open_lookup(name, loader, target) for name in loader.parts.plan.lookups)
     if model is None or loader.parts.draft is None:
-        return (lookup,)
-    return lookup, open_model_drafter(loader, loader.parts.draft, model, target, context)
+        return lookups
+    return *lookups, open_model_drafter(loader, loader.parts.draft, model, target, context)
+
+
+def open_lookup(name: str, loader: PlanLoader, target: LlamaModel) -> Drafter:
+    """Return the drafter without a model that has this name."""
+    if name == LOOKAHEAD:
+        return Lookahead()
+    plan = loader.parts.plan
+    return Ngram(plan.n_ctx, memory=open_memory(plan, loader.parts.target.header, target.vocabulary.n_tokens))
 
 
 def open_memory(plan: Plan, target: Header, n_vocab: int) -> LookupMemory | None:

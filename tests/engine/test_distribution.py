@@ -35,6 +35,7 @@ from eaglelocal.core.sampling import Sampled, SamplingParams
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
+from eaglelocal.drafters.lookahead import Lookahead
 from eaglelocal.drafters.p_eagle import PEagle
 from eaglelocal.engine.engine import Engine
 from eaglelocal.engine.input_processor import InputProcessor
@@ -89,6 +90,8 @@ def scripted_drafter(kind: str) -> Drafter:
         return DraftModel(ScriptedContext(Table(n_vocab=12, seed=6, sharpness=1.5), gives_features=False))
     if kind == "p-eagle":
         return PEagle(ScriptedParallelHead(TABLE), (0,), ScriptedParallelHead.mask)
+    if kind == "lookahead":
+        return Lookahead()
     return Eagle3(ScriptedHead(TABLE), (0,))
 
 
@@ -107,7 +110,9 @@ def scripted_engine(context: ScriptedContext, drafter: Drafter, length: int) -> 
 
 
 @pytest.mark.parametrize("name", PARAMS)
-@pytest.mark.parametrize(("kind", "length"), [("none", 0), ("eagle3", 1), ("eagle3", 2), ("model", 2), ("p-eagle", 2)])
+@pytest.mark.parametrize(
+    ("kind", "length"), [("none", 0), ("eagle3", 1), ("eagle3", 2), ("model", 2), ("p-eagle", 2), ("lookahead", 2)]
+)
 def test_draws_follow_the_exact_distribution(name: str, kind: str, length: int) -> None:
     asked = requests(1000, PROMPT, PARAMS[name])
     seen = counted(scripted_engine(ScriptedContext(TABLE), scripted_drafter(kind), length), asked)

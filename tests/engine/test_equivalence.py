@@ -16,6 +16,7 @@ from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
+from eaglelocal.drafters.lookahead import Lookahead
 from eaglelocal.drafters.p_eagle import PEagle
 
 TABLE = Table(seed=1)
@@ -28,17 +29,24 @@ TABLES = {"right": TABLE, "other": OTHER_TABLE, "worst": WORST_TABLE}
 
 def drafter_of(kind: str) -> Drafter:
     method, _, how = kind.rpartition("-")
-    match method:
+    match method or kind:
         case "eagle3":
             return Eagle3(ScriptedHead(TABLES[how]), (0,))
         case "p-eagle":
             return PEagle(ScriptedParallelHead(TABLES[how]), (0,), ScriptedParallelHead.mask)
         case "model":
             return DraftModel(ScriptedContext(TABLES[how], gives_features=False))
+        case "lookahead":
+            return Lookahead()
     return FlakyDrafter(TABLE.n_vocab) if kind == "flaky" else NoDrafter()
 
 
-KINDS = ["none", "flaky", *(f"{method}-{how}" for method in ("eagle3", "p-eagle", "model") for how in TABLES)]
+KINDS = [
+    "none",
+    "flaky",
+    "lookahead",
+    *(f"{method}-{how}" for method in ("eagle3", "p-eagle", "model") for how in TABLES),
+]
 
 
 def request(name: str, prompt: tuple[int, ...], **changes: object) -> ChatRequest:

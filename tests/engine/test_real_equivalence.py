@@ -30,6 +30,8 @@ DRAFTS = (
     "random block",
     "agreeing p-eagle",
     "random p-eagle",
+    "lookahead",
+    "agreeing head and lookahead",
     "layered p-eagle",
 )
 KINDS = {"head": "eagle3", "p-eagle": "eagle3", "block": "dflash", "model": "draft_model"}
@@ -53,6 +55,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def drafting(files: Path, name: str, draft: str) -> dict[str, object]:
+    if draft == "lookahead":
+        return {"kind": "ngram", "lookups": ("ngram", "lookahead")}
+    if draft.endswith(" and lookahead"):
+        return drafting(files, name, draft.removesuffix(" and lookahead")) | {"lookups": ("lookahead",)}
     draft_file = {
         "agreeing head": f"{name}-head.gguf",
         "random head": "random-head.gguf",
