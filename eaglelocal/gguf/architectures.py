@@ -43,6 +43,9 @@ FINAL_STATE: Mapping[str, FinalState] = MappingProxyType(
     }
 )
 
+# graphs that compute no logits beside the state after the output norm, which Medusa heads read
+NO_NORMED_STATE = frozenset({"lfm2", "lfm2moe"})
+
 RECURRENT_ARCHITECTURES = frozenset({"arwkv7", "mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7"})
 
 HYBRID_ARCHITECTURES = frozenset(

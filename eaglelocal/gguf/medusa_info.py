@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from eaglelocal.gguf.arch_keys import ArchitectureKeys
-from eaglelocal.gguf.architectures import EAGLE
+from eaglelocal.gguf.architectures import EAGLE, NO_NORMED_STATE
 from eaglelocal.gguf.eagle_info import NUM_TAPS, TARGET_NAME_KEY, EagleInfo
 from eaglelocal.gguf.hazards import check_hazards
 from eaglelocal.gguf.head_info import (
@@ -105,6 +105,8 @@ class MedusaInfo(DraftHeadInfo):
             yield f"it was made for hidden size {self.state_width}, the target has {target.n_embd}"
         if self.target_layers != (target.n_layer + 1,):
             yield f"it was made for {self.target_layers[0] - 1} layers, the target has {target.n_layer}"
+        if target.architecture in NO_NORMED_STATE:
+            yield f"it reads the state after the output norm, which llama.cpp does not give for {target.architecture}"
         yield from vocabulary_problems(self, target)
         if self.width not in (self.state_width, self.num_parts * self.state_width):
             yield f"it is {self.width} wide, which holds neither one state of {self.state_width} nor {self.num_parts}"

@@ -130,6 +130,37 @@ def write_random_medusa(path: Path, target: Path, **shape: object) -> Path:
     return imported_medusa(write_medusa(path.with_suffix(""), head, TGI), target, path)
 
 
+def write_agreeing_medusa(path: Path, target: Path, *, num_parts: int = 4) -> Path:
+    """Write a head that predicts as the target would from the last token alone, as far as one matrix can learn that.
+
+    The smaller the target's layer_gain, the more often they agree.
+    """
+    header = read_header(target)
+    embeddings, norm, output = (
+        read_tensor(target, header, f"{name}.weight") for name in ("token_embd", "output_norm", "output")
+    )
+    states = embeddings / np.sqrt((embeddings**2).mean(1, keepdims=True)) * norm  # after each token
+    following = (states @ output.T).argmax(1)
+    outputs, tokens = [], following
+    for _ in range(num_parts):
+        tokens = following[tokens]
+        outputs.append(fit_classes(states, tokens))
+    matrices = np.zeros((num_parts, 1, states.shape[1], states.shape[1]), np.float32)
+    head = MedusaWeights(matrices=matrices, biases=None, outputs=tuple(outputs))
+    return imported_medusa(write_medusa(path.with_suffix(""), head, TGI), target, path)
+
+
+def fit_classes(states: np.ndarray, classes: np.ndarray, num_steps: int = 200) -> np.ndarray:
+    """Return a matrix [len(states), width] whose largest product with each state is mostly that of its class."""
+    wanted = np.eye(len(states))[classes]
+    matrix = np.zeros((len(states), states.shape[1]))
+    for _ in range(num_steps):
+        logits = states @ matrix.T
+        chances = np.exp(logits - logits.max(1, keepdims=True))
+        matrix += 0.02 * (wanted - chances / chances.sum(1, keepdims=True)).T @ states
+    return matrix.astype(np.float32)
+
+
 def reference_logits(head: MedusaWeights, state: np.ndarray, target: Path) -> np.ndarray:
     """Return the logits [parts, vocabulary] in float64; minus infinity for tokens that are not drafted."""
     lent = read_header(target)
