@@ -111,7 +111,9 @@ class LlamaContext:
         self._constraints = model.constraints
         self.clock = NativeClock()  # counts time in samplers and images
         normed_tap = model.n_layer + 1
-        if (final_by_nextn or normed_tap in taps) and taps and model.n_embd_out != model.n_embd:  # the stride of these rows in llama.cpp
+        if (
+            (final_by_nextn or normed_tap in taps) and taps and model.n_embd_out != model.n_embd
+        ):  # the stride of these rows in llama.cpp
             raise IncompatibleError(f"the model's states are {model.n_embd} wide, its rows {model.n_embd_out}")
         with lazy_clearing(self._library, 2 * model.n_layer) as self.population:  # keys and values
             self.handle = create_context(model, params)

@@ -144,7 +144,10 @@ def read_buffers(part: DryRunPart, lines: Sequence[str], devices: Sequence[str])
     """Yield the buffers of a part, from the log lines of its plan."""
     layers = parse_layer_devices(lines, devices)  # none where the model was loaded before
     yield from weight_buffers(
-        part.tensors, layers, borrows=isinstance(part.info, EagleInfo | MedusaInfo | BlockInfo), n_cpu_moe=part.placement.n_cpu_moe
+        part.tensors,
+        layers,
+        borrows=isinstance(part.info, EagleInfo | MedusaInfo | BlockInfo),
+        n_cpu_moe=part.placement.n_cpu_moe,
     )
     yield from parse_cache_buffers(lines, devices)
     yield from parse_compute_buffers(lines, devices)

@@ -47,9 +47,7 @@ class MedusaFormat:
 class LlamaMedusaContext(HeadCells):
     """A Medusa head over llama.cpp. Implements core.ports.MedusaContext."""
 
-    def __init__(
-        self, model: LlamaModel, params: ContextParams, medusa: MedusaFormat, *, target: LlamaContext
-    ) -> None:
+    def __init__(self, model: LlamaModel, params: ContextParams, medusa: MedusaFormat, *, target: LlamaContext) -> None:
         if target.n_embd != medusa.state_width:
             raise EngineError(f"the head reads states of width {medusa.state_width}, the target's have {target.n_embd}")
         super().__init__(model, params, target)

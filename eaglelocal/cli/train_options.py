@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglelocal import locations
-from eaglelocal.cli.import_head import find_head_target, resolve_out
+from eaglelocal.cli.import_head import check_layer_inputs, find_head_target, resolve_out
 from eaglelocal.cli.load_model import make_run_options, plan_run
 from eaglelocal.cli.output import Output
 from eaglelocal.conversation.session import ModelChoice
@@ -77,6 +77,7 @@ class HeadFlags:
 def resolve_options(settings: Settings, output: Output, device: str, given: HeadFlags) -> TrainOptions:
     """Resolve the flags of a run. Raises UsageError, IncompatibleError or ResourceError for what cannot work."""
     found = find_head_target(settings, output)
+    check_layer_inputs(found, settings)
     source = find_head_source(given.start, found, num_depths=choose_num_depths(given.method))
     check_draft_vocab(given.draft_vocab, source)
     parts = [str(found.path.resolve())]

@@ -97,10 +97,7 @@ class MedusaInfo(DraftHeadInfo):
         return self.num_layers * (1 if self.has_own_outputs else self.num_parts)
 
     def find_problems(self, target: ModelInfo) -> Iterator[str]:
-        if not (1 <= self.num_parts <= MAX_PARTS and 1 <= self.num_layers <= MAX_LAYERS):
-            yield (
-                f"it has {self.num_parts} heads of {self.num_layers} layers, expected up to {MAX_PARTS} of {MAX_LAYERS}"
-            )
+        yield from _size_problems(self)
         if self.state_width != target.n_embd:
             yield f"it was made for hidden size {self.state_width}, the target has {target.n_embd}"
         if self.target_layers != (target.n_layer + 1,):
@@ -108,20 +105,27 @@ class MedusaInfo(DraftHeadInfo):
         if target.architecture in NO_NORMED_STATE:
             yield f"it reads the state after the output norm, which llama.cpp does not give for {target.architecture}"
         yield from vocabulary_problems(self, target)
-        if self.width not in (self.state_width, self.num_parts * self.state_width):
-            yield f"it is {self.width} wide, which holds neither one state of {self.state_width} nor {self.num_parts}"
-        if self.has_own_outputs and not self.has_own_output:
-            yield "each of its heads has an lm_head, but its file lacks the tensor output.weight"
-        if self.input_width < self.num_input_states * self.state_width:
-            yield f"its encoder reads {self.input_width} numbers, fewer than {self.num_input_states} states have"
-        if self.num_biases not in (0, self.num_parts * self.num_layers * self.state_width):
-            yield f"its {BIASES_KEY} has {self.num_biases} numbers"
-        if self.n_layer != 1:
-            yield f"it has {self.n_layer} layers in the graph, expected one"
         required = _required_tensors(self)
         yield from tensor_problems(self, required)
         for name in self.tensors.keys() - required.keys():  # llama.cpp refuses others
             yield f"its file has the tensor {name}, which no Medusa head has"
+
+
+def _size_problems(head: MedusaInfo) -> Iterator[str]:
+    """Yield how the sizes in the header contradict one another."""
+    num_parts, num_layers, width = head.num_parts, head.num_layers, head.state_width
+    if not (1 <= num_parts <= MAX_PARTS and 1 <= num_layers <= MAX_LAYERS):
+        yield f"it has {num_parts} heads of {num_layers} layers, expected up to {MAX_PARTS} of {MAX_LAYERS}"
+    if head.width not in (width, num_parts * width):
+        yield f"it is {head.width} wide, which holds neither one state of {width} nor {num_parts}"
+    if head.has_own_outputs and not head.has_own_output:
+        yield "each of its heads has an lm_head, but its file lacks the tensor output.weight"
+    if head.input_width < head.num_input_states * width:
+        yield f"its encoder reads {head.input_width} numbers, fewer than {head.num_input_states} states have"
+    if head.num_biases not in (0, num_parts * num_layers * width):
+        yield f"its {BIASES_KEY} has {head.num_biases} numbers"
+    if head.n_layer != 1:
+        yield f"it has {head.n_layer} layers in the graph, expected one"
 
 
 def _required_tensors(head: MedusaInfo) -> dict[str, tuple[int, ...]]:

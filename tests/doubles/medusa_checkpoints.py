@@ -74,7 +74,9 @@ def write_medusa(folder: Path, head: MedusaWeights, dialect: str, **more: object
         write_pickled(folder / PICKLE, tensors)
         return folder
     write_tensors(
-        folder, {name: (array, "int64" if array.dtype.kind == "i" else "bfloat16") for name, array in tensors.items()}, 1
+        folder,
+        {name: (array, "int64" if array.dtype.kind == "i" else "bfloat16") for name, array in tensors.items()},
+        1,
     )
     (folder / "model.safetensors").rename(folder / (TGI if dialect == TGI else "model.safetensors"))
     return folder

@@ -518,7 +518,7 @@ class ScriptedMedusa:
 
 
 class PromptlessContext(ScriptedContext):
-    """A context whose decodes give features only if all their rows are outputs, as with states after the output norm."""
+    """A context whose decodes give features only if all rows are outputs, as with states after the output norm."""
 
     def submit(self, batch: Batch) -> None:
         super().submit(batch)

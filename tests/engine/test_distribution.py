@@ -112,7 +112,9 @@ def scripted_engine(context: ScriptedContext, drafter: Drafter, length: int) -> 
 
 
 @pytest.mark.parametrize("name", PARAMS)
-@pytest.mark.parametrize(("kind", "length"), [("none", 0), ("eagle3", 1), ("eagle3", 2), ("model", 2), ("p-eagle", 2), ("medusa", 2)])
+@pytest.mark.parametrize(
+    ("kind", "length"), [("none", 0), ("eagle3", 1), ("eagle3", 2), ("model", 2), ("p-eagle", 2), ("medusa", 2)]
+)
 def test_draws_follow_the_exact_distribution(name: str, kind: str, length: int) -> None:
     asked = requests(1000, PROMPT, PARAMS[name])
     seen = counted(scripted_engine(ScriptedContext(TABLE), scripted_drafter(kind), length), asked)

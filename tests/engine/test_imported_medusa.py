@@ -167,7 +167,7 @@ def opened(path: Path, target: Path) -> Iterator[tuple[LlamaContext, LlamaMedusa
 def decode_texts(context: LlamaContext) -> np.ndarray:
     """Decode both texts, one after the other, and return the states [texts, n_embd] of their last rows."""
     states = []
-    for sequence, text in enumerate(TEXTS):
+    for text in TEXTS:
         n = len(text)
         context.remove(0, 0)
         context.decode(Batch(text, list(range(n)), [(0,)] * n, [True] * n))

@@ -1,4 +1,4 @@
-"""Medusa heads in the engine, on the real llama.cpp: any target, the end of the context, slots, swaps, trees, refusals."""
+"""Medusa heads in the engine, on the real llama.cpp: any target, the context's end, slots, swaps, trees, refusals."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_what_does_not_fit_is_refused_with_figures(tmp_path: Path, name: str) ->
 
 def test_targets_without_logits_beside_the_state_are_refused(tmp_path: Path) -> None:
     target = write_runnable(tmp_path / "target.gguf", "lfm2")
-    with pytest.raises(IncompatibleError, match="which llama.cpp does not give for lfm2"):
+    with pytest.raises(IncompatibleError, match=r"which llama\.cpp does not give for lfm2"):
         write_random_medusa(tmp_path / "head.gguf", target, outputs=LENT)
 
 

@@ -99,6 +99,11 @@ class ReadHead:
         return self.config.mask is not None
 
     @property
+    def verifier(self) -> str:
+        """The target that its authors name; or empty."""
+        return self.config.verifier
+
+    @property
     def stated(self) -> HeadReading:
         """The reading that the configuration states, or most likely means."""
         return HeadReading(

@@ -1,8 +1,8 @@
 """The layout of a Medusa head in a GGUF for llama.cpp's `eagle3` graph, whatever its weights come from.
 
-    fc.weight       all W side by side; with an lm_head for each part, the W of each part one below the other
-    output.weight   the lm_head; those of all parts side by side; or missing, where the target lends its own
-    the rest        zero matrices, and norms without effect; gguf/medusa_info.py says why
+fc.weight       all W side by side; with an lm_head for each part, the W of each part one below the other
+output.weight   the lm_head; those of all parts side by side; or missing, where the target lends its own
+the rest        zero matrices, and norms without effect; gguf/medusa_info.py says why
 """
 
 from __future__ import annotations

@@ -146,7 +146,9 @@ def _count(tensors: MedusaTensors) -> tuple[int, int]:
     for places, what in ((tensors.weights, "weights"), (tensors.biases, "biases")):
         missing = sorted(wanted - places.keys()) if places else []
         if missing:
-            raise ModelFileError(f"the {what} of head {missing[0][0]}, layer {missing[0][1]} are missing", hint=FETCH_REST)
+            raise ModelFileError(
+                f"the {what} of head {missing[0][0]}, layer {missing[0][1]} are missing", hint=FETCH_REST
+            )
         for place in places.keys() - wanted:
             raise ModelFileError(f"tensor {places[place].name} belongs to no layer")
     return num_parts, num_layers
@@ -188,7 +190,9 @@ def _read_token_map(tensors: MedusaTensors, outputs: tuple[StoredTensor, ...], t
     """Return the tokens of the lm_heads' rows, and check their shapes. Raises ModelFileError."""
     found = None if tensors.token_map is None else tensors.token_map.integers().reshape(-1)
     if found is not None and (found.min() < 0 or found.max() >= target.n_vocab or len(np.unique(found)) != len(found)):
-        raise ModelFileError(f"{TOKEN_MAP} names tokens {found.min()} to {found.max()} of {target.n_vocab}, or one twice")
+        raise ModelFileError(
+            f"{TOKEN_MAP} names tokens {found.min()} to {found.max()} of {target.n_vocab}, or one twice"
+        )
     needed = target.n_vocab if found is None else len(found)
     for output in outputs:
         if len(output.shape) != 2 or output.shape[1] != target.n_embd or output.shape[0] < needed:
