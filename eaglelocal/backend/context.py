@@ -193,8 +193,9 @@ class LlamaContext:
             raise EngineError("the image was not prepared by this model's reader")
         self._cells.remove_pending([(sequence,)])
         self.num_decodes += 1
-        self._struct.has_normed = False
-        self._library.api.llama_set_embeddings(self.handle, False)  # else all rows of the image would be outputs
+        if self._struct.has_normed:  # else all rows of the image would be outputs
+            self._struct.has_normed = False
+            self._library.api.llama_set_embeddings(self.handle, False)
         with self.clock:
             rows.decode(self.handle, sequence, position, self.n_batch)
 
