@@ -94,6 +94,7 @@ class LlamaContext:
     taps             layer inputs to copy for every row; n_layer is the state after the last layer, n_layer + 1 that
                      after the output norm, which only decodes give whose rows are all outputs
     final_by_nextn   read that final state as llama.cpp's "nextn" state, not as a layer input
+    normed_by_nextn  read the one after the output norm so, which all rows then have
     is_asynchronous  a GPU computes some layers: `submit` returns before they are done. Otherwise it does all the work,
                      in one native call, because a second one would run with cold caches
     """
@@ -105,15 +106,14 @@ class LlamaContext:
         *,
         taps: tuple[int, ...] = (),
         final_by_nextn: bool = False,
+        normed_by_nextn: bool = False,
         is_asynchronous: bool = False,
     ) -> None:
         self._library, self._native = model.library, model.library.native_step
         self._constraints = model.constraints
         self.clock = NativeClock()  # counts time in samplers and images
-        normed_tap = model.n_layer + 1
-        if (
-            (final_by_nextn or normed_tap in taps) and taps and model.n_embd_out != model.n_embd
-        ):  # the stride of these rows in llama.cpp
+        nextn_tap, normed_tap = choose_special_taps(model.n_layer, taps, final=final_by_nextn, normed=normed_by_nextn)
+        if max(nextn_tap, normed_tap) in taps and model.n_embd_out != model.n_embd:  # their stride in llama.cpp
             raise IncompatibleError(f"the model's states are {model.n_embd} wide, its rows {model.n_embd_out}")
         with lazy_clearing(self._library, 2 * model.n_layer) as self.population:  # keys and values
             self.handle = create_context(model, params)
@@ -130,10 +130,9 @@ class LlamaContext:
         self.num_taps, self.n_embd = len(taps), model.n_embd
         self.num_decodes = 0  # closing counts too: it voids rows as a decode does
         self._top_tokens = TopTokens()
-        nextn_tap = model.n_layer if final_by_nextn else -1
         self._best_tokens = (C.c_int32 * params.n_batch)(*[UNKNOWN] * params.n_batch)
         self._struct = fill_struct(
-            target_struct(self, self._native, taps, nextn_tap, normed_tap if normed_tap in taps else -1),
+            target_struct(self, self._native, taps, nextn_tap, normed_tap),
             memory=self._cells.memory,
             best_tokens=self._best_tokens,
             is_greedy=(C.c_int8 * params.num_ids)(),
@@ -297,6 +296,14 @@ class LlamaContext:
             self._best_tokens[:] = [UNKNOWN] * self.n_batch
             self.num_decodes += 1
             self._cells.close()
+
+
+def choose_special_taps(n_layer: int, taps: tuple[int, ...], *, final: bool, normed: bool) -> tuple[int, int]:
+    """Return the layer that is read as "nextn" state, and the one read as embedding, after the output norm; or -1."""
+    after_norm = n_layer + 1
+    if after_norm not in taps:
+        return n_layer if final else -1, -1
+    return (after_norm, -1) if normed else (-1, after_norm)
 
 
 def target_struct(

@@ -233,7 +233,7 @@ def make_training(options: TrainOptions, collected: Collected, *, epochs: int) -
         recipe=choose_recipe(options, num_steps),
         device=options.device,
         draft_vocab=options.draft_vocab,
-        unrolling=make_unrolling(options.source.num_depths),
+        unrolling=make_unrolling(options.source),
     )
 
 

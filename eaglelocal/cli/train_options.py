@@ -181,7 +181,7 @@ def check_memory_and_disk(options: TrainOptions) -> None:
 
     need = estimate_need(
         options.source,
-        make_unrolling(options.source.num_depths),
+        make_unrolling(options.source),
         max_tokens=options.ctx,
         device=options.device,
         draft_vocab=options.draft_vocab,

@@ -43,6 +43,13 @@ FINAL_STATE: Mapping[str, FinalState] = MappingProxyType(
     }
 )
 
+# graphs whose nextn state is the one after the output norm, for all rows; on others only rows of logits can have it
+NORMED_NEXTN = frozenset(
+    {
+        "bailingmoe3", "deepseek2", "gemma4", "glm4moe", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe",
+    }
+)  # fmt: skip
+
 # graphs that compute no logits beside the state after the output norm, which Medusa heads read
 NO_NORMED_STATE = frozenset({"lfm2", "lfm2moe"})
 

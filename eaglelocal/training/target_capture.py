@@ -65,10 +65,17 @@ class TargetCapture:
         with contextlib.ExitStack() as opened:
             model = LlamaModel(library, part.header.path, part.placement)
             opened.callback(model.close)
-            final_by_nextn = read_model(part.header).final_state is FinalState.NEXTN
+            info = read_model(part.header)
+            final_by_nextn = info.final_state is FinalState.NEXTN
             params = replace(part.context, max_outputs=None)
-            self._context = LlamaContext(model, params, taps=taps, final_by_nextn=final_by_nextn)
-            self._needs_outputs = model.n_layer + 1 in taps  # see LlamaContext
+            self._context = LlamaContext(
+                model,
+                params,
+                taps=taps,
+                final_by_nextn=final_by_nextn,
+                normed_by_nextn=info.gives_normed_rows,
+            )
+            self._needs_outputs = model.n_layer + 1 in taps and not info.gives_normed_rows  # see LlamaContext
             opened.callback(self._context.close)
             self._opened = opened.pop_all()
 

@@ -28,6 +28,7 @@ from doubles.medusa_checkpoints import (
     write_medusa,
 )
 from doubles.random_models import TargetShape, write_target
+from doubles.runnable_models import write_runnable
 
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.context_params import ContextParams
@@ -35,6 +36,7 @@ from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.medusa_context import LlamaMedusaContext
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch
+from eaglelocal.gguf.architectures import NORMED_NEXTN
 from eaglelocal.gguf.medusa_info import MedusaInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
@@ -112,6 +114,24 @@ def test_decodes_with_rows_of_a_prompt_give_no_states(target: Path, tmp_path: Pa
         assert outputs.features([n - 1]) is None
         outputs = context.decode(Batch([5], [n], [(0,)], [True]))
         assert outputs.features([0]) is not None
+
+
+@pytest.mark.parametrize("name", sorted(NORMED_NEXTN))
+def test_states_of_all_rows_are_those_of_rows_with_logits(name: str, tmp_path: Path) -> None:
+    """Read as "nextn" states, or as embeddings. The first way gives them for rows of a prompt too."""
+    model = LlamaModel(load_library(), write_runnable(tmp_path / "target.gguf", name), Placement(repack=False))
+    n, tap, found = 9, model.n_layer + 1, []
+    for by_nextn in (False, True):
+        context = LlamaContext(model, PARAMS, taps=(tap,), normed_by_nextn=by_nextn)
+        outputs = [not by_nextn] * (n - 1) + [True]
+        decoded = context.decode(Batch(list(range(5, 5 + n)), list(range(n)), [(0,)] * n, outputs))
+        features = decoded.features([3, n - 1])
+        assert features is not None
+        found.append(features.copied())
+        context.close()
+    model.close()
+    assert np.abs(found[0]).max() > 0.1
+    np.testing.assert_allclose(found[0], found[1], atol=TOLERANCE)
 
 
 def test_confidences_are_those_of_the_heads_logits(target: Path, tmp_path: Path) -> None:
