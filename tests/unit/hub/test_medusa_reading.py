@@ -27,13 +27,16 @@ from doubles.medusa_checkpoints import (
 from doubles.random_models import TargetShape, write_target
 
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.gguf.draft_pairing import draft_warnings, read_draft
+from eaglelocal.gguf.draft_pairing import draft_warnings, head_problem, read_draft
 from eaglelocal.gguf.medusa_info import MedusaInfo, is_medusa
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
+from eaglelocal.hub.draft_resolver import find_draft
 from eaglelocal.hub.heads.head_folder import read_published
+from eaglelocal.hub.heads.head_store import make_head_path
 from eaglelocal.hub.heads.medusa_head import is_medusa_head
+from eaglelocal.hub.target_resolver import read_target
 
 pytest.importorskip("torch")  # writes the pickle
 
@@ -102,6 +105,20 @@ def test_what_the_configuration_says_otherwise_is_noted(
 ) -> None:
     folder = write_medusa(tmp_path / "head", HEAD, PICKLE, **keys)
     assert says in understood_medusa(folder, target).notes
+
+
+def test_an_imported_head_is_found_for_a_target_without_layer_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No EAGLE head can draft for such a target."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    target = read_target(write_target(tmp_path / "qwen2.gguf", replace(SHAPE, arch="qwen2")))
+    assert head_problem(target.info)
+    path = make_head_path(target.header, target.info, "head", "f32")
+    imported_medusa(write_medusa(tmp_path / "head", HEAD, TGI), target.path, path)
+    draft = find_draft("auto", target)
+    assert (draft.kind, draft.path) == ("eagle3", path)
+    assert draft.label.startswith("Medusa head head")
 
 
 def test_a_head_for_another_model_is_warned_of(target: Path, tmp_path: Path) -> None:
