@@ -98,6 +98,13 @@ class HeadStruct(C.Structure):
         ("has_encoder", C.c_int32),
         ("reads_cache", C.c_int32),
         ("num_levels", C.c_int32),
+        ("upper", C.c_void_p),
+        ("upper_memory", C.c_void_p),
+        ("num_ranked_tokens", C.c_int32),
+        ("draft_tokens", C.c_void_p),
+        ("counts", C.c_void_p),
+        ("row_sequences", C.c_void_p),
+        ("row_outputs", C.c_void_p),
         ("native_s", C.c_double),
     ]
 

@@ -28,6 +28,7 @@ from eaglelocal.gguf.model_info import ModelInfo, read_architecture
 from eaglelocal.gguf.mtp import MtpInfo, has_mtp
 from eaglelocal.gguf.projector import ARCHITECTURE as PROJECTOR
 from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.upper_layers import find_upper_layers
 from eaglelocal.hub.cached_files import find_cached
 from eaglelocal.hub.derived.derived_file import DerivedFile, derive_head, write_derived
 from eaglelocal.hub.heads.head_store import list_fitting_heads, list_heads
@@ -187,8 +188,9 @@ def inflate_draft(draft: FoundDraft, target: FoundTarget) -> FoundDraft:
     """
     if draft.kind in ("none", "ngram", "draft_model"):
         return draft
-    if draft.kind != "eagle3" or draft.header is None or is_medusa(draft.header) or target.made is None:
-        return make_ngram_draft(target, reason=f"{draft.label} cannot be inflated: only EAGLE-3 heads can")
+    is_eagle = draft.kind == "eagle3" and draft.header is not None and not is_medusa(draft.header)
+    if not is_eagle or draft.header is None or target.made is None or find_upper_layers(draft.header):
+        return make_ngram_draft(target, reason=f"{draft.label} cannot be inflated: only EAGLE-3 heads of one layer can")
     made = derive_head(target.made, draft.header)
     read_draft(made.header, target_header=target.header, target=target.info)
     return dataclasses.replace(

@@ -18,6 +18,7 @@ from eaglelocal.gguf.draft_pairing import DraftInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.medusa_info import MedusaInfo
 from eaglelocal.gguf.mtp import MtpInfo
+from eaglelocal.gguf.upper_layers import find_upper_layers
 from eaglelocal.loading.model_headers import ModelHeader
 from eaglelocal.memory.budget import (
     RAM,
@@ -61,7 +62,8 @@ def place_head(placement: Placement, head: ModelHeader, gpus: Sequence[FreeMemor
     if len(gpus) > 1:
         placement = dataclasses.replace(placement, shares=single_device_shares(gpus, output) or placement.shares)
     own = place_layers(head.shape, gpus, placement.shares, gpu_layers=placement.gpu_layers)[-1]
-    return dataclasses.replace(placement, d2t_device=own if own != RAM and D2T in head.header.tensors else None)
+    has_d2t = D2T in head.header.tensors or find_upper_layers(head.header) is not None
+    return dataclasses.replace(placement, d2t_device=own if own != RAM and has_d2t else None)
 
 
 def find_shares(plan: Plan, free: Sequence[FreeMemory]) -> tuple[float, ...]:

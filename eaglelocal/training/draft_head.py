@@ -263,6 +263,11 @@ def choose_head_shape(source: HeadSource, *, max_context: int) -> HeadShape:
     if source.start is None or source.start_info is None:
         shape = make_new_shape(source.info, max_context=max_context)
     else:
+        if source.start_info.n_layer > 1:
+            raise IncompatibleError(
+                f"the head has {source.start_info.n_layer} layers, and those of one are trained here",
+                hint="`--from none` trains a new one",
+            )
         shape = read_head_shape(source.start_info, source.start, max_context=max_context)
     if not source.is_parallel:
         if shape.mask is not None:

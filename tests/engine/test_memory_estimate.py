@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from doubles.block_models import BlockShape, write_block_head
+from doubles.layered_heads import add_upper_layers
 from doubles.medusa_checkpoints import LENT, ONE, OWN, write_random_medusa
 from doubles.mtp_models import TRUNKS, add_mtp, write_assistant, write_gemma
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
@@ -357,6 +358,28 @@ def test_target_and_a_head_that_fills_blocks(tmp_path: Path, head: BlockShape, s
     result = sum_by_purpose(
         plan_buffers(load_library(), make_parts(plan, sources, [PLACEMENT, PLACEMENT], threads=1), devices=())
     )
+    for name in ("weights_bytes", "draft_bytes", "kv_bytes", "draft_kv_bytes"):
+        assert getattr(predicted, name) == pytest.approx(getattr(result, name), rel=0.01, abs=4 * LOG_STEP), name
+    assert result.compute_bytes <= predicted.compute_bytes < MAX_RATIO * result.compute_bytes + len(jobs) * SLACK_BYTES
+
+
+@pytest.mark.parametrize("slots", [1, 4, 16])
+@pytest.mark.parametrize("draft_vocab", [8000, None])
+def test_target_and_a_head_of_several_layers(tmp_path: Path, draft_vocab: int | None, slots: int) -> None:
+    """Both of its contexts are counted."""
+    shape = TargetShape(n_embd=256, n_vocab=40_000)
+    target = write_target(tmp_path / "target.gguf", shape)
+    kind = HeadShape(width=256, num_depths=7, own_embeddings=True, own_output=True, draft_vocab=draft_vocab)
+    below = write_head(tmp_path / "below.gguf", kind, shape)
+    draft = add_upper_layers(below, target, tmp_path / "head.gguf", num_layers=4)
+    plan = replace(Case(4096, slots=slots).plan, target=target, draft_kind="eagle3", draft=draft)
+    sources = read_models(plan)
+    jobs = plan_contexts(plan, *(source.shape for source in sources))
+    predicted = sum_by_purpose(buffer for job in jobs for buffer in estimate_context(job, (), ()))
+    result = sum_by_purpose(
+        plan_buffers(load_library(), make_parts(plan, sources, [PLACEMENT, PLACEMENT], threads=1), devices=())
+    )
+    assert jobs[1].shape.n_layer == 4
     for name in ("weights_bytes", "draft_bytes", "kv_bytes", "draft_kv_bytes"):
         assert getattr(predicted, name) == pytest.approx(getattr(result, name), rel=0.01, abs=4 * LOG_STEP), name
     assert result.compute_bytes <= predicted.compute_bytes < MAX_RATIO * result.compute_bytes + len(jobs) * SLACK_BYTES

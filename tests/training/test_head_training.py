@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from doubles.eagle_files import head_source
 from doubles.engine_harness import drive
+from doubles.layered_heads import add_upper_layers
 from doubles.random_models import HeadShape, write_head, write_target
 from doubles.real_engine import TINY, ask, real_engine
 
@@ -110,6 +111,15 @@ def test_a_parallel_head_foresees_more_than_before(
     assert accepted_with(training_setup, learned, training, path) > 100 * least
     info = EagleInfo.from_header(read_header(path))
     assert (info.method, info.mask, info.num_depths, info.norm_output) == ("P-EAGLE", shape.mask, 3, False)
+
+
+def test_a_head_of_several_layers_does_not_learn_on(tmp_path: Path) -> None:
+    target = write_target(tmp_path / "target.gguf", SHAPE)
+    small = write_head(tmp_path / "small.gguf", HeadShape(width=64, n_ff=64, num_depths=3), SHAPE)
+    head = add_upper_layers(small, target, tmp_path / "head.gguf", num_layers=2)
+    with pytest.raises(IncompatibleError, match="has 2 layers, and those of one are trained here") as raised:
+        draft_head.choose_head_shape(head_source(target, head), max_context=64)
+    assert raised.value.hint == "`--from none` trains a new one"
 
 
 def test_a_parallel_head_learns_on(training_setup: TrainingSetup, tmp_path: Path) -> None:

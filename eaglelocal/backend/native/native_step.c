@@ -278,8 +278,34 @@ static int32_t run_pairs(struct head *h, int32_t n, bool are_outputs) {
     return run(h, DECODE, h->pairs);
 }
 
-/* Rank the tokens at one row, and copy the state after it as the next row needs it. */
+/* Run the upper layers on the states after the first layer, of the n pairs that were just run. */
+static int32_t run_upper_layers(struct head *h, int32_t n, const int32_t *positions, const int32_t *sequences,
+                                int32_t n_out, const int32_t *outputs) {
+    const float *states = h->api->nextn(h->context);
+    if (!states) return NO_STATES;
+    memset(h->row_outputs, false, n);
+    for (int32_t i = 0; i < n; i++) h->row_sequences[i] = sequences + i;
+    for (int32_t i = 0; i < n_out; i++) h->row_outputs[outputs[i]] = true;
+    const struct rows rows = {n, NULL, states, positions, h->counts, h->row_sequences, h->row_outputs};
+    mark_decode(true);
+    const int32_t code = h->api->decode(h->upper, rows);
+    h->api->synchronize(h->upper);
+    mark_decode(false);
+    return code;
+}
+
+/* Rank the tokens at a row of the upper layers. */
+static int32_t read_upper_row(struct head *h, int32_t row, int32_t ranked, int32_t *tokens, float *shares) {
+    float *logits = h->api->logits_row(h->upper, row);
+    if (!logits) return NO_LOGITS;
+    native_rank(logits, h->num_ranked_tokens, ranked, h->target->block_maxima, tokens, shares);
+    for (int32_t k = 0; k < ranked && h->draft_tokens; k++) tokens[k] = h->draft_tokens[tokens[k]];
+    return 0;
+}
+
+/* Rank the tokens at one row, and copy the state after it as the next row needs it: after upper layers none does. */
 static int32_t read_row(struct head *h, int32_t row, int32_t ranked, int32_t *tokens, float *shares, float *state_out) {
+    if (h->upper) return read_upper_row(h, row, ranked, tokens, shares);
     float *logits = h->api->logits_row(h->context, row);
     if (!logits) return NO_LOGITS;
     native_rank(logits, h->target->n_vocab, ranked, h->target->block_maxima, tokens, shares);
@@ -307,7 +333,8 @@ static bool all_are_confident(const struct target *t, int32_t n_out, int32_t ran
 /* Write n pairs (ints: tokens [n], positions [n], sequences [n], output rows [n_out]; states [n, width]), replacing
  * each sequence's cells from its first pair on, and rank the tokens at the output rows. Then continue from each with
  * its best token, for `depth` levels in all, and up to `extra_levels` more while all shares are at least `min_share`.
- * tokens and shares are [h->num_levels, n_out, ranked]; the states after the last level are in h->states [n_out, width]. */
+ * tokens and shares are [h->num_levels, n_out, ranked]; the states after the last level are in h->states [n_out, width].
+ * A head of several layers drafts one level: no row of it reads the state after another. */
 int32_t native_draft(struct head *h, int32_t n, const int32_t *ints, const float *states, int32_t n_out, int32_t depth,
                   int32_t extra_levels, float min_share, int32_t ranked, int32_t *tokens, float *shares) {
     if (!h->context) return CLOSED;
@@ -317,11 +344,14 @@ int32_t native_draft(struct head *h, int32_t n, const int32_t *ints, const float
     h->num_levels = 0;
     h->api->clear(h->pairs);
     for (int32_t i = 0; i < n; i++) {
-        if ((i == 0 || sequences[i] != sequences[i - 1]) &&
-            !h->api->remove_cells(memory, sequences[i], positions[i], -1)) return CANNOT_REMOVE;
+        if (i == 0 || sequences[i] != sequences[i - 1]) {
+            if (!h->api->remove_cells(memory, sequences[i], positions[i], -1)) return CANNOT_REMOVE;
+            if (h->upper && !h->api->remove_cells(h->upper_memory, sequences[i], positions[i], -1)) return CANNOT_REMOVE;
+        }
         add_pair(h, i, ints[i], positions[i], sequences[i], states + (size_t)i * h->width);
     }
-    int32_t code = run_pairs(h, n, n_out > 0);
+    int32_t code = run_pairs(h, n, n_out > 0 && !h->upper);
+    if (!code && h->upper) code = run_upper_layers(h, n, positions, sequences, n_out, outputs);
     h->native_s += now() - started_at;
     bool is_confident = extra_levels > 0;
     for (int32_t level = 0; !code && n_out; level++) {
@@ -333,7 +363,7 @@ int32_t native_draft(struct head *h, int32_t n, const int32_t *ints, const float
         if (code) break;
         h->num_levels = level + 1;
         is_confident = is_confident && all_are_confident(h->target, n_out, ranked, tokens + first, shares + first, min_share);
-        if (h->num_levels >= depth + (is_confident ? extra_levels : 0)) break;
+        if (h->upper || h->num_levels >= depth + (is_confident ? extra_levels : 0)) break;
         started_at = now();
         h->api->clear(h->pairs);
         for (int32_t i = 0; i < n_out; i++)

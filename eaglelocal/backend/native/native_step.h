@@ -109,6 +109,12 @@ struct head {
     int32_t has_encoder; /* false for an MTP layer: the tapped rows are the states */
     int32_t reads_cache; /* it reads the target's cache and has none: all its rows have the position after that cache */
     int32_t num_levels;  /* of the last draft */
+    void *upper, *upper_memory;  /* the context of the upper layers of a head of several layers; NULL: it has one */
+    int32_t num_ranked_tokens;   /* that the upper layers give logits of */
+    const int32_t *draft_tokens; /* [num_ranked_tokens] the target's tokens that they stand for; NULL: the same numbers */
+    const int32_t *counts;       /* [n_batch] ones */
+    const int32_t **row_sequences; /* [n_batch] scratch */
+    int8_t *row_outputs;           /* [n_batch] scratch */
     double native_s;
 };
 

@@ -65,8 +65,9 @@ def layer_line(head: ReadHead) -> str:
     config = head.config
     window = f", attention window {config.window} tokens" if config.window else ""
     rope = config.rope.kind if config.rope.kind != "none" else "plain"
+    layers = f"{config.num_layers} layers, " if config.num_layers > 1 else ""
     return (
-        f"{config.width} wide, {config.n_head} heads of {config.head_dim} ({config.n_kv_head} for keys), "
+        f"{layers}{config.width} wide, {config.n_head} heads of {config.head_dim} ({config.n_kv_head} for keys), "
         f"feed-forward {config.n_ff}, {rope} rope{window}"
     )
 
@@ -164,7 +165,8 @@ def report_object(
 
 def eagle_object(head: ReadHead, outcome: TrialOutcome | None) -> dict[str, object]:
     reading = head.stated if outcome is None else outcome.best.reading
-    return {"fc_norm": head.fc_norm, "norm_before_fc": head.norm_before_fc, **reading_object(reading)}
+    flags = {"fc_norm": head.fc_norm, "norm_before_fc": head.norm_before_fc}
+    return {"layers": head.config.num_layers, **flags, **reading_object(reading)}
 
 
 def medusa_object(head: MedusaHead) -> dict[str, object]:
