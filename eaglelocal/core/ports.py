@@ -181,7 +181,7 @@ class HeadContext(NativeContext, Swappable, Cache, Protocol):
         """Remove the cells at positions before `end`: the sequence then begins there."""
 
     def share(self, source: int, target: int, first: int, end: int) -> None:
-        """Let `target`, which is empty, have the cells of `source` at positions first..end-1 too."""
+        """Let `target`, which is empty or ends before `first`, have the cells of `source` at first..end-1 too."""
 
 
 class BlockContext(NativeContext, Swappable, Cache, Protocol):

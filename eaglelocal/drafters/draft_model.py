@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, Batch, ExtraLevels
 from eaglelocal.core.common_prefix import common_prefix
 from eaglelocal.core.ports import Context
+from eaglelocal.drafters.branch_sequences import BranchSequences
 from eaglelocal.drafters.drafter import (
     NOTHING,
     Committed,
@@ -45,13 +46,15 @@ class DraftModelSlot:
 
 
 class DraftModel(ContextDrafter):
-    """A drafter (drafters.drafter.Drafter) over a plain context, which holds a chain.
+    """A drafter (drafters.drafter.Drafter) over a plain context, which holds a tree for each slot.
 
-    branches  children of a node that are proposed; drafting goes on after the best
+    branches  children of a node that are proposed
+    sequences  of the context, for chains besides the trunk; None: drafts are combs
     """
 
-    def __init__(self, context: Context, *, branches: int = 1) -> None:
-        super().__init__(context, DraftTraits(name="draft_model"))
+    def __init__(self, context: Context, *, branches: int = 1, sequences: BranchSequences | None = None) -> None:
+        self._sequences = sequences or BranchSequences(context)
+        super().__init__(context, DraftTraits(name="draft_model", num_branches=self._sequences.num_branches))
         self._context, self._branches = context, branches
         self._slots: defaultdict[int, DraftModelSlot] = defaultdict(DraftModelSlot)
 
@@ -66,17 +69,21 @@ class DraftModel(ContextDrafter):
             return [NOTHING for _ in nodes]
         self._context.decode(rows)
         proposed = split_proposals(self._context.propose(output_rows, self._branches, confident=True), len(output_rows))
-        by_slot = dict(zip([node.slot for node in draftable], proposed, strict=True))
-        return [by_slot.get(node.slot, NOTHING) for node in nodes]
+        by_node = dict(zip(draftable, proposed, strict=True))
+        return [by_node.get(node, NOTHING) for node in nodes]
 
     def _add_rows(self, node: Node, rows: Batch) -> list[int]:
         slot = self._slots[node.slot]
         if node.is_root:
             if node.position != slot.num_tokens:
                 raise EngineError(f"hole in the draft cache of slot {node.slot} at position {slot.num_tokens}")
+            self._sequences.drop_drafted(node.slot)
             self._flush_waiting(node.slot, slot, rows)
-        add_row(rows, node.slot, node.position, node.token)
-        slot.drafted.append(node.token)
+        elif node.chain and node.place == 0:
+            self._sequences.open(node, start=0, root_end=slot.num_written, end=node.position)
+        add_row(rows, self._sequences.id_of(node), node.position, node.token)
+        if node.chain == 0:  # what is accepted of a branch is decoded again, with the next root
+            slot.drafted.append(node.token)
         rows.outputs[-1] = True
         return [len(rows) - 1]
 
@@ -139,10 +146,11 @@ class DraftModel(ContextDrafter):
         state.waiting = state.waiting[: max(position - state.num_written, 0)]
         state.num_written = min(state.num_written, position)
         state.drafted = []
+        self._sequences.cut(slot, state.num_written)
         self._context.remove(slot, state.num_written)
 
     def copy_slot(self, source: int, target: int, position: int) -> None:
-        self._context.remove(target, 0)
+        self._empty(target)
         source_slot = self._slots[source]
         num_kept = min(source_slot.num_written, position)
         if num_kept:
@@ -163,16 +171,20 @@ class DraftModel(ContextDrafter):
 
     def swap_in(self, slot: int, swapped: Swapped[DraftModelSlot], tokens: Sequence[int]) -> None:
         """Restore the slot; without its cells, the text is decoded again at the next draft."""
-        self._context.remove(slot, 0)
+        self._empty(slot)
         self._slots[slot] = DraftModelSlot(waiting=list(tokens))
         if swapped.cells is not None:
             with suppress(ResourceError):
                 self._context.swap_in(slot, swapped.cells)
                 self._slots[slot] = swapped.state.copy_committed()
 
+    def _empty(self, slot: int) -> None:
+        self._sequences.clear(slot)
+        self._context.remove(slot, 0)
 
-def add_row(rows: Batch, slot: int, position: int, token: int) -> None:
+
+def add_row(rows: Batch, sequence: int, position: int, token: int) -> None:
     rows.tokens.append(token)
     rows.positions.append(position)
-    rows.sequences.append((slot,))
+    rows.sequences.append((sequence,))
     rows.outputs.append(False)

@@ -24,16 +24,25 @@ StateT = TypeVar("StateT")
 
 
 class Node(NamedTuple):
-    """A token after which to draft: the root (the last sampled token) or a node of the slot's draft."""
+    """A token after which to draft: the root (the last sampled token) or the last token of a chain of its tree.
+
+    A tree is made of chains: the trunk follows first choices from the root on; every other chain leaves an earlier one
+    at one of its tokens, in whose place its first token stands.
+    """
 
     slot: int
-    place: int  # node in the slot's draft; ROOT for the root
+    place: int  # of the token in its chain; ROOT for the root
     token: int
     position: int  # of the token, in the target's sequence
+    chain: int = 0  # number of the chain in the slot's tree; 0: the trunk
+    parent: int = 0  # number of the chain that it leaves
 
     @property
     def is_root(self) -> bool:
         return self.place == ROOT
+
+
+Siblings = Sequence[tuple[int, float]]  # other choices in a token's place, best first, and their confidences
 
 
 class Continuation(NamedTuple):
@@ -41,7 +50,7 @@ class Continuation(NamedTuple):
 
     tokens: Sequence[int] = ()
     confidences: Sequence[float] = ()  # of each token, see backend/top_tokens.py; NaN where the drafter reports none
-    siblings: Sequence[tuple[int, float]] = ()  # the second choice at each token and its confidence, or empty
+    siblings: Sequence[Siblings] = ()  # the other choices at each token, best first; or empty
 
 
 NOTHING = Continuation()
@@ -64,12 +73,14 @@ class DraftTraits:
     taps          layers of the target whose inputs `commit` needs; empty: none
     block_size    tokens that `draft` proposes in one pass, and none after them (a block); 1: each token takes a pass
     reuse_margin  rows of a reused prefix that the target must decode again for this drafter
+    num_branches  chains of a slot's tree that it can draft besides the trunk
     """
 
     name: str
     taps: tuple[int, ...] = ()
     block_size: int = 1
     reuse_margin: int = 0
+    num_branches: int = 0
 
 
 class Drafter(Protocol):
@@ -92,7 +103,8 @@ class Drafter(Protocol):
 
         extra_levels  more levels, while each token is that confident; for drafters that can tell within one call
 
-        Each slot is drafted for from its root first, and then from the last token drafted, until `commit`.
+        Each slot is drafted for from its root first, and then from the last token of its chain, until `commit`. A call
+        may have several nodes of a slot, and then drafts one level.
         """
 
     def commit(self, committed: Sequence[Committed]) -> None:
@@ -190,5 +202,6 @@ def split_proposals(proposals: Proposals, num_rows: int) -> list[Continuation]:
     """Return one continuation per row, from proposals that are listed level by level."""
     tokens, *other_tokens = zip(*proposals.tokens, strict=True)  # by rank
     confidences, *other_confidences = zip(*proposals.confidences, strict=True)
-    siblings = list(zip(other_tokens[0], other_confidences[0], strict=True)) if other_tokens else []
+    others = [zip(*ranked, strict=True) for ranked in zip(other_tokens, other_confidences, strict=True)]
+    siblings = list(zip(*others, strict=True)) if others else []
     return [Continuation(tokens[i::num_rows], confidences[i::num_rows], siblings[i::num_rows]) for i in range(num_rows)]

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field, replace
 
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels, State
 from eaglelocal.core.ports import HeadContext
+from eaglelocal.drafters.branch_sequences import BranchSequences
 from eaglelocal.drafters.drafter import (
     Committed,
     ContextDrafter,
@@ -56,7 +57,7 @@ class EagleSlot:
     waiting_tokens: list[int] = field(default_factory=list)
     waiting_states: list[State] = field(default_factory=list)
     tail: State | None = None  # g of the newest committed row, whose next token is not known yet
-    state: State = b""  # of the last row drafted
+    states: dict[tuple[int, int], State] = field(default_factory=dict)  # of rows drafted, by chain and position
     buffered: RowBuffer | None = None  # while the slot sleeps
 
     @property
@@ -84,14 +85,16 @@ class EagleSlot:
             self,
             waiting_tokens=list(self.waiting_tokens),
             waiting_states=list(self.waiting_states),
+            states={},
             buffered=None if self.buffered is None else RowBuffer(self.buffered),
         )
 
 
 class Eagle3(ContextDrafter):
-    """A drafter (drafters.drafter.Drafter) over one head context, which holds a chain.
+    """A drafter (drafters.drafter.Drafter) over one head context, which holds a tree for each slot.
 
-    branches  children of a node that are proposed; drafting goes on after the best
+    branches  children of a node that are proposed
+    sequences  of the head's cache, for chains besides the trunk; None: drafts are combs
     window    positions that a row attends to, its own included; None: all
     max_prompt_rows  newest rows of a prompt that the head gets; None: all
     """
@@ -102,12 +105,15 @@ class Eagle3(ContextDrafter):
         taps: tuple[int, ...],
         *,
         branches: int = 1,
+        sequences: BranchSequences | None = None,
         window: int | None = None,
         max_prompt_rows: int | None = None,
         name: str = "eagle3",
     ) -> None:
+        self._sequences = sequences or BranchSequences(head)
         # margin 1: the pair at the border of a reused prefix needs a feature that no cache holds
-        super().__init__(head, DraftTraits(name=name, taps=taps, reuse_margin=1))
+        traits = DraftTraits(name=name, taps=taps, reuse_margin=1, num_branches=self._sequences.num_branches)
+        super().__init__(head, traits)
         self._head, self._branches, self._window = head, branches, window
         self._max_prompt_rows = max_prompt_rows
         self._first_needed: dict[int, int] = {}  # position in the prompt, by slot
@@ -123,24 +129,37 @@ class Eagle3(ContextDrafter):
         rows = HeadRows()
         for node in nodes:
             self._add_rows(node, rows)
-        return decode_rows(
-            self._head, rows, nodes, self._slots, branches=self._branches, depth=depth, extra_levels=extra_levels
-        )
+        drafts = decode_rows(self._head, rows, nodes, branches=self._branches, depth=depth, extra_levels=extra_levels)
+        for node, draft in zip(nodes, drafts, strict=True):
+            last = node.position + len(draft.continuation.tokens) - 1  # the last token has no row yet
+            self._slots[node.slot].states[node.chain, last] = draft.state
+        return [draft.continuation for draft in drafts]
 
     def _add_rows(self, node: Node, rows: HeadRows) -> None:
         """Add the rows that propose the node's children at the last of them; none if the state for it is missing."""
         slot = self._slots[node.slot]
         if not node.is_root:
-            rows.add(node.slot, node.position - 1, node.token, slot.state)
-            rows.mark_output()
+            self._add_drafted(node, slot, rows)
             return
+        slot.states = {}
+        self._sequences.drop_drafted(node.slot)
         if slot.tail is None or not self._has_pairs(node):
             return
         self._drop_outside_window(node.slot, slot, node.position)
         self._flush_waiting(node.slot, slot, rows)
         rows.add(node.slot, node.position - 1, node.token, slot.tail)
-        rows.mark_output()
+        rows.mark_output(node)
         slot.num_written = node.position
+
+    def _add_drafted(self, node: Node, slot: EagleSlot, rows: HeadRows) -> None:
+        """Add the row of a drafted token, with the state of the one before it, in its chain or the one it leaves."""
+        begins_branch = node.place == 0 and node.chain > 0
+        if begins_branch:
+            root_end, end = slot.num_written, node.position - 1
+            self._sequences.open(node, start=slot.start, root_end=root_end, end=end)
+        before = slot.states[node.parent if begins_branch else node.chain, node.position - 1]
+        rows.add(self._sequences.id_of(node), node.position - 1, node.token, before)
+        rows.mark_output(node)
 
     def _has_pairs(self, root: Node) -> bool:
         """Return whether all pairs before the root are there, and the state for its own."""
@@ -152,6 +171,7 @@ class Eagle3(ContextDrafter):
         first = slot.start if self._window is None else position - self._window
         if first <= slot.start:
             return
+        self._sequences.clear(index)
         self._head.forget(index, first)
         unwritten = max(first - slot.num_written, 0)
         del slot.waiting_tokens[:unwritten], slot.waiting_states[:unwritten]
@@ -212,7 +232,7 @@ class Eagle3(ContextDrafter):
             self._encode_rows(waking)
 
     def _restart_at(self, index: int, position: int) -> None:
-        self._head.remove(index, 0)
+        self._empty(index)
         self._slots[index] = EagleSlot(start=position, num_written=position)
 
     def _queue_pairs(self, rows: Committed, fused: list[State]) -> None:
@@ -255,7 +275,7 @@ class Eagle3(ContextDrafter):
         keep = max(position - 1, 0)
         has_hole = state.num_pairs < keep and not state.buffered  # it slept too long
         if keep <= state.start or has_hole:
-            self._head.remove(slot, 0)
+            self._empty(slot)
             self._slots[slot] = EagleSlot(buffered=state.buffered)
             return
         if state.num_pairs >= keep:  # otherwise the cut is within the buffered rows, and the tail stays
@@ -263,11 +283,16 @@ class Eagle3(ContextDrafter):
         state.waiting_tokens = state.waiting_tokens[: max(keep - state.num_written, 0)]
         state.waiting_states = state.waiting_states[: len(state.waiting_tokens)]
         state.num_written = min(state.num_written, keep)
+        self._sequences.cut(slot, state.num_written)
         self._head.remove(slot, state.num_written)
+
+    def _empty(self, slot: int) -> None:
+        self._sequences.clear(slot)
+        self._head.remove(slot, 0)
 
     def copy_slot(self, source: int, target: int, position: int) -> None:
         """Share the cells, which are never written again: later drafts and commits come after them."""
-        self._head.remove(target, 0)
+        self._empty(target)
         source_slot = self._slots[source]
         if source_slot.start < source_slot.num_written:
             self._head.share(source, target, source_slot.start, source_slot.num_written)
@@ -283,7 +308,7 @@ class Eagle3(ContextDrafter):
         return Swapped(state.copy(), self._head.swap_out(slot) if has_cells else None)
 
     def swap_in(self, slot: int, swapped: Swapped[EagleSlot], tokens: Sequence[int]) -> None:
-        self._head.remove(slot, 0)
+        self._empty(slot)
         if swapped.cells is not None:
             self._head.swap_in(slot, swapped.cells)
         self._slots[slot] = swapped.state.copy()

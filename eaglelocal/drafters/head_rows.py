@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels, PairBatch, State
 from eaglelocal.core.ports import HeadContext
 from eaglelocal.drafters.drafter import NOTHING, Continuation, Node, split_proposals
 
 
-class DraftingSlot(Protocol):
-    """A slot that is drafted for; `state` is that of the last row drafted, which the next one reads."""
+class HeadDraft(NamedTuple):
+    """A head's proposal after a node, and the state of the last row, which the next one reads."""
 
-    state: State
+    continuation: Continuation
+    state: State = b""
 
 
 class HeadRows:
@@ -25,16 +26,18 @@ class HeadRows:
         self.positions: list[int] = []
         self.sequences: list[int] = []
         self.outputs: list[int] = []
+        self.nodes: list[Node] = []  # of the output rows
 
-    def add(self, slot: int, position: int, token: int, state: State) -> None:
+    def add(self, sequence: int, position: int, token: int, state: State) -> None:
         self.tokens.append(token)
         self.states.append(state)
         self.positions.append(position)
-        self.sequences.append(slot)
+        self.sequences.append(sequence)
 
-    def mark_output(self) -> None:
-        """Make the last row an output row, whose proposal is returned."""
+    def mark_output(self, node: Node) -> None:
+        """Make the last row an output row, whose proposal is returned: that of this node."""
         self.outputs.append(len(self.tokens) - 1)
+        self.nodes.append(node)
 
     def batch(self) -> PairBatch:
         return PairBatch(self.tokens, self.states, self.positions, self.sequences, self.outputs)
@@ -49,18 +52,15 @@ def decode_rows(
     head: HeadContext,
     rows: HeadRows,
     nodes: Sequence[Node],
-    slots: Mapping[int, DraftingSlot],
     *,
     branches: int,
     depth: int,
     extra_levels: ExtraLevels = NO_EXTRA_LEVELS,
-) -> list[Continuation]:
-    """Decode the rows, and return what the head proposes after each node; NOTHING where its slot has no output row."""
-    output_slots = [rows.sequences[row] for row in rows.outputs]
-    if not output_slots:
-        return [NOTHING for _ in nodes]
+) -> list[HeadDraft]:
+    """Decode the rows, and return what the head proposes after each node; NOTHING where it has no output row."""
+    if not rows.outputs:
+        return [HeadDraft(NOTHING) for _ in nodes]
     proposals = head.decode(rows.batch(), branches, confident=True, depth=depth, extra_levels=extra_levels)
-    for slot, state in zip(output_slots, proposals.states, strict=True):
-        slots[slot].state = state
-    by_slot = dict(zip(output_slots, split_proposals(proposals, len(output_slots)), strict=True))
-    return [by_slot.get(node.slot, NOTHING) for node in nodes]
+    proposed = map(HeadDraft, split_proposals(proposals, len(rows.outputs)), proposals.states)
+    by_node = dict(zip(rows.nodes, proposed, strict=True))
+    return [by_node.get(node, HeadDraft(NOTHING)) for node in nodes]

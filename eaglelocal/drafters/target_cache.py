@@ -43,7 +43,10 @@ class TargetCacheDrafter(ContextDrafter):
         rows = HeadRows()
         for node in nodes:
             self._add_row(node, rows)
-        return decode_rows(self._head, rows, nodes, self._slots, branches=1, depth=depth, extra_levels=extra_levels)
+        drafts = decode_rows(self._head, rows, nodes, branches=1, depth=depth, extra_levels=extra_levels)
+        for node, draft in zip(nodes, drafts, strict=True):
+            self._slots[node.slot].state = draft.state
+        return [draft.continuation for draft in drafts]
 
     def _add_row(self, node: Node, rows: HeadRows) -> None:
         """Add the row that proposes after the node, if there is a state for it."""
@@ -53,7 +56,7 @@ class TargetCacheDrafter(ContextDrafter):
                 return
             slot.root, slot.state = node.position, slot.tail
         rows.add(node.slot, slot.root, node.token, slot.state)
-        rows.mark_output()
+        rows.mark_output(node)
 
     def commit(self, committed: Sequence[Committed]) -> None:
         states = self._head.encode(

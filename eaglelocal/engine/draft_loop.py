@@ -12,6 +12,7 @@ from eaglelocal.core.sequence import Sequence
 from eaglelocal.drafters.drafter import Drafter, Node
 from eaglelocal.speculation.policy.step_policy import StepPolicy
 from eaglelocal.speculation.policy.step_report import DraftCall
+from eaglelocal.speculation.tree import DraftChain
 
 EMPTY = Draft()
 
@@ -40,31 +41,37 @@ def grow(
     roots = {s.slot: make_root(s) for s in sequences}
     calls: list[DraftCall] = []
     for drafter in drafters:
-        name, is_block, frontier = drafter.traits.name, drafter.traits.block_size > 1, dict(roots)
-        while slots := policy.select_slots(name):
-            nodes = [frontier[slot] for slot in slots]
-            depth, extra_levels = policy.select_levels(name, slots)
+        name, is_block = drafter.traits.name, drafter.traits.block_size > 1
+        while tips := policy.select_tips(name):
+            nodes = [make_node(roots[tip.slot], policy.drafts.chain(tip.slot, name, tip.chain)) for tip in tips]
+            ended = [n for n in nodes if n.chain and n.slot not in ignores_end and is_end(n.token)]
+            if ended:  # a branch begins with any sibling
+                for node in ended:
+                    policy.drafts.end(node.slot, name, node.chain)
+                continue
+            depth, extra_levels = policy.select_levels(name, [tip.slot for tip in tips])
             started_at = time.perf_counter()
             continuations = drafter.draft(nodes, depth, extra_levels)
             if levels := max([len(each.tokens) for each in continuations]):
                 calls.append(DraftCall(name, len(nodes), time.perf_counter() - started_at, levels))
-            for node, continuation in zip(nodes, continuations, strict=True):
-                slot, tokens = node.slot, continuation.tokens
+            for node, (tokens, confidences, siblings) in zip(nodes, continuations, strict=True):
+                slot = node.slot
                 ends = [] if slot in ignores_end else [n for n, token in enumerate(tokens, start=1) if is_end(token)]
-                if ends:
-                    tokens = tokens[: ends[0]]
-                policy.drafts.add(slot, name, tokens, continuation.confidences, continuation.siblings)
+                kept = tokens[: ends[0]] if ends else tokens
+                is_cut = len(kept) < len(tokens)
+                policy.drafts.add(slot, name, kept, confidences, siblings, branch=node.chain, is_cut=is_cut)
                 if ends or not tokens or is_block:
-                    policy.drafts.end(slot, name)
-                else:
-                    frontier[slot] = advance(node, tokens)
+                    policy.drafts.end(slot, name, node.chain)
     return Drafted(policy.select_drafts(), calls)
 
 
-def advance(node: Node, tokens: Several[int]) -> Node:
-    """Return the node of the last of the tokens drafted after `node`."""
-    place = node.place + len(tokens)
-    return Node(node.slot, place, tokens[-1], node.position + len(tokens))
+def make_node(root: Node, chain: DraftChain | None) -> Node:
+    """Return the last token of the chain as a node; the root if nothing is drafted yet."""
+    if chain is None or not chain.tokens:
+        return root
+    num_before, num_tokens = chain.depth, len(chain.tokens)
+    position = root.position + num_before + num_tokens
+    return Node(root.slot, num_tokens - 1, chain.tokens[-1], position, chain.number, chain.parent)
 
 
 def make_root(sequence: Sequence) -> Node:

@@ -14,7 +14,6 @@ from eaglelocal.core.draft import ROOT
 from eaglelocal.core.ports import Context
 from eaglelocal.drafters.drafter import Committed, Drafter, Node
 from eaglelocal.engine.calibration import FIRST_SIZES, Calibration, list_useful_sizes
-from eaglelocal.engine.draft_loop import advance
 from eaglelocal.speculation.costs.step_costs import StepCosts
 
 SLOT, TOKEN = 0, 0
@@ -115,7 +114,7 @@ class Warmup:
     def _draft(self, drafter: Drafter, root: Node) -> None:
         (first,) = drafter.draft([root], drafter.traits.block_size)
         if first.tokens and drafter.traits.block_size == 1:
-            drafter.draft([advance(root, first.tokens)])
+            drafter.draft([Node(SLOT, 0, first.tokens[0], root.position + 1)])
 
     def _decode(self, num_rows: int) -> Outputs:
         rows = list(range(num_rows))

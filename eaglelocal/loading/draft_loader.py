@@ -16,6 +16,7 @@ from eaglelocal.backend.model import LlamaModel
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.plan import Plan
 from eaglelocal.drafters.block_drafter import BlockDrafter
+from eaglelocal.drafters.branch_sequences import BranchSequences, SharingCache
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
@@ -33,6 +34,7 @@ from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.tensors import read_tensor
 from eaglelocal.loading.model_loader import PlanLoader
 
+NUM_CHOICES = 3  # that are proposed after each token, where drafts may be trees; a fourth hardly adds anything
 MAX_PROMPT_ROWS = 256  # newest rows of a prompt that an EAGLE head gets
 
 
@@ -65,7 +67,12 @@ def open_model_drafter(
     loader: PlanLoader, part: DryRunPart, model: LlamaModel, target: LlamaModel, context: LlamaContext
 ) -> Drafter:
     """Return the drafter over the draft's model, of the kind that its file is."""
-    branches = 2 if loader.parts.num_branches else 1
+    branches = NUM_CHOICES if loader.parts.num_branches else 1
+
+    def branch_sequences(context: SharingCache) -> BranchSequences:
+        num_slots = part.context.num_sequences
+        return BranchSequences(context, num_slots, part.context.num_branches // num_slots)
+
     match part.info:
         case MtpInfo(reads_cache=reads_cache):
             layer = LlamaHeadContext(model, part.context, target=context, has_encoder=False, reads_cache=reads_cache)
@@ -73,11 +80,11 @@ def open_model_drafter(
             taps = (target.n_layer,)
             if reads_cache:
                 return TargetCacheDrafter(layer, taps)
-            return Eagle3(layer, taps, branches=branches, name="mtp")
+            return Eagle3(layer, taps, branches=branches, sequences=branch_sequences(layer), name="mtp")
         case EagleInfo() as info:
             head = LlamaHeadContext(model, part.context, target=context, norms=read_head_norms(part.header, info))
             loader.opened.callback(head.close)
-            return make_eagle(head, part.header, info, branches=branches)
+            return make_eagle(head, part.header, info, branches=branches, sequences=branch_sequences(head))
         case MedusaInfo() as info:
             medusa = LlamaMedusaContext(model, part.context, read_medusa_format(part.header, info), target=context)
             loader.opened.callback(medusa.close)
@@ -92,14 +99,23 @@ def open_model_drafter(
         case _:
             draft_context = LlamaContext(model, part.context)
             loader.opened.callback(draft_context.close)
-            return DraftModel(draft_context, branches=branches)
+            return DraftModel(draft_context, branches=branches, sequences=branch_sequences(draft_context))
 
 
-def make_eagle(head: LlamaHeadContext, header: Header, info: EagleInfo, *, branches: int) -> Eagle3:
+def make_eagle(
+    head: LlamaHeadContext,
+    header: Header,
+    info: EagleInfo,
+    *,
+    branches: int = 1,
+    sequences: BranchSequences | None = None,
+) -> Eagle3:
     """Return the drafter over the context of an EAGLE or P-EAGLE head."""
     taps, window = info.target_layers, info.window
     if info.mask is None:
-        return Eagle3(head, taps, branches=branches, window=window, max_prompt_rows=MAX_PROMPT_ROWS)
+        return Eagle3(
+            head, taps, branches=branches, sequences=sequences, window=window, max_prompt_rows=MAX_PROMPT_ROWS
+        )
     (state,) = head.encode([read_mask_hidden(header, info)])
     mask = Mask(info.mask, state, info.num_depths)
     return PEagle(head, taps, mask, branches=branches, window=window, max_prompt_rows=MAX_PROMPT_ROWS)

@@ -181,7 +181,9 @@ def make_controller(
     primary = next((drafter.traits for drafter in drafters if not isinstance(drafter, Lookup)), None)
     return Controller(
         plan.spec,
-        DrafterSet(primary.name, lookups, primary.block_size) if primary else DrafterSet(None, lookups),
+        DrafterSet(primary.name, lookups, primary.block_size, primary.num_branches)
+        if primary
+        else DrafterSet(None, lookups),
         StepCosts(makes_kernels=makes_kernels),
         leveled=not plan.is_unified,
         max_siblings=max_siblings,

@@ -17,6 +17,7 @@ from eaglelocal.memory.cache_bytes import CacheParams
 ROLLBACKS = (8, 4, 2)
 PLANNED_ROLLBACK, PLANNED_LOOKUP_ROLLBACK = 4, 2  # the number that a plan assumes
 PLANNED_BLOCK_ROLLBACK = 8  # of a block head, which drafts its tokens together
+TREE_CELLS = 128  # of drafted tokens after which more are drafted: 16 levels of 8
 HEAD_ROWS, MTP_ROWS, ROWS_PER_SLOT = 128, 64, 32  # the most rows of one call; long prompts take several
 
 
@@ -42,7 +43,7 @@ class PlannedContext:
 def plan_contexts(plan: Plan, target: ModelShape, draft: ModelShape | None = None) -> tuple[PlannedContext, ...]:
     """Return the context of the target, then that of the draft if there is one."""
     target_context = plan_target_context(plan, target, num_taps=draft.num_taps if draft is not None else 0)
-    return (target_context,) if draft is None else (target_context, plan_draft_context(plan, draft))
+    return (target_context,) if draft is None else (target_context, plan_draft_context(plan, draft, target))
 
 
 def plan_target_context(plan: Plan, target: ModelShape, *, num_taps: int = 0) -> PlannedContext:
@@ -68,8 +69,8 @@ def plan_target_context(plan: Plan, target: ModelShape, *, num_taps: int = 0) ->
     )
 
 
-def plan_draft_context(plan: Plan, draft: ModelShape) -> PlannedContext:
-    """Return the context of a draft. Each row of a head's call is an output; a draft model has one output per slot.
+def plan_draft_context(plan: Plan, draft: ModelShape, target: ModelShape) -> PlannedContext:
+    """Return the context of a draft. Each row of a head's call is an output; a draft model has one for each sequence.
 
     Each output needs logits of the whole vocabulary, so a head has fewer rows per call than its target; an MTP layer or
     a block head, whose vocabulary is mostly not reduced, has fewer still.
@@ -78,19 +79,23 @@ def plan_draft_context(plan: Plan, draft: ModelShape) -> PlannedContext:
     Window layers have full-size caches, because a draft is small and must be cut wherever the target's cache is. A head
     that reads the target's cache has its layout, and one row per slot. The context of a head that drafts in blocks is
     longer by one block, because the last block may end beyond the text. One of DFlash's kind begins anew wherever it is
-    cut, so it keeps its windows only.
+    cut, so it keeps its windows only. Where drafts may be trees, it holds one after the longest text.
     """
     n_batch = max_head_rows(plan, draft) if draft.is_head else plan.n_batch
+    branches = (
+        0 if draft.block_size > 1 or draft.reads_cache else min(num_branches(plan, target), num_branches(plan, draft))
+    )
     sizes = CacheParams(
-        n_ctx=plan.n_ctx + (draft.block_size if draft.block_size > 1 else 0),
+        n_ctx=plan.n_ctx + (draft.block_size if draft.block_size > 1 else TREE_CELLS if branches else 0),
         num_slots=plan.num_slots,
+        num_branches=branches,
         unified=plan.is_unified or (draft.is_head and not draft.reads_cache),
         n_batch=n_batch,
         kv_type=plan.kv_type,
         flash_attn=plan.flash_attn != "off",
         swa_full=draft.architecture != BLOCK,
     )
-    max_outputs = n_batch if draft.is_head else plan.num_slots
+    max_outputs = n_batch if draft.is_head else sizes.num_sequences
     return PlannedContext(
         shape=draft, sizes=sizes, max_outputs=max_outputs, gpu_layers=plan.num_draft_gpu_layers, of_draft=True
     )
@@ -104,9 +109,9 @@ def max_head_rows(plan: Plan, head: ModelShape) -> int:
     return min(plan.n_batch, max(least, ROWS_PER_SLOT * plan.num_slots))
 
 
-def num_branches(plan: Plan, target: ModelShape) -> int:
-    """Return the branches of each slot's trees; 0 for a target with recurrent state or sliding windows."""
-    return 0 if target.has_state or target.has_windows else plan.num_branches
+def num_branches(plan: Plan, model: ModelShape) -> int:
+    """Return the branches of each slot's trees; 0 for a model with recurrent state or sliding windows."""
+    return 0 if model.has_state or model.has_windows else plan.num_branches
 
 
 def num_snapshots(plan: Plan, target: ModelShape) -> int:

@@ -44,9 +44,10 @@ class NoDrafter:
 
 
 class FlakyDrafter(NoDrafter):
-    """A drafter of random tokens with a random sibling each, and often of none at all."""
+    """A drafter of random tokens with two random siblings each, and often of none at all."""
 
-    def __init__(self, n_vocab: int, seed: int = 0) -> None:
+    def __init__(self, n_vocab: int, seed: int = 0, num_branches: int = 0) -> None:
+        self.traits = DraftTraits(name="none", num_branches=num_branches)
         self._random, self._n_vocab = random.Random(seed), n_vocab
 
     def draft(
@@ -58,8 +59,8 @@ class FlakyDrafter(NoDrafter):
         if self._random.random() < 0.3:
             return NOTHING
         length = self._random.randint(1, depth)
-        seconds = list(zip(self._tokens(length), self._doubts(length), strict=True))
-        return Continuation(self._tokens(length), self._doubts(length), seconds)
+        siblings = [list(zip(self._tokens(2), self._doubts(2), strict=True)) for _ in range(length)]
+        return Continuation(self._tokens(length), self._doubts(length), siblings)
 
     def _tokens(self, length: int) -> list[int]:
         return [self._random.randrange(self._n_vocab) for _ in range(length)]

@@ -123,7 +123,8 @@ def fixed_controller(drafter: Drafter, num_draft_tokens: int) -> Controller:
 def controller_of(drafters: Sequence[Drafter], spec: Spec, *, branches: int = 0) -> Controller:
     """Return a controller whose primary drafter is the last one."""
     *lookups, primary = [drafter.traits.name for drafter in drafters]
-    names = DrafterSet(primary, tuple(lookups), drafters[-1].traits.block_size)
+    traits = drafters[-1].traits
+    names = DrafterSet(primary, tuple(lookups), traits.block_size, traits.num_branches)
     if branches:
         return FreeController(spec, names, FreeRows(), max_siblings=branches)
     return SteadyController(spec, names, StepCosts(), leveled=True)

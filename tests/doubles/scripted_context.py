@@ -101,10 +101,12 @@ class CheckedCells:
 
     def share(self, source: int, target: int, first: int, end: int) -> None:
         values = [self.at(source, position) for position in range(first, end)]
-        if None in values or self.cells.get(target):
-            raise AssertionError(f"sequence {target} is not empty, or {source} has a hole from {first} to {end}")
-        self.cells[target] = [value for value in values if value is not None]
-        self.starts[target] = first
+        held = self.cells.setdefault(target, [])
+        if None in values or (held and self.last_position(target) + 1 != first):
+            raise AssertionError(f"sequence {target} does not end at {first}, or {source} has a hole up to {end}")
+        if not held:
+            self.starts[target] = first
+        held += [value for value in values if value is not None]
 
     def last_position(self, sequence: int) -> int:
         held = self.cells.get(sequence, [])

@@ -27,7 +27,7 @@ from .simulated_machine import SimulatedMachine
 MAX_DRAFT = 16
 PRIMARY, LOOKUP = "head", "ngram"
 CALIBRATED_ROWS = (1, 2, 4, 8, 17)
-WRONG = -1
+WRONG = -1  # a token that is never right
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Profile:
     reported  log-odds of the confidence = reported[0] * log-odds of acceptance + reported[1]; None: unrelated
     found   how often there is anything to propose
     second  how often the second choice is right where the first is wrong; 0: there is none
+    third   how often the third choice is right where both are wrong; 0: there is none
     """
 
     rates: tuple[float, ...]
@@ -46,6 +47,7 @@ class Profile:
     reported: tuple[float, float] | None = (1.0, 0.0)
     found: float = 1.0
     second: float = 0.0
+    third: float = 0.0
     hard: tuple[float, float] = (
         0.0,
         0.0,
@@ -135,7 +137,7 @@ class Simulation:
     texts: dict[int, Text]  # by slot
     costs: DraftCosts = field(default_factory=DraftCosts)
     spec: Spec = AUTO
-    drafters: DrafterSet = field(default_factory=lambda: DrafterSet(PRIMARY))
+    drafters: DrafterSet = field(default_factory=lambda: DrafterSet(PRIMARY, num_branches=MAX_DRAFT))
     answer_tokens: int = 256  # then the slot begins another
     answers: Sequence[Answer] = ()  # instead: what slots answer in turn, over and over
     leveled: bool = False
@@ -265,57 +267,85 @@ class Growth:
     ) -> None:
         self.simulation, self.choice, self.profiles = simulation, choice, profiles
         self.draft_calls: list[DraftCall] = []
-        self.lengths: dict[tuple[int, str], int] = {}
+        self.call_ends: dict[tuple[int, str, int], set[int]] = {}
 
     def grow(self) -> dict[int, Draft]:
         """Return the drafts by slot, as engine.drafting.grow does."""
         for drafter in self.simulation.drafters.names:
-            while slots := self.choice.select_slots(drafter):
-                depth, further = self.choice.select_levels(drafter, slots)
-                sure = [self._said(slot, drafter, depth) >= further.confidence for slot in slots]
+            while tips := self.choice.select_tips(drafter):
+                chains = [(tip.slot, tip.chain) for tip in tips]
+                depth, further = self.choice.select_levels(drafter, [tip.slot for tip in tips])
+                sure = [self._said(slot, drafter, chain, depth) >= further.confidence for slot, chain in chains]
                 for _ in range(further.num_levels):
                     if not all(sure):
                         break
                     depth += 1
-                    sure = [self._said(slot, drafter, 1) >= further.confidence for slot in slots]
+                    sure = [self._said(slot, drafter, chain, 1) >= further.confidence for slot, chain in chains]
+                for slot, chain in chains:
+                    self._mark_call(slot, drafter, chain)
                 num_steps = self.simulation.drafters.num_steps(drafter, depth)
-                seconds = num_steps * self.simulation.costs.draft_s(drafter, len(slots))
-                first_s = self.simulation.machine.first_run_s((drafter, len(slots)))
-                self.draft_calls.append(DraftCall(drafter, len(slots), seconds + first_s, depth))
+                seconds = num_steps * self.simulation.costs.draft_s(drafter, len(tips))
+                first_s = self.simulation.machine.first_run_s((drafter, len(tips)))
+                self.draft_calls.append(DraftCall(drafter, len(tips), seconds + first_s, depth))
                 if num_steps < depth:
-                    for slot in slots:
-                        self.choice.drafts.end(slot, drafter)
+                    for slot, chain in chains:
+                        self.choice.drafts.end(slot, drafter, chain)
         return self.choice.select_drafts()
 
-    def _said(self, slot: int, drafter: str, depth: int) -> float:
+    def _mark_call(self, slot: int, drafter: str, number: int) -> None:
+        """Note that the tokens drafted so far came in one call: branches may leave at the last of them."""
+        chain = self.choice.drafts.chain(slot, drafter, number)
+        if chain is not None and chain.tokens:
+            done = self.call_ends.setdefault((slot, drafter, number), set())
+            done.add(len(chain.tokens) - 1)
+            chain.ends = [end for end in chain.ends if end in done]
+
+    def _said(self, slot: int, drafter: str, chain: int, depth: int) -> float:
         """How sure the drafter is of the least sure token of so many levels; 0.0: it has no more to say."""
         least = 1.0
         for _ in range(depth):
-            least = min(least, self._expand(slot, drafter))
+            least = min(least, self._expand(slot, drafter, chain))
             if not least:
                 break
         return least
 
-    def _expand(self, slot: int, drafter: str) -> float:
+    def _expand(self, slot: int, drafter: str, number: int) -> float:
         """How sure the drafter is of its next token; 0.0: it has no more to say."""
-        length = self.lengths.get((slot, drafter), 0)
+        chain = self.choice.drafts.chain(slot, drafter, number)
+        tokens = chain.tokens if chain is not None else []
+        length = (chain.depth if chain is not None else 0) + len(tokens)
         right = self.simulation.positions[slot] + length + 1
-        profile, chance = self.profiles[slot].get(drafter), self.simulation.token_chance(slot, right)
+        is_on_text = not tokens or tokens[-1] == right - 1
+        profile, chance = self.profiles[slot].get(drafter), self._chance(slot, right, is_on_text)
         if profile is None or (length == 0 and chance.random() >= profile.found):
-            self.choice.drafts.end(slot, drafter)
+            self.choice.drafts.end(slot, drafter, number)
             return 0.0
         true, confidence = profile.draw(length + 1, chance)
         if self.simulation.is_waking(slot, drafter):
             true *= self.simulation.waking
-        self.lengths[slot, drafter] = length + 1
         is_right = chance.random() < true
-        seconds = []
-        if profile.second:
-            hope = profile.second + (2.0 * chance.random() - 1.0) * 0.8 * min(profile.second, 1.0 - profile.second)
-            saved = not is_right and chance.random() < hope
-            seconds = [(right if saved else WRONG, second_confidence(hope))]
-        self.choice.drafts.add(slot, drafter, [right if is_right else WRONG], [confidence], seconds)
+        siblings = self._siblings(profile, chance, right, is_open=is_on_text and not is_right)
+        token = right if is_right and is_on_text else WRONG
+        self.choice.drafts.add(slot, drafter, [token], [confidence], siblings, branch=number)
         return confidence
+
+    def _chance(self, slot: int, position: int, is_on_text: bool) -> random.Random:
+        """What decides on a token; where the answer cannot get to, it must not move what decides elsewhere."""
+        simulation = self.simulation
+        return simulation.token_chance(slot, position) if is_on_text or simulation.paired else simulation.chance
+
+    def _siblings(
+        self, profile: Profile, chance: random.Random, right: int, *, is_open: bool
+    ) -> list[list[tuple[int, float]]]:
+        """The other choices, if the drafter has any; is_open: the first is wrong, and everything before it right."""
+        siblings = []
+        for share in (profile.second, profile.third):
+            if share:
+                hope = share + (2.0 * chance.random() - 1.0) * 0.8 * min(share, 1.0 - share)
+                saved = chance.random() < hope and is_open
+                siblings.append((right if saved else WRONG, second_confidence(hope)))
+                is_open = is_open and not saved
+        return [siblings] if siblings else []
 
     def verdict(self, slot: int, draft: Draft) -> Verdict:
         root = self.simulation.positions[slot]

@@ -32,6 +32,9 @@ class FreeRows(StepCosts):
     def draft_seconds(self, drafter: str, num_rows: int) -> float:
         return 0.0
 
+    def untried_draft_seconds(self, drafter: str, num_rows: int) -> float:
+        return 0.0
+
     def overhead(self, drafted: bool) -> float:
         return 0.0
 

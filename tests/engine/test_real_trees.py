@@ -175,7 +175,9 @@ def tree_engine(files: Path, name: str, kind: str = "eagle3", **changes: object)
     """Every row is free, so that every second choice is sent."""
     draft = files / ("other.gguf" if kind == "draft_model" else f"{name}-head.gguf")
     engine = real_engine(files / f"{name}.gguf", kind, draft, spec=AUTO, unified=True, **changes)
-    controller = FreeController(AUTO, DrafterSet(kind, ("ngram",)), FreeRows(), max_siblings=MAX_BRANCHES)
+    controller = FreeController(
+        AUTO, DrafterSet(kind, ("ngram",), num_branches=MAX_BRANCHES), FreeRows(), max_siblings=MAX_BRANCHES
+    )
     for owner in (engine, engine._answers, engine._answers._drafting, engine._learning):
         owner._controller = controller  # type: ignore[attr-defined]
     return engine

@@ -14,6 +14,7 @@ from eaglelocal.core.batch import Floats
 from eaglelocal.core.draft import ROOT, Draft
 from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.drafters.branch_sequences import BranchSequences
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
@@ -43,16 +44,21 @@ HEADS = {
 }
 
 
-def drafter_of(kind: str) -> Drafter:
+def drafter_of(kind: str, num_slots: int) -> Drafter:
     if kind == "flaky":
-        return FlakyDrafter(TABLE.n_vocab)
+        return FlakyDrafter(TABLE.n_vocab, num_branches=BRANCHES)
     if kind == "model":
-        return DraftModel(ScriptedContext(HEADS["second"], gives_features=False), branches=2)
-    return Eagle3(ScriptedHead(HEADS[kind]), (0,), branches=2)
+        context = ScriptedContext(
+            HEADS["second"], gives_features=False, num_slots=num_slots, num_branches=num_slots * BRANCHES
+        )
+        return DraftModel(context, branches=3, sequences=BranchSequences(context, num_slots, BRANCHES))
+    head = ScriptedHead(HEADS[kind])
+    return Eagle3(head, (0,), branches=3, sequences=BranchSequences(head, num_slots, BRANCHES))
 
 
 def harness_of(kind: str, *, num_slots: int = 1, **options: object) -> EngineHarness:
-    return EngineHarness(TABLE, drafter_of(kind), spec=AUTO, num_slots=num_slots, branches=BRANCHES, **options)  # type: ignore[arg-type]
+    drafter = drafter_of(kind, num_slots)
+    return EngineHarness(TABLE, drafter, spec=AUTO, num_slots=num_slots, branches=BRANCHES, **options)  # type: ignore[arg-type]
 
 
 KINDS = [*HEADS, "model", "flaky"]
@@ -142,6 +148,15 @@ def test_second_choices_are_accepted_and_counted() -> None:
     assert result.draft_tokens <= 16 * result.drafts
 
 
+def test_after_a_second_choice_drafts_go_on() -> None:
+    """The text takes the second choice in one state of three: combs end there, branches do not."""
+    asked = request("a", (5, 6, 7), max_tokens=100, ignore_eos=True)
+    combs = EngineHarness(TABLE, Eagle3(ScriptedHead(HEADS["second"]), (0,), branches=3), spec=AUTO, branches=BRANCHES)
+    comb, tree = combs.run([asked])["a"].finished, harness_of("second").run([asked])["a"].finished
+    assert comb is not None and tree is not None
+    assert tree.speculation.acceptance_length > comb.speculation.acceptance_length + 0.3
+
+
 def test_fixed_lengths_and_lookups_stay_chains() -> None:
     harness = harness_of("second")
     finished = harness.run([request("a", (5, 6, 7), fixed_spec(3), max_tokens=30, ignore_eos=True)])["a"].finished
@@ -153,7 +168,7 @@ def test_fixed_lengths_and_lookups_stay_chains() -> None:
 
 
 def test_a_target_without_branches_is_sent_chains() -> None:
-    harness = EngineHarness(TABLE, drafter_of("second"), spec=AUTO)
+    harness = EngineHarness(TABLE, drafter_of("second", 1), spec=AUTO)
     asked = request("a", (5, 6, 7), max_tokens=30, ignore_eos=True)
     assert harness.run([asked])["a"].tokens == plain_text(TABLE, asked)
     assert harness.context.tree_rows == 0

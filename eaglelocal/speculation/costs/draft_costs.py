@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from eaglelocal.speculation.costs.cost_curve import interpolate_costs
+from eaglelocal.speculation.costs.cost_curve import BEYOND, REACH, interpolate_costs
 from eaglelocal.speculation.costs.saved_costs import SavedCosts
 
 NUM_RECENT = 15  # samples in a median
@@ -45,6 +45,16 @@ class DraftCosts:
         if num_rows in steps:
             return steps[num_rows].median
         return interpolate_costs({rows: steps[rows].median for rows in sorted(steps)}, num_rows)[num_rows]
+
+    def untried_draft_step(self, drafter: str, num_rows: int) -> float:
+        """Return the cost of a draft step as `draft_step`, but little for up to REACH times the most rows that ran.
+
+        A number of rows that looks too expensive would never run, and its cost never be known.
+        """
+        most = max(self._drafters.get(drafter, {}), default=0)
+        if not most < num_rows <= REACH * most:
+            return self.draft_step(drafter, num_rows)
+        return self.draft_step(drafter, most) * float((num_rows / most) ** BEYOND)
 
     def overhead(self, drafted: bool) -> float:
         """Return the cost of a step outside decode and draft steps.

@@ -141,6 +141,10 @@ class StepCosts:
         """Return the seconds of a draft step; 0.0 for a drafter that has not run yet, so that it is tried."""
         return self._sizes.unit_s * self._draft_costs.draft_step(drafter, num_rows)
 
+    def untried_draft_seconds(self, drafter: str, num_rows: int) -> float:
+        """Return the seconds of a draft step; optimistic for numbers of rows that never ran."""
+        return self._sizes.unit_s * self._draft_costs.untried_draft_step(drafter, num_rows)
+
     def is_draft_dear(self, drafter: str) -> bool:
         """Return whether draft steps like the drafter's last one cost far more than they usually do."""
         return self._draft_costs.is_dear(drafter)

@@ -1,4 +1,4 @@
-"""Choose what of a step's chains is sent to the target: for each slot one chain, so much of it, and which siblings.
+"""Choose what of a step's drafts is sent to the target: for each slot so much of one chain, or the best of one tree.
 
 Pure: reads the chains (step_drafts.py), changes nothing.
 """
@@ -9,15 +9,14 @@ from collections.abc import Mapping, Sequence
 
 from eaglelocal.core.draft import Draft
 from eaglelocal.speculation.policy.goodput import (
-    cut_to_best,
     estimate_worth,
     find_best_size,
+    leaves_pay,
     share_out,
     split_into_units,
 )
-from eaglelocal.speculation.policy.pending_drafts import sibling_table
 from eaglelocal.speculation.policy.step_drafts import StepDrafts
-from eaglelocal.speculation.tree import EMPTY, NO_SIBLINGS, DraftChain, Siblings, pick_siblings
+from eaglelocal.speculation.tree import EMPTY, DraftChain, TreeNode, list_nodes, make_draft
 
 
 class DraftSelection:
@@ -28,9 +27,10 @@ class DraftSelection:
 
     # ---- the worth of a chain to its slot
     def worth(self, chain: DraftChain) -> float:
-        """Return the worth of the chain, in tokens, relative to no draft at all."""
-        costs = self._drafts.slot_costs(len(chain.gains))
-        return find_best_size(chain.gains, costs)[1] + costs[0]
+        """Return the worth of the chain with its branches, in tokens, relative to no draft at all."""
+        gains = chain.node_gains
+        costs = self._drafts.slot_costs(len(gains))
+        return find_best_size(gains[: len(costs) - 1], costs)[1] + costs[0]
 
     def is_settled_by_lookup(self, slot: int) -> bool:
         """Return whether a lookup promises at least as much as the primary drafter is expected to."""
@@ -50,14 +50,15 @@ class DraftSelection:
         chain = step.chains[drafters.primary].get(slot) if drafters.primary else None
         if chain is None:
             return 1.0
-        costs, num = step.slot_costs(len(chain.gains)), len(step.auto)
-        size, _ = find_best_size(chain.gains, costs)
+        gains = chain.node_gains
+        costs, num = step.slot_costs(len(gains)), len(step.auto)
+        size, _ = find_best_size(gains[: len(costs) - 1], costs)
         num_steps = drafters.num_steps(chain.drafter, len(chain.gains))
         drafting = (num_steps * step.token_costs.draft_step(chain.drafter, num) + step.token_costs.drafted) / num
         # cost of a plain step for one slot: one token, where nothing is gained by drafting
         a_token = costs[0] if step.is_leveled else costs[0] / len(step.max_draft)
         cost = (costs[size] - costs[0] + drafting) / max(a_token, 1e-9)
-        return (1.0 + sum(chain.gains[:size])) / (1.0 + cost)
+        return (1.0 + sum(gains[:size])) / (1.0 + cost)
 
     # ---- choosing
     def select(self) -> dict[int, Draft]:
@@ -67,7 +68,7 @@ class DraftSelection:
             return dict.fromkeys(step.max_draft, EMPTY)
         best = {slot: self._best_chain(slot) for slot in step.max_draft}
         gains = [best[slot].gains for slot in step.auto]
-        if step.max_siblings and self._may_pay([best[slot] for slot in step.auto], gains):
+        if step.max_siblings and self._may_branch([best[slot] for slot in step.auto]):
             return self._trees(best)
         sizes = self._sizes(gains)
         return {slot: chain.draft(sizes.get(slot, len(chain.tokens))) for slot, chain in best.items()}
@@ -81,6 +82,9 @@ class DraftSelection:
             return max(chains, key=self.worth)
         return chains[0] if chains else DraftChain("")
 
+    def _may_branch(self, chains: Sequence[DraftChain]) -> bool:
+        return any([chain.branches for chain in chains]) or self.siblings_may_pay(chains)
+
     def _sizes(self, gains: Sequence[Sequence[float]]) -> dict[int, int]:
         """Return how many tokens of each `auto` chain are sent, by slot."""
         step = self._drafts
@@ -91,37 +95,29 @@ class DraftSelection:
             return {slot: min(size, len(chain)) for slot, chain in zip(step.auto, gains, strict=True)}
         return dict(zip(step.auto, share_out(size, gains), strict=True))
 
-    # ---- siblings
-    def _may_pay(self, chains: Sequence[DraftChain], gains: Sequence[Sequence[float]]) -> bool:
-        """Return whether siblings would pay if all were right. If not, their probabilities are not computed."""
-        odds = sorted((each for chain in chains for each, _ in chain.sibling_odds()), reverse=True)
-        if not odds:
-            return False
-        firsts, costs = split_into_units(gains, self._drafts.row_costs, False)
-        nodes = sorted([*firsts, *odds], reverse=True)[: len(costs) - 1]
-        return find_best_size(nodes, costs)[1] > find_best_size(firsts, costs)[1]
+    # ---- trees
+    def siblings_may_pay(self, chains: Sequence[DraftChain]) -> bool:
+        """Return whether siblings of these chains, one of each `auto` slot, would pay if all second choices were right.
+
+        If not, their probabilities are not computed.
+        """
+        gains = [chain.gains for chain in chains]
+        odds = [each for chain in chains for each in chain.sibling_odds()]
+        return bool(odds) and leaves_pay(gains, odds, self._drafts.row_costs)
 
     def _trees(self, best: Mapping[int, DraftChain]) -> dict[int, Draft]:
-        """Return `select` where they may have siblings: rows go to chains and siblings alike, by gain."""
+        """Return `select` where drafts may be trees: rows go to the likeliest nodes of all slots."""
         step = self._drafts
-        siblings = {slot: self._siblings(slot, best[slot]) for slot in step.auto}
-        gains: list[Sequence[float]] = []
-        for slot in step.auto:
-            gains += cut_to_best(step.max_draft[slot], (best[slot].gains, siblings[slot].gains))
+        nodes = {slot: self.list_nodes(slot, best[slot]) for slot in step.auto}
+        gains = [[node.gain for node in nodes[slot]] for slot in step.auto]
         size, _ = find_best_size(*split_into_units(gains, step.row_costs, False))
-        shares = iter(share_out(size, gains))
-        drafts = {slot: chain.draft(len(chain.tokens)) for slot, chain in best.items() if slot not in siblings}
-        for slot in step.auto:
-            length, num_siblings = next(shares), next(shares)
-            drafts[slot] = best[slot].draft(length, siblings[slot].depths[:num_siblings])
+        drafts = {slot: chain.draft(len(chain.tokens)) for slot, chain in best.items() if slot not in nodes}
+        for slot, share in zip(step.auto, share_out(size, gains), strict=True):
+            drafts[slot] = make_draft(best[slot], nodes[slot][:share])
         return drafts
 
-    def _siblings(self, slot: int, chain: DraftChain) -> Siblings:
-        if not chain.siblings:
-            return NO_SIBLINGS
-        acceptance, name = self._drafts.acceptance, sibling_table(chain.drafter)
-        return pick_siblings(
-            chain,
-            lambda depth, confidence: acceptance.probability(slot, name, depth, confidence),
-            self._drafts.max_siblings,
-        )
+    def list_nodes(self, slot: int, trunk: DraftChain) -> list[TreeNode]:
+        """Return the nodes of the slot's tree that may be sent, the likeliest first."""
+        step = self._drafts
+        step.weigh_siblings(slot, trunk)
+        return list_nodes(trunk, max_branches=step.max_siblings, room=step.max_draft[slot])

@@ -14,7 +14,7 @@ Rows are added in units: single rows, or levels of all chains. Pure: plain numbe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from eaglelocal.speculation.acceptance.acceptance_model import Outlook
 
@@ -195,8 +195,35 @@ def share_out(size: int, chains: Sequence[Sequence[float]]) -> list[int]:
     return heads
 
 
-def cut_to_best(room: int, chains: Sequence[Sequence[float]]) -> Sequence[Sequence[float]]:
-    """Return the chains, cut to their tokens among the `room` most likely ones."""
-    if sum(map(len, chains)) <= room:
-        return chains
-    return [chain[:size] for chain, size in zip(chains, share_out(room, chains), strict=True)]
+def leaves_pay(chains: Sequence[Sequence[float]], leaves: Sequence[float], costs: Sequence[float]) -> bool:
+    """Return whether rows for some of these leaves, with the given gains, would be worth more than the chains alone."""
+    firsts, costs = split_into_units(chains, costs, False)
+    most = len(costs) - 1
+    nodes = sorted([*firsts, *leaves], reverse=True)[:most]
+    return find_best_size(nodes, costs)[1] > find_best_size(firsts[:most], costs)[1]
+
+
+def choose_width(
+    nodes: Sequence[float],
+    tips: Sequence[float],
+    costs: Sequence[float],
+    chances: Sequence[float],
+    step_costs: Mapping[int, float],
+) -> int:
+    """Return how many tips of a tree to draft after in one call, so that the step is worth most; 0: none is worth it.
+
+    Looks one level ahead: how good the children of children are is not known, and they are drafted only if they pay.
+
+    nodes       gains of what is drafted, the largest first
+    tips        gains of the tokens after which nothing is drafted yet, the largest first
+    chances     probabilities that a tip's children are accepted
+    step_costs  of a draft step, by the number of tips
+    """
+    best, worth = 0, find_best_size(nodes[: len(costs) - 1], costs)[1]
+    for width, step_cost in step_costs.items():
+        children = [chance * tip for tip in tips[:width] for chance in chances]
+        grown = sorted([*nodes, *children], reverse=True)[: len(costs) - 1]
+        grown_worth = find_best_size(grown, costs)[1] - step_cost
+        if grown_worth > worth:
+            best, worth = width, grown_worth
+    return best

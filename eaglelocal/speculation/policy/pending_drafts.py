@@ -5,14 +5,14 @@ are judged by later tokens, the chain of a drafter that was not chosen is judged
 nothing but its draft steps.
 
 Censoring: after the first token that differs nothing is known, and nothing is learned. A sibling (the drafter's second
-choice) is judged where the first choice was wrong and everything before it right, in a table of its own. Works on
-tokens and names of drafters, not on probabilities.
+or third choice) is judged where every better choice was wrong and everything before it right, in a table of its own. If
+it is right and begins a branch, that is judged further. Works on tokens and names of drafters, not on probabilities.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
@@ -26,51 +26,73 @@ class JudgedDraft(NamedTuple):
     is_repeat: bool  # a newer chain of the same drafter was judged at the same token
 
 
-SIBLING_SUFFIX = "/2"
-Sibling = tuple[int, float]  # a sibling: the drafter's second choice of a token, and its confidence
+Sibling = tuple[int, float]  # a token in the place of another one, the drafter's second or third choice; confidence
+RANK_MARK = "/"
 
 
-def sibling_table(drafter: str) -> str:
-    """Return the name of the acceptance table of a drafter's siblings."""
-    return drafter + SIBLING_SUFFIX
+def sibling_table(drafter: str, rank: int) -> str:
+    """Return the name of the acceptance table of a drafter's choices of a rank, 2 or more."""
+    return f"{drafter}{RANK_MARK}{rank}"
 
 
 def is_sibling_table(drafter: str) -> bool:
-    return drafter.endswith(SIBLING_SUFFIX)
+    return RANK_MARK in drafter
 
 
 @dataclass(slots=True)
 class PendingDraft:
-    """A drafted chain, whose first `num_right` tokens the text confirmed."""
+    """A drafted chain, whose first `num_right` tokens the text confirmed.
+
+    depth     tokens of the draft before its first
+    branches  chains that begin with a sibling, by the index of the token beside it, and by its own rank from 0
+    """
 
     drafter: str
     tokens: Sequence[int]
     confidences: Sequence[float]
-    siblings: Sequence[Sibling] = ()  # the sibling of each token, or none
+    siblings: Sequence[Sequence[Sibling]] = ()  # of each token, best first; or none
     num_right: int = 0
+    depth: int = 0
+    branches: dict[tuple[int, int], PendingDraft] = field(default_factory=dict)
 
-    def compare(self, text: Sequence[int], judged: list[JudgedDraft], judged_places: set[tuple[str, int]]) -> bool:
-        """Judge the chain's next tokens by the text, into `judged`. Return True if some of the chain is still to come.
+    def compare(
+        self, text: Sequence[int], judged: list[JudgedDraft], judged_places: set[tuple[str, int]]
+    ) -> PendingDraft | None:
+        """Judge the chain's next tokens by the text, into `judged`. Return what of the tree is still to come, or None.
 
         judged_places  pairs (drafter, index in the text) at which newer chains were judged; this chain's are added
         """
+        chain = self
         for index, token in enumerate(text):
-            at = self.num_right
-            if at == len(self.tokens):
-                return False
-            accepted = self.tokens[at] == token
-            is_repeat = (self.drafter, index) in judged_places
-            judged_places.add((self.drafter, index))
-            judged.append(JudgedDraft(self.drafter, at + 1, self.confidences[at], accepted, is_repeat))
-            if not accepted:
-                if self.siblings:
-                    second, confidence = self.siblings[at]
-                    judged.append(
-                        JudgedDraft(sibling_table(self.drafter), at + 1, confidence, second == token, is_repeat)
-                    )
-                return False
-            self.num_right += 1
-        return self.num_right < len(self.tokens)
+            at = chain.num_right
+            if at == len(chain.tokens):
+                return None
+            accepted = chain.tokens[at] == token
+            is_repeat = (chain.drafter, index) in judged_places
+            judged_places.add((chain.drafter, index))
+            depth = chain.depth + at + 1
+            judged.append(JudgedDraft(chain.drafter, depth, chain.confidences[at], accepted, is_repeat))
+            if accepted:
+                chain.num_right += 1
+                continue
+            branch = chain._judge_siblings(token, judged, is_repeat=is_repeat)
+            if branch is None:
+                return None
+            chain = branch
+        return chain if chain.num_right < len(chain.tokens) else None
+
+    def _judge_siblings(self, token: int, judged: list[JudgedDraft], *, is_repeat: bool) -> PendingDraft | None:
+        """Judge the siblings of the next token, which was wrong. Return the branch that goes on, if there is one."""
+        at = self.num_right
+        for rank, (sibling, confidence) in enumerate(self.siblings[at] if self.siblings else ()):
+            table, depth = sibling_table(self.drafter, rank + 2), self.depth + at + 1
+            judged.append(JudgedDraft(table, depth, confidence, sibling == token, is_repeat))
+            if sibling == token:
+                branch = self.branches.get((at, rank))
+                if branch is not None:
+                    branch.num_right = 1
+                return branch
+        return None
 
 
 class PendingDrafts:
@@ -89,5 +111,6 @@ class PendingDrafts:
         judged: list[JudgedDraft] = []
         judged_places: set[tuple[str, int]] = set()
         chains = (*new, *self._chains.get(slot, ()))
-        self._chains[slot] = [chain for chain in chains if chain.compare(text, judged, judged_places)]
+        left = [chain.compare(text, judged, judged_places) for chain in chains]
+        self._chains[slot] = [chain for chain in left if chain is not None]
         return judged

@@ -19,12 +19,14 @@ SHORT_EVERY = 16  # steps, of which one asks for the shortest: what pays may hav
 class DrafterSet:
     """Names of the drafters: the primary one, which has a model, and lookups, which cost next to nothing.
 
-    block_size  tokens of one draft step of the primary drafter, and none after them; 1: a step per token
+    block_size    tokens of one draft step of the primary drafter, and none after them; 1: a step per token
+    num_branches  chains of a slot's tree that the primary drafter can draft besides the trunk
     """
 
     primary: str | None = None
     lookups: tuple[str, ...] = ()
     block_size: int = 1
+    num_branches: int = 0
 
     def num_steps(self, drafter: str, num_tokens: int) -> int:
         """Return the draft steps that num_tokens of a slot take."""

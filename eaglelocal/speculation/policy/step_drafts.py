@@ -17,7 +17,7 @@ from eaglelocal.speculation.tree import DraftChain
 
 
 class StepDrafts:
-    """The chains of one step, by drafter and slot; for `leveled` and `max_siblings` see Controller."""
+    """The chains of one step, or trees' trunks, by drafter and slot; `leveled`, `max_siblings`: see Controller."""
 
     def __init__(
         self,
@@ -65,33 +65,52 @@ class StepDrafts:
         drafter: str,
         tokens: Sequence[int],
         confidences: Sequence[float],
-        siblings: Sequence[Sibling] = (),
+        siblings: Sequence[Sequence[Sibling]] = (),
+        *,
+        branch: int = 0,
+        is_cut: bool = False,
     ) -> None:
-        """Append the drafter's proposals to its chain for the slot; `siblings` are those of the tokens."""
-        chain = self._chain(slot, drafter)
-        depth = len(chain.tokens)
+        """Append the drafter's proposals to a chain of the slot's tree.
+
+        siblings  of the tokens
+        branch    number of the chain
+        is_cut    the call drafted more tokens, so that no branch can leave at the last one
+        """
+        chain = self._chain(slot, drafter, branch)
+        depth = chain.depth + len(chain.tokens)
         if self.drafters.block_size > 1:  # a block may be longer than what is of use
             tokens = tokens[: self.useful_length(slot) - depth]
         is_ruled = self.policies[slot].gate is None  # its length is set by a rule, and needs no gains
-        chain.add(tokens, confidences, siblings if self.max_siblings and not is_ruled else ())
+        siblings = siblings if self.max_siblings and not is_ruled else ()
+        chain.add(tokens, confidences, siblings, may_branch=bool(siblings) and not is_cut)
         if is_ruled:
             return
-        gain, probability = chain.gains[-1] if chain.gains else 1.0, self.acceptance.probability
+        gain, probability = chain.gains[-1] if chain.gains else chain.reach, self.acceptance.probability
         for confidence in confidences[: len(tokens)]:
             depth += 1
             gain *= probability(slot, drafter, depth, confidence)
             chain.gains.append(gain)
 
-    def end(self, slot: int, drafter: str) -> None:
-        """Record that the drafter has nothing more to propose for the slot."""
-        self._chain(slot, drafter).end()
+    def end(self, slot: int, drafter: str, branch: int = 0) -> None:
+        """Record that the drafter has nothing more to propose after a chain of the slot's tree."""
+        self._chain(slot, drafter, branch).end()
 
-    def _chain(self, slot: int, drafter: str) -> DraftChain:
+    def _chain(self, slot: int, drafter: str, branch: int = 0) -> DraftChain:
         chains = self.chains[drafter]
-        chain = chains.get(slot)
-        if chain is None:
-            chain = chains[slot] = DraftChain(drafter)
-        return chain
+        trunk = chains.get(slot)
+        if trunk is None:
+            trunk = chains[slot] = DraftChain(drafter)
+        return trunk.branches[branch - 1] if branch else trunk
+
+    def chain(self, slot: int, drafter: str, number: int = 0) -> DraftChain | None:
+        """Return a chain of the slot's tree, or None if the drafter has proposed nothing."""
+        trunk = self.chains[drafter].get(slot)
+        return trunk if trunk is None else trunk.chains[number]
+
+    def weigh_siblings(self, slot: int, trunk: DraftChain) -> None:
+        """Compute the gains of the siblings in the slot's tree that have none yet."""
+        probability = self.acceptance.probability
+        trunk.weigh_siblings(lambda table, depth, confidence: probability(slot, table, depth, confidence))
 
     def num_drafted(self, slot: int, drafter: str) -> int:
         """Return how many tokens a drafter proposed for a slot, sent or not."""
@@ -101,11 +120,7 @@ class StepDrafts:
     def pending(self, slot: int) -> list[PendingDraft]:
         """Return everything that was drafted for a slot, sent or not, to be judged by the text that follows."""
         by_drafter = (chains.get(slot) for chains in self.chains.values())
-        return [
-            PendingDraft(chain.drafter, chain.tokens, chain.confidences, chain.siblings)
-            for chain in by_drafter
-            if chain and chain.tokens
-        ]
+        return [chain.pending() for chain in by_drafter if chain and chain.tokens]
 
     # ---- what is expected
     def useful_length(self, slot: int) -> int:

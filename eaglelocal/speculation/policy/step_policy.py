@@ -14,6 +14,7 @@ from eaglelocal.core.draft import Draft
 from eaglelocal.speculation.policy.draft_selection import DraftSelection
 from eaglelocal.speculation.policy.goodput import count_paying_levels, pays_to_grow, pays_to_grow_all
 from eaglelocal.speculation.policy.step_drafts import StepDrafts
+from eaglelocal.speculation.policy.tree_growth import SlotTip, TreeGrowth
 from eaglelocal.speculation.tree import MIN_REACH, DraftChain
 
 LOOKUP_LEVELS = 4  # levels that a lookup drafts in one call
@@ -24,12 +25,15 @@ MOST_AHEAD = 3  # levels in doubt that a model drafts in one call; with more, wa
 class StepPolicy:
     """The drafting decisions of one step.
 
-    The draft loop asks which slots draft on (`select_slots`) and how far (`select_levels`), adds the proposals to
-    `drafts`, and asks what to verify (`select_drafts`).
+    The draft loop asks after which tips to draft on (`select_tips`) and how far (`select_levels`), adds the proposals
+    to `drafts`, and asks what to verify (`select_drafts`).
     """
 
     def __init__(self, drafts: StepDrafts) -> None:
         self.drafts, self._selection = drafts, DraftSelection(drafts)
+        has_trees = min(drafts.max_siblings, drafts.drafters.num_branches) > 0
+        self._growth = TreeGrowth(drafts, self._selection, drafts.drafters.primary or "") if has_trees else None
+        self._is_branching = False  # whether the last tips are those of trees, not of chains
         self._policies, self._drafters, self._max_draft = drafts.policies, drafts.drafters, drafts.max_draft
         self._chains, self._auto = drafts.chains, drafts.auto
 
@@ -42,7 +46,21 @@ class StepPolicy:
         """Return the speed relative to plain decoding if the primary drafter's chain for the slot were sent."""
         return self._selection.promised_speed(slot)
 
-    # ---- which slots draft on
+    # ---- what is drafted on
+    def select_tips(self, drafter: str) -> Sequence[SlotTip]:
+        """Return the tips after which this drafter should propose more, in one call."""
+        growth = self._growth if drafter == self._drafters.primary else None
+        self._is_branching = growth is not None and growth.may_pay() and self._are_undecided(drafter)
+        if growth is not None and self._is_branching:
+            return growth.select([slot for slot in self._auto if self._takes_part(slot, drafter)])
+        return [SlotTip(slot) for slot in self.select_slots(drafter)]
+
+    def _are_undecided(self, drafter: str) -> bool:
+        """Return whether no slot's chain is to grow whatever it costs, and every slot that takes part has one."""
+        slots = [slot for slot in self._max_draft if self._takes_part(slot, drafter)]
+        chains = self._chains[drafter]
+        return all([slot in self._auto and slot in chains and not self._must_grow(slot, drafter) for slot in slots])
+
     def select_slots(self, drafter: str) -> list[int]:
         """Return the slots for which this drafter should propose another level."""
         chains = self._chains[drafter]
@@ -114,6 +132,8 @@ class StepPolicy:
     def select_levels(self, drafter: str, slots: Sequence[int]) -> tuple[int, ExtraLevels]:
         """Return how many levels to draft for these slots in one call, and how many more while each token is sure."""
         num_drafted = self.drafts.num_drafted
+        if self._is_branching:
+            return 1, NO_EXTRA_LEVELS
         if drafter == self._drafters.primary and self._drafters.block_size > 1:
             most = max([self.drafts.useful_length(slot) for slot in slots])
             return min(self._drafters.block_size, most), NO_EXTRA_LEVELS
@@ -141,6 +161,8 @@ class StepPolicy:
         """
         step = self.drafts
         gains, outlook = self._gains(drafter)[slot], step.outlook(slot, drafter)
+        if self._growth is not None and not gains and self._growth.is_hoped_for(slot):
+            return 1, NO_EXTRA_LEVELS
         chain_so_far = (gains, step.row_costs, outlook.mean, step.token_costs.draft_step(drafter, 1))
         depth = count_paying_levels(*chain_so_far, chance=outlook.doubtful, most=min(most, MOST_AHEAD))
         ends = len(gains) + 1, len(gains) + most

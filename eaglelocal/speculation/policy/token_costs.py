@@ -44,3 +44,7 @@ class TokenCosts:
             cost = self._rate * self._costs.draft_seconds(drafter, num_rows)
             self._draft_steps[drafter, num_rows] = cost
         return cost
+
+    def wide_draft_step(self, drafter: str, num_rows: int) -> float:
+        """Return the cost of a draft step after so many nodes of trees; optimistic where that never ran."""
+        return self._rate * self._costs.untried_draft_seconds(drafter, num_rows)

@@ -49,7 +49,7 @@ def test_second_choices_are_those_of_their_own_rows() -> None:
     rooted = {slot: [*text, best(text)] for slot, text in texts.items()}
     for slot, said in enumerate(drafter.draft([root(slot, text) for slot, text in rooted.items()], 3)):
         text = list(rooted[slot])
-        for token, (sibling, _) in zip(said.tokens, said.siblings, strict=True):
+        for token, [(sibling, _)] in zip(said.tokens, said.siblings, strict=True):
             first, second = TABLE.after(text).argsort()[::-1][:2]
             assert (token, sibling) == (first, second)
             text.append(token)

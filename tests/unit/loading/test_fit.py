@@ -50,7 +50,7 @@ def test_a_head_gets_an_output_a_row_and_the_target_one_a_drafted_row(plan: Plan
     target, head = make_parts(plan, read_models(plan), [make_placement(plan)] * 2, threads=3)
     assert (target.context.num_sequences, target.context.num_branches) == (2, 2 * MAX_BRANCHES)
     assert target.context.max_outputs == 2 * (1 + MAX_DRAFT_TOKENS)
-    assert (head.context.max_outputs, head.context.num_branches, head.context.unified) == (128, 0, True)
+    assert (head.context.max_outputs, head.context.num_branches, head.context.unified) == (128, 2 * MAX_BRANCHES, True)
     assert (target.taps, head.taps) == ((1, 2, 3), ())
     assert target.context.threads == head.context.threads == 3
 

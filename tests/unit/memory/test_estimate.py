@@ -177,7 +177,7 @@ def test_with_two_cards_inputs_are_there_four_times_more() -> None:
 def test_a_head_and_its_taps() -> None:
     held, alone = (estimate(plan, EIGHT_B, draft, ONE) for plan, draft in ((WITH_HEAD, HEAD), (PLAN, None)))
     sums, plain = sum_by_purpose(held), sum_by_purpose(alone)
-    assert (sums.draft_bytes, sums.draft_kv_bytes) == (HEAD.weights_bytes, 32 * MIB)
+    assert (sums.draft_bytes, sums.draft_kv_bytes) == (HEAD.weights_bytes, 33 * MIB)
     assert (plain.draft_bytes, plain.draft_kv_bytes) == (0, 0)
     assert sums.weights_bytes == plain.weights_bytes
     taps = 3 * 512 * 4096 * 4
@@ -193,7 +193,7 @@ def test_a_draft_may_stay_off_the_card() -> None:
 
 def test_a_second_slot_and_its_trees_cost_cells_once() -> None:
     two = replace(WITH_HEAD, num_slots=2, unified=True)
-    assert plan_contexts(two, EIGHT_B, HEAD)[0].sizes.num_branches == 4
+    assert plan_contexts(two, EIGHT_B, HEAD)[0].sizes.num_branches == 8
     assert sum_by_purpose(estimate(two, EIGHT_B, HEAD, CPU)).kv_bytes == 2 * GIB
 
 

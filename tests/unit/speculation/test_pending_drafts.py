@@ -51,7 +51,7 @@ def test_slots_do_not_meet_and_a_new_text_begins_with_nothing() -> None:
 
 def test_a_second_choice_is_judged_where_the_first_was_wrong() -> None:
     guesses = PendingDrafts()
-    siblings = [(9, 0.2), (8, 0.3), (7, 0.4)]
+    siblings = [[(9, 0.2)], [(8, 0.3)], [(7, 0.4)]]
     judged = guesses.judge(0, [PendingDraft("a", [1, 2, 3], [0.9, 0.8, 0.7], siblings)], [1, 8, 5])
     assert [seen[:4] for seen in judged] == [("a", 1, 0.9, True), ("a", 2, 0.8, False), ("a/2", 2, 0.3, True)]
     judged = guesses.judge(0, [PendingDraft("a", [1, 2, 3], [0.9, 0.8, 0.7], siblings)], [4])
@@ -60,7 +60,7 @@ def test_a_second_choice_is_judged_where_the_first_was_wrong() -> None:
 
 def test_a_second_choice_is_judged_by_later_steps_too() -> None:
     guesses = PendingDrafts()
-    judged = guesses.judge(0, [PendingDraft("a", [1, 2], [0.9, 0.8], [(9, 0.5), (8, 0.3)])], [1])
+    judged = guesses.judge(0, [PendingDraft("a", [1, 2], [0.9, 0.8], [[(9, 0.5)], [(8, 0.3)]])], [1])
     assert [seen[:4] for seen in judged] == [("a", 1, 0.9, True)]
     judged = guesses.judge(0, [], [8, 4])
     assert [seen[:4] for seen in judged] == [("a", 2, 0.8, False), ("a/2", 2, 0.3, True)]

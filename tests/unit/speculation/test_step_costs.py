@@ -535,3 +535,13 @@ def test_a_plain_step_that_was_never_seen_costs_what_a_drafted_one_does_without_
     assert costs.overhead(True) == pytest.approx(0.003)
     costs.learn_overhead(False, 0.0007)
     assert costs.overhead(False) == pytest.approx(0.0007)  # what was seen counts
+
+
+def test_a_wider_draft_step_that_never_ran_is_hoped_to_be_cheap() -> None:
+    costs = StepCosts()
+    costs.calibrate({1: [0.1]})
+    costs.learn_draft("head", 1, 0.01)
+    assert costs.untried_draft_seconds("head", 2) < 0.012 < costs.draft_seconds("head", 2)
+    assert costs.untried_draft_seconds("head", 3) == costs.draft_seconds("head", 3)  # two first
+    costs.learn_draft("head", 2, 0.018)
+    assert costs.untried_draft_seconds("head", 2) == pytest.approx(0.018)

@@ -81,7 +81,7 @@ def choice_of(combs: Sequence[Comb], prices: Sequence[float], *, max_siblings: i
     choice = StepPolicy(drafts)
     for slot, comb in enumerate(combs):
         for depth, (first, second) in enumerate(zip(comb.firsts, comb.siblings, strict=True), start=1):
-            choice.drafts.add(slot, HEAD, [depth], [first], [(100 + depth, second)])
+            choice.drafts.add(slot, HEAD, [depth], [first], [[(100 + depth, second)]])
     return choice
 
 
