@@ -28,6 +28,7 @@ from eaglelocal.gguf.draft_pairing import DraftInfo, HeadInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.loaded_tensors import list_loaded_tensors
+from eaglelocal.gguf.medusa_info import MedusaInfo
 from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.upper_layers import UpperLayers, find_upper_layers
 from eaglelocal.memory.budget import RAM, Buffer, MemoryKind
@@ -145,7 +146,10 @@ def read_buffers(part: DryRunPart, lines: Sequence[str], devices: Sequence[str])
     """Yield the buffers of a part, from the log lines of its plan."""
     layers = parse_layer_devices(lines, devices)  # none where the model was loaded before
     yield from weight_buffers(
-        part.tensors, layers, borrows=isinstance(part.info, EagleInfo | BlockInfo), n_cpu_moe=part.placement.n_cpu_moe
+        part.tensors,
+        layers,
+        borrows=isinstance(part.info, EagleInfo | MedusaInfo | BlockInfo),
+        n_cpu_moe=part.placement.n_cpu_moe,
     )
     yield from parse_cache_buffers(lines, devices)
     yield from parse_compute_buffers(lines, devices)

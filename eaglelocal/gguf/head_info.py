@@ -140,10 +140,11 @@ def target_problems(head: DraftHeadInfo, target: ModelInfo, *, hidden_size: int)
             yield f"it taps layer {layer}, the target has layers 0 to {target.n_layer - 1}"
         if layer == target.n_layer and target.final_state is None:
             yield f"it taps layer {layer}, the final state, which llama.cpp does not give for {target.architecture}"
-    yield from _vocabulary_problems(head, target)
+    yield from vocabulary_problems(head, target)
 
 
-def _vocabulary_problems(head: DraftHeadInfo, target: ModelInfo) -> Iterator[str]:
+def vocabulary_problems(head: DraftHeadInfo, target: ModelInfo) -> Iterator[str]:
+    """Yield how the head's tokens differ from the target's in number."""
     if head.n_vocab != target.n_vocab:
         yield f"its vocabulary has {head.n_vocab} tokens, the target's {target.n_vocab}"
     if head.d2t_range is not None and not 0 <= head.d2t_range[0] <= head.d2t_range[1] < target.n_vocab:

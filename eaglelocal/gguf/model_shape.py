@@ -29,6 +29,7 @@ from eaglelocal.gguf.loaded_tensors import (
     list_loaded_tensors,
     sum_weights,
 )
+from eaglelocal.gguf.medusa_info import MedusaInfo, read_graph_head
 from eaglelocal.gguf.model_info import ModelInfo, num_mtp_layers, read_architecture
 from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.recurrent_layers import (
@@ -176,13 +177,13 @@ def read_shape(header: Header) -> ModelShape:
     """Return the shape of a target, a draft model or a head. Raises ModelFileError on missing or senseless keys."""
     architecture = read_architecture(header)
     if architecture == EAGLE:
-        return _head_shape(header, EagleInfo.from_header(header))
+        return _head_shape(header, read_graph_head(header))
     if architecture == BLOCK:
         return _head_shape(header, BlockInfo.from_header(header))
     return _model_shape(header)
 
 
-def _head_shape(header: Header, info: EagleInfo | BlockInfo) -> ModelShape:
+def _head_shape(header: Header, info: EagleInfo | MedusaInfo | BlockInfo) -> ModelShape:
     weights = sum_weights(header, n_layer=info.n_layer)
     # the output of upper layers is the embeddings of a model of its own, which llama.cpp keeps in RAM too
     upper = find_upper_layers(header)
@@ -208,7 +209,7 @@ def _head_shape(header: Header, info: EagleInfo | BlockInfo) -> ModelShape:
         max_context=ArchitectureKeys(header, read_architecture(header)).optional_count("context_length") or 0,
         layer_bytes=weights.layer_bytes,
         num_taps=len(info.target_layers),
-        block_size=info.max_draft if isinstance(info, BlockInfo) else info.num_depths,
+        block_size=info.num_depths if isinstance(info, EagleInfo) else info.max_draft,
     )
 
 

@@ -23,6 +23,7 @@ from eaglelocal.gguf.draft_pairing import check_rolls_back, head_problem, read_d
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.head_requantization import choose_head_type
 from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.medusa_info import is_medusa
 from eaglelocal.gguf.model_info import ModelInfo, read_architecture
 from eaglelocal.gguf.mtp import MtpInfo, has_mtp
 from eaglelocal.gguf.projector import ARCHITECTURE as PROJECTOR
@@ -193,7 +194,7 @@ def make_ngram_draft(target: FoundTarget, reason: str) -> FoundDraft:
 
 def _is_of_small_model(header: Header, target: FoundTarget) -> bool:
     """Return whether a file is a head that was not made for the width of the inflated target."""
-    is_head = read_architecture(header) == EAGLE
+    is_head = read_architecture(header) == EAGLE and not is_medusa(header)
     return is_head and EagleInfo.from_header(header).target_hidden_size != target.info.n_embd
 
 
@@ -204,7 +205,8 @@ def inflate_draft(draft: FoundDraft, target: FoundTarget) -> FoundDraft:
     """
     if draft.kind in ("none", "ngram", "draft_model"):
         return draft
-    if draft.kind != "eagle3" or draft.header is None or target.made is None or find_upper_layers(draft.header):
+    is_eagle = draft.kind == "eagle3" and draft.header is not None and not is_medusa(draft.header)
+    if not is_eagle or draft.header is None or target.made is None or find_upper_layers(draft.header):
         return make_ngram_draft(target, reason=f"{draft.label} cannot be inflated: only EAGLE-3 heads of one layer can")
     made = derive_head(target.made, draft.header)
     read_draft(made.header, target_header=target.header, target=target.info)
@@ -237,7 +239,7 @@ def _find_auto_draft(target: FoundTarget) -> FoundDraft:
 
 def _find_imported(target: FoundTarget) -> FoundDraft | None:
     """Return a head that was imported for this model or its kind; None if none. Raises as read_draft_file."""
-    if head_problem(target.info):
+    if state_problem(target.info):
         return None
     heads = [head.path for head in list_fitting_heads(target.header, target.info)] or list_heads(
         target.header, target.info

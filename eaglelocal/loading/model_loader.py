@@ -70,6 +70,7 @@ class PlanLoader:
             part.context,
             taps=part.taps,
             final_by_nextn=by_nextn,
+            normed_by_nextn=info.gives_normed_rows,
             is_asynchronous=self.parts.has_gpu_layers,
         )
         self.opened.callback(context.close)

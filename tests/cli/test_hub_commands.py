@@ -506,6 +506,7 @@ def test_a_head_can_be_pulled_alone(person: Person) -> None:
     [
         (("model.safetensors", "pytorch_model.bin", "x.bin"), ["config.json", "model.safetensors"]),
         (("optimizer.bin", "pytorch_model.bin"), ["config.json", "pytorch_model.bin"]),
+        (("optimizer.pt", "medusa_lm_head.pt"), ["config.json", "medusa_lm_head.pt"]),
     ],
 )
 def test_a_head_that_is_no_gguf_is_fetched_to_be_imported(

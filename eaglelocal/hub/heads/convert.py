@@ -97,6 +97,11 @@ class ReadHead:
         return self.config.mask is not None
 
     @property
+    def verifier(self) -> str:
+        """The target that its authors name; or empty."""
+        return self.config.verifier
+
+    @property
     def stated(self) -> HeadReading:
         """The reading that the configuration states, or most likely means."""
         return HeadReading(
@@ -140,7 +145,7 @@ def read_head(published: PublishedHead, beside: Header, target: ModelInfo, *, na
         target_tokens=map_target_tokens(
             tensors.get("d2t"), tensors.get("t2d"), num_rows=num_rows, num_tokens=target.n_vocab
         ),
-        shares_embeddings=_has_target_embeddings(tensors, beside, target),
+        shares_embeddings=_has_target_embeddings(tensors, beside),
         readings=list_readings(config, num_taps=num_taps, n_layer=target.n_layer, last_tap=find_last_tap(target)),
         notes=tuple(_list_notes(config, tensors, target, fc_norm=fc_norm)),
     )
@@ -206,7 +211,7 @@ def _read_norms(tensors: HeadTensors, config: HeadConfig, num_taps: int) -> tupl
     return fc_norm, norm_before_fc
 
 
-def _has_target_embeddings(tensors: HeadTensors, beside: Header, target: ModelInfo) -> bool:
+def _has_target_embeddings(tensors: HeadTensors, beside: Header) -> bool:
     """Return whether the head can use the target's embeddings: it has none, or a copy, as some of the rows show.
 
     Many heads come with a copy, which is as large as the rest of the head twice over. Where the target's are rounded to
@@ -218,11 +223,16 @@ def _has_target_embeddings(tensors: HeadTensors, beside: Header, target: ModelIn
         return True
     if tensors.get(MASK_HIDDEN) is not None:
         return False
-    lent = beside.tensors.get("token_embd.weight")
+    return is_same_matrix(own, beside, "token_embd.weight")
+
+
+def is_same_matrix(own: StoredTensor, beside: Header, name: str) -> bool:
+    """Return whether a head's matrix is a copy of the target's, as some of the rows show."""
+    lent = beside.tensors.get(name)
     if lent is None or lent.shape != own.shape[::-1]:
         return False
-    rows = np.linspace(0, target.n_vocab - 1, SAMPLED_ROWS).astype(int).tolist()
-    theirs = read_rows(beside.path, beside, lent.name, rows)
+    rows = np.linspace(0, own.shape[0] - 1, SAMPLED_ROWS).astype(int).tolist()
+    theirs = read_rows(beside.path, beside, name, rows)
     ours = np.concatenate([own.rows(row, row + 1) for row in rows])
     return float(np.linalg.norm(ours - theirs)) <= SAME_SHARE * float(np.linalg.norm(ours))
 

@@ -28,6 +28,7 @@ from eaglelocal.gguf.draft_pairing import is_same_model
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.head_info import check_head
 from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.medusa_info import MedusaInfo, read_graph_head
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.upper_layers import ALIGNMENT, split_head
@@ -48,7 +49,7 @@ Progress = Callable[[float], None]
 @dataclass(frozen=True, slots=True)
 class StoredHead:
     path: Path
-    info: EagleInfo
+    info: EagleInfo | MedusaInfo
     is_own: bool  # made for a target of this name
 
 
@@ -89,9 +90,9 @@ def _list_newest(folder: Path) -> list[Path]:
     return [path for _, path in sorted(dated, reverse=True)[:MAX_HEADS]]
 
 
-def _read_fitting(path: Path, target: ModelInfo) -> EagleInfo | None:
+def _read_fitting(path: Path, target: ModelInfo) -> EagleInfo | MedusaInfo | None:
     try:
-        info = EagleInfo.from_header(read_header(path))
+        info = read_graph_head(read_header(path))
         check_head(info, target)
     except EagleLocalError:
         return None
