@@ -63,7 +63,7 @@ class Medusa(ContextDrafter):
         depth = min(depth, self.traits.block_size, self._head.max_rows // len(states))
         proposals = self._head.propose(list(states.values()), depth, self._branches)
         by_slot = dict(zip(states, split_proposals(proposals, len(states)), strict=True))
-        return [by_slot.get(node.slot, NOTHING) for node in nodes]
+        return [by_slot.get(node.slot, NOTHING) if node.is_root else NOTHING for node in nodes]
 
     def _find_state(self, node: Node) -> Floats | None:
         """Return the state that gave the node; None where it is no root, or its state is not known."""

@@ -60,7 +60,7 @@ def test_siblings_are_the_second_choices_of_all_slots() -> None:
     rooted = {slot: [*text, best(text)] for slot, text in texts.items()}
     for slot, said in enumerate(drafter.draft([root(slot, text) for slot, text in rooted.items()], 3)):
         text = list(rooted[slot])
-        for token, (sibling, _) in zip(said.tokens, said.siblings, strict=True):
+        for token, ((sibling, _),) in zip(said.tokens, said.siblings, strict=True):
             assert (token, sibling) == tuple(TABLE.after(text).argsort()[::-1][:2])
             text.append(token)
     assert head.calls == 1
