@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 DRIVER = "libcuda.so.1"
-MISSING = re.compile(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
+MISSING = re.compile(r"\b(lib[\w.+-]{1,80}): cannot open shared object file")
 DRIVER_CALL = re.compile(r"undefined symbol: cu[A-Z]\w+")  # of the driver, not of CUDA's libraries
 SYSTEM_FOLDERS = ("/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/*/lib", "/opt/cuda/lib64")
 MOST_LOADED = 8
