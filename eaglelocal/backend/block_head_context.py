@@ -51,7 +51,7 @@ class LlamaBlockContext(HeadCells):
         fill_struct(self._struct, width=model.n_embd, tap_eps=-1.0)
 
     def show(self, pieces: Sequence[FeatureRows]) -> None:
-        self._cells.remove_pending()
+        self._cells.check_open()
         decoded = [piece for piece in pieces if not isinstance(piece.features, np.ndarray)]
         if decoded:
             self._write(decoded, array("i", [row for piece in decoded for row in self._rows_of(piece.features)]), None)
@@ -77,7 +77,7 @@ class LlamaBlockContext(HeadCells):
             raise native_error(code, len(positions), self._library)
 
     def fill(self, roots: Roots, depth: int, branches: int) -> Proposals:
-        self._cells.remove_pending()
+        self._cells.check_open()
         n, num_skipped = len(roots.tokens), int(self._block.skips_root)
         if not 0 < n * (num_skipped + depth) <= self.n_batch:
             raise EngineError(f"{n} blocks of {num_skipped + depth} rows do not fit {self.n_batch}")

@@ -57,7 +57,7 @@ class TappedRows:
     num_rows: int
 
     def features(self, rows: list[int]) -> TappedFeatures | None:
-        if not self.context.num_taps:
+        if not self.context.gives_taps:
             return None
         if rows and not 0 <= min(rows) <= max(rows) < self.num_rows:
             raise EngineError(f"the decode had {self.num_rows} rows; there are no features of rows {rows}")
@@ -91,8 +91,10 @@ class TappedFeatures:
 class LlamaContext:
     """A target or draft model over llama.cpp. Implements core.ports.Context.
 
-    taps             layer inputs to copy for every row; n_layer is the state after the last layer
+    taps             layer inputs to copy for every row; n_layer is the state after the last layer, n_layer + 1 that
+                     after the output norm, which only decodes give whose rows are all outputs
     final_by_nextn   read that final state as llama.cpp's "nextn" state, not as a layer input
+    normed_by_nextn  read the one after the output norm so, which all rows then have
     is_asynchronous  a GPU computes some layers: `submit` returns before they are done. Otherwise it does all the work,
                      in one native call, because a second one would run with cold caches
     """
@@ -104,12 +106,14 @@ class LlamaContext:
         *,
         taps: tuple[int, ...] = (),
         final_by_nextn: bool = False,
+        normed_by_nextn: bool = False,
         is_asynchronous: bool = False,
     ) -> None:
         self._library, self._native = model.library, model.library.native_step
         self._constraints = model.constraints
         self.clock = NativeClock()  # counts time in samplers and images
-        if final_by_nextn and taps and model.n_embd_out != model.n_embd:  # the stride of these rows in llama.cpp
+        nextn_tap, normed_tap = choose_special_taps(model.n_layer, taps, final=final_by_nextn, normed=normed_by_nextn)
+        if max(nextn_tap, normed_tap) in taps and model.n_embd_out != model.n_embd:  # their stride in llama.cpp
             raise IncompatibleError(f"the model's states are {model.n_embd} wide, its rows {model.n_embd_out}")
         with lazy_clearing(self._library, 2 * model.n_layer) as self.population:  # keys and values
             self.handle = create_context(model, params)
@@ -126,10 +130,9 @@ class LlamaContext:
         self.num_taps, self.n_embd = len(taps), model.n_embd
         self.num_decodes = 0  # closing counts too: it voids rows as a decode does
         self._top_tokens = TopTokens()
-        nextn_tap = model.n_layer if final_by_nextn else -1
         self._best_tokens = (C.c_int32 * params.n_batch)(*[UNKNOWN] * params.n_batch)
         self._struct = fill_struct(
-            target_struct(self, self._native, taps, nextn_tap),
+            target_struct(self, self._native, taps, nextn_tap, normed_tap),
             memory=self._cells.memory,
             best_tokens=self._best_tokens,
             is_greedy=(C.c_int8 * params.num_ids)(),
@@ -138,7 +141,7 @@ class LlamaContext:
         for layer in taps:
             if layer == nextn_tap:
                 self._library.set_nextn(self.handle, True, False)
-            else:
+            elif layer != normed_tap:  # native code asks for that one
                 self._library.set_layer_input(self.handle, layer, True)
         if has_fixed_cells:
             self.run_once(params.num_sequences)  # gives each sequence a cell, in order; see KvCells
@@ -189,12 +192,20 @@ class LlamaContext:
             raise EngineError("the image was not prepared by this model's reader")
         self._cells.remove_pending([(sequence,)])
         self.num_decodes += 1
+        if self._struct.has_normed:  # else all rows of the image would be outputs
+            self._struct.has_normed = False
+            self._library.api.llama_set_embeddings(self.handle, False)
         with self.clock:
             rows.decode(self.handle, sequence, position, self.n_batch)
 
     def attach_head(self, head: int | None) -> None:
         """Let this head (the address of its struct; None: no head) encode the rows of every decode from now on."""
         self._struct.head = head
+
+    @property
+    def gives_taps(self) -> bool:
+        """True if the last decode's rows have the tapped states."""
+        return self.num_taps > 0 and (self._struct.normed_tap < 0 or bool(self._struct.has_normed))
 
     def copy_taps(self, rows: list[int]) -> Floats:
         copied = np.empty((len(rows), self.num_taps, self.n_embd), np.float32)
@@ -287,8 +298,16 @@ class LlamaContext:
             self._cells.close()
 
 
+def choose_special_taps(n_layer: int, taps: tuple[int, ...], *, final: bool, normed: bool) -> tuple[int, int]:
+    """Return the layer that is read as "nextn" state, and the one read as embedding, after the output norm; or -1."""
+    after_norm = n_layer + 1
+    if after_norm not in taps:
+        return n_layer if final else -1, -1
+    return (after_norm, -1) if normed else (-1, after_norm)
+
+
 def target_struct(
-    context: LlamaContext, native_step: NativeStep, taps: tuple[int, ...], nextn_tap: int
+    context: LlamaContext, native_step: NativeStep, taps: tuple[int, ...], nextn_tap: int, normed_tap: int
 ) -> TargetStruct:
     n_batch = context.n_batch
     return fill_struct(
@@ -299,6 +318,7 @@ def target_struct(
         n_embd=context.n_embd,
         n_taps=len(taps),
         nextn_tap=nextn_tap,
+        normed_tap=normed_tap,
         num_end_tokens=len(context.end_tokens),
         end_tokens=(C.c_int32 * len(context.end_tokens))(*context.end_tokens),
         taps=(C.c_int32 * len(taps))(*taps),

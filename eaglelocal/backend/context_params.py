@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from eaglelocal.backend.model import LlamaModel, look_up
 from eaglelocal.backend.native_step import fill_struct
+from eaglelocal.backend.upper_weights import UpperWeights
 from eaglelocal.core.context_hint import suggest_smaller_ctx
 from eaglelocal.errors import EngineError, ResourceError
 
@@ -48,7 +49,7 @@ class ContextParams:
         return self.n_batch if self.max_outputs is None else min(self.max_outputs, self.n_batch)
 
 
-def create_context(model: LlamaModel, params: ContextParams, *, other: object | None = None) -> object:
+def create_context(model: LlamaModel | UpperWeights, params: ContextParams, *, other: object | None = None) -> object:
     """Return a new llama_context; a head borrows from the context `other`.
 
     Raises ResourceError with llama.cpp's own message.
@@ -77,7 +78,7 @@ def create_context(model: LlamaModel, params: ContextParams, *, other: object | 
     )
 
 
-def open_context(model: LlamaModel, size: str, hint: str, **fields: object) -> object:
+def open_context(model: LlamaModel | UpperWeights, size: str, hint: str, **fields: object) -> object:
     """Return a new llama_context with these parameters. Raises ResourceError with llama.cpp's own message.
 
     A batch is one pass; prompts have as many threads as steps, and values the type of keys.

@@ -9,7 +9,6 @@ This file adds the buffers that grow with the first decodes, which are not in th
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,13 +22,15 @@ from eaglelocal.backend.buffer_log import (
 from eaglelocal.backend.context_params import ContextParams, create_context
 from eaglelocal.backend.dummy_buffers import dummy_allocations
 from eaglelocal.backend.llama_library import LlamaLibrary, LlamaLog
-from eaglelocal.backend.model import LlamaModel, NativePlacement, Placement, load_failure
+from eaglelocal.backend.model import LlamaModel, NativePlacement, Placement
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.draft_pairing import DraftInfo, HeadInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.loaded_tensors import list_loaded_tensors
+from eaglelocal.gguf.medusa_info import MedusaInfo
 from eaglelocal.gguf.mtp import MtpInfo
+from eaglelocal.gguf.upper_layers import UpperLayers, find_upper_layers
 from eaglelocal.memory.budget import RAM, Buffer, MemoryKind
 from eaglelocal.memory.compute_buffers import logits_bytes, tap_bytes
 
@@ -81,14 +82,14 @@ class DryRunPart:
 class PlannedModel(LlamaModel):
     """A model without its weights: contexts can be planned for it, but nothing can be decoded."""
 
-    def __init__(self, library: LlamaLibrary, path: Path, placement: Placement) -> None:  # reads no sizes of the model
+    def __init__(  # reads no sizes of the model
+        self, library: LlamaLibrary, path: Path, placement: Placement, layers: UpperLayers | None = None
+    ) -> None:
         self.library, self.path = library, path
         native = NativePlacement(library, placement)
         params = native.params
         params.no_alloc, params.load_mode = True, library.api.LLAMA_LOAD_MODE_NONE  # llama.cpp aborts with mmap
-        self.handle = library.api.llama_model_load_from_file(os.fsencode(path), params)
-        if not self.handle:
-            raise load_failure(path, library.log.reason())
+        self._load(params, layers)
 
 
 class FullLog(LlamaLog):
@@ -118,10 +119,12 @@ def plan_buffers(library: LlamaLibrary, parts: Sequence[DryRunPart], *, devices:
         for part in parts:
             with record_log(library) as log:
                 if model is None or not part.is_inside(parts[0]):
-                    model = PlannedModel(library, part.header.path, part.placement)
+                    model = PlannedModel(library, part.header.path, part.placement, find_upper_layers(part.header))
                     stack.callback(model.close)
                 with dummy_allocations(library):
                     context = create_context(model, part.context, other=target_context if part.is_head else None)
+                    if model.upper is not None:
+                        stack.callback(library.api.llama_free, create_context(model.upper, part.context))
                 stack.callback(library.api.llama_free, context)
             buffers += (replace(b, of_draft=target_context is not None) for b in read_buffers(part, log.lines, devices))
             target_context = context
@@ -143,10 +146,18 @@ def read_buffers(part: DryRunPart, lines: Sequence[str], devices: Sequence[str])
     """Yield the buffers of a part, from the log lines of its plan."""
     layers = parse_layer_devices(lines, devices)  # none where the model was loaded before
     yield from weight_buffers(
-        part.tensors, layers, borrows=isinstance(part.info, EagleInfo | BlockInfo), n_cpu_moe=part.placement.n_cpu_moe
+        part.tensors,
+        layers,
+        borrows=isinstance(part.info, EagleInfo | MedusaInfo | BlockInfo),
+        n_cpu_moe=part.placement.n_cpu_moe,
     )
     yield from parse_cache_buffers(lines, devices)
     yield from parse_compute_buffers(lines, devices)
     yield Buffer(RAM, MemoryKind.BUFFERS, part.output_bytes)
+    if upper := find_upper_layers(part.header):  # its output is its embeddings too, which stay in RAM
+        output = part.header.tensors["output.weight"]
+        if layers and layers[max(layers)] != RAM:
+            yield Buffer(RAM, MemoryKind.WEIGHTS, output.nbytes)
+        yield Buffer(RAM, MemoryKind.BUFFERS, logits_bytes(part.context.num_outputs, upper.num_rows))
     for tap in part.taps:  # later layers cannot reuse a tapped row's memory, so the graph grows
         yield Buffer(layers.get(tap, RAM), MemoryKind.BUFFERS, part.tap_bytes)

@@ -6,9 +6,32 @@ import ctypes as C
 
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.context_params import ContextParams, create_context
-from eaglelocal.backend.kv_cells import KvCells
+from eaglelocal.backend.kv_cells import JointCells, KvCells
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.backend.native_step import HeadStruct, fill_struct
+from eaglelocal.backend.upper_weights import UpperWeights
+
+
+class UpperContext:
+    """The context of a head's upper layers. `fields` are those of HeadStruct that native code runs it with."""
+
+    def __init__(self, weights: UpperWeights, params: ContextParams) -> None:
+        self._library, layers, n = weights.library, weights.layers, params.n_batch
+        self.handle = create_context(weights, params)
+        self.cells = KvCells(self._library, self.handle)
+        tokens = layers.draft_tokens
+        self.fields = {
+            "upper": self.handle,
+            "upper_memory": self.cells.memory,
+            "num_ranked_tokens": layers.num_rows,
+            "draft_tokens": (C.c_int32 * len(tokens))(*tokens) if tokens else None,
+            "counts": (C.c_int32 * n)(*[1] * n),
+            "row_sequences": (C.c_void_p * n)(),
+            "row_outputs": (C.c_int8 * n)(),
+        }
+
+    def close(self) -> None:
+        self._library.api.llama_free(self.handle)
 
 
 class HeadCells:
@@ -22,7 +45,9 @@ class HeadCells:
         self._api = model.library.api
         self.n_batch = params.n_batch
         self.handle = create_context(model, params, other=target.handle)
-        cells = self._cells = KvCells(self._library, self.handle)
+        self._upper = None if model.upper is None else UpperContext(model.upper, params)
+        own = KvCells(self._library, self.handle)
+        cells = self._cells = JointCells(own, self._upper.cells) if self._upper else own
         self.remove, self.share, self.last_position = cells.remove, cells.share, cells.last_position
         self.swapped_bytes, self.swap_out, self.swap_in = cells.swapped_bytes, cells.swap_out, cells.swap_in
         self._feature_batch, self._pair_batch = (self._api.llama_batch_ext_init(self.handle) for _ in range(2))
@@ -36,6 +61,7 @@ class HeadCells:
             pairs=self._pair_batch,
             n_batch=params.n_batch,
             row=(C.c_float * (target.num_taps * target.n_embd))(),
+            **(self._upper.fields if self._upper else {}),
         )
         self._address = C.addressof(self._struct)
 
@@ -48,5 +74,7 @@ class HeadCells:
             self._api.llama_batch_ext_free(self._feature_batch)
             self._api.llama_batch_ext_free(self._pair_batch)
             self._api.llama_free(self.handle)
+            if self._upper:
+                self._upper.close()
             self.handle = self._struct.context = None
             self._cells.close()

@@ -2,7 +2,8 @@
 
 Runs llama.cpp's `eagle3` graph, and adds what EAGLE-3.1 (arXiv 2605.09992; vLLM #42764) needs and the graph lacks: a
 norm of each tapped row before the encoder (its gains are folded into fc), and a norm of the state that the next row
-reads. Both happen in native code, which also works around the pitfalls of that graph.
+reads. Both happen in native code, which also works around the pitfalls of that graph. The upper layers of a head that
+has several run in a second context (head_cells.py), in the same native call.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class LlamaHeadContext(HeadCells):
             raise EngineError(f"states of width {self.width} cannot be rows of {target.num_taps} x {target.n_embd}")
         super().__init__(model, params, target)
         self.forget = self._cells.forget
-        self._library.set_nextn(self.handle, True, True)  # masked: unmasked, a one-row batch gives NULL
+        # masked: unmasked, a one-row batch gives NULL; upper layers need the rows of all pairs, and no logits of them
+        self._library.set_nextn(self.handle, True, self._upper is None)
         self._top_tokens = TopTokens()
         self._state_bytes = FLOAT_BYTES * self.width
         self._max_encoded = target.n_batch  # as many as the target decodes at once

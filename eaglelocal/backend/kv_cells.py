@@ -12,6 +12,7 @@ from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.core.batch import Bytes
 from eaglelocal.errors import EngineError, ResourceError
 
+LENGTH_BYTES = 8
 ALL, PARTIAL_ONLY = 0, 1  # LLAMA_STATE_SEQ_FLAGS_NONE, _PARTIAL_ONLY
 
 
@@ -175,6 +176,58 @@ class KvCells:
         if sequence in self.pending:
             return -1
         return int(self._library.last_position(self.memory, sequence))
+
+
+class JointCells:
+    """The cells of two contexts that hold the same positions, as one: those of a head's first and upper layers."""
+
+    def __init__(self, first: KvCells, upper: KvCells) -> None:
+        self._both, self.memory = (first, upper), first.memory
+
+    @property
+    def native_s(self) -> float:
+        return sum(cells.native_s for cells in self._both)
+
+    def check_open(self) -> None:
+        self._both[0].check_open()
+
+    def close(self) -> None:
+        for cells in self._both:
+            cells.close()
+
+    def remove(self, sequence: int, first_position: int) -> None:
+        for cells in self._both:
+            cells.remove(sequence, first_position)
+
+    def forget(self, sequence: int, end: int) -> None:
+        for cells in self._both:
+            cells.forget(sequence, end)
+
+    def share(self, source: int, target: int, first: int, end: int) -> None:
+        for cells in self._both:
+            cells.share(source, target, first, end)
+
+    def last_position(self, sequence: int) -> int:
+        return self._both[0].last_position(sequence)
+
+    def swapped_bytes(self, sequence: int) -> int:
+        return LENGTH_BYTES + sum(cells.swapped_bytes(sequence) for cells in self._both)
+
+    def swap_out(self, sequence: int, buffer: Bytes | None = None) -> Bytes:
+        """Return the length of the first copy, and both copies. `buffer` is not used: the parts have their own."""
+        first, upper = (cells.swap_out(sequence) for cells in self._both)
+        length = np.frombuffer(len(first).to_bytes(LENGTH_BYTES, "little"), np.uint8)
+        return np.concatenate((length, first, upper))
+
+    def swap_in(self, sequence: int, cells: Bytes) -> None:
+        end = LENGTH_BYTES + int.from_bytes(cells[:LENGTH_BYTES].tobytes(), "little")
+        first, upper = self._both
+        first.swap_in(sequence, cells[LENGTH_BYTES:end])
+        try:
+            upper.swap_in(sequence, cells[end:])
+        except ResourceError:
+            first.remove(sequence, 0)
+            raise
 
 
 def native_buffer(state: bytearray | memoryview) -> C.Array[C.c_ubyte]:

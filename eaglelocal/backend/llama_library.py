@@ -19,6 +19,7 @@ from types import ModuleType
 
 from eaglelocal.backend.cpu_attention import install_attention
 from eaglelocal.backend.cpu_repack import AMX, find_layouts
+from eaglelocal.backend.missing_libraries import MOST_LOADED, explain_failure, load_missing
 from eaglelocal.backend.native_step import SYMBOLS, NativeStep, get_function
 from eaglelocal.core.context_hint import suggest_ctx
 from eaglelocal.errors import EagleLocalError, EngineError, LibraryError, ResourceError
@@ -218,11 +219,24 @@ def load_bindings() -> ModuleType:
     check_version(find_installed_version())
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # else a crash first attaches a debugger
     try:
-        with leave_out_wrapper():
-            import llama_cpp.llama_cpp as api
+        return import_bindings()
     except (ImportError, OSError, RuntimeError) as error:
-        raise LibraryError(f"llama.cpp cannot be loaded: {error}", hint=REINSTALL + " --force-reinstall") from error
-    return api
+        message = f"llama.cpp cannot be loaded: {explain_failure(str(error))}"
+        raise LibraryError(message, hint="eaglelocal doctor") from error
+
+
+def import_bindings() -> ModuleType:
+    """Return llama_cpp's bindings. If the loader misses libraries that are there, load these first."""
+    for _ in range(MOST_LOADED):
+        try:
+            with leave_out_wrapper():
+                import llama_cpp.llama_cpp as api
+        except (ImportError, OSError, RuntimeError) as error:
+            if not load_missing(str(error)):
+                raise
+        else:
+            return api
+    raise ImportError("llama.cpp needs too many libraries that are not on the loader's path")
 
 
 @functools.cache

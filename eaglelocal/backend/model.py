@@ -11,10 +11,12 @@ from pathlib import Path
 
 from eaglelocal.backend.constraint_compiler import LlamaConstraints
 from eaglelocal.backend.llama_library import LlamaLibrary
+from eaglelocal.backend.upper_weights import UpperWeights
 from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.backend.weight_pages import find_mappings
 from eaglelocal.errors import EagleLocalError, ModelFileError, UsageError
 from eaglelocal.gguf.loaded_tensors import EXPERTS
+from eaglelocal.gguf.upper_layers import UpperLayers
 
 SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}  # llama_split_mode
 D2T = "d2t"  # the table from a head's tokens to its target's
@@ -132,7 +134,9 @@ def load_failure(path: Path, reason: str, gpu_layers: int | None = None) -> Eagl
 class LlamaModel:
     """The weights of a target, a draft model or an EAGLE head. Raises the errors of `load_failure`.
 
+    layers  the upper layers of a head that has several
     mapped  the addresses where its file is mapped
+    upper   the weights of the upper layers; None: it has none
     """
 
     def __init__(
@@ -141,31 +145,33 @@ class LlamaModel:
         path: Path,
         placement: Placement | None = None,
         *,
+        layers: UpperLayers | None = None,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
         self.library, self.path = library, path
+        self.handle: object = None
         api = library.api
         native = NativePlacement(library, placement or Placement())
         params = native.params
 
         def report_progress(fraction: float, user_data: object) -> bool:
             if on_progress is not None:
-                on_progress(fraction)
+                on_progress(fraction if layers is None else (bool(self.handle) + fraction) / 2)
             return True
 
         callback = api.llama_progress_callback(report_progress)
         params.progress_callback = callback
         library.log.begin()
         others = find_mappings(path)  # of another reader of this file
-        self.handle = api.llama_model_load_from_file(os.fsencode(path), params)
-        if not self.handle:
-            raise load_failure(path, library.log.reason(), placement.gpu_layers if placement else None)
+        self._load(params, layers, placement.gpu_layers if placement else None)
         self.mapped = [each for each in find_mappings(path) if each not in others]
         self.n_embd: int = api.llama_model_n_embd(self.handle)
         self.n_embd_out: int = api.llama_model_n_embd_out(self.handle)
         self.n_layer: int = api.llama_model_n_layer(self.handle)
         self.trained_ctx: int = api.llama_model_n_ctx_train(self.handle)
         self.size_bytes: int = api.llama_model_size(self.handle)
+        if self.upper is not None:
+            self.size_bytes += api.llama_model_size(self.upper.handle)
         self.is_hybrid = bool(api.llama_model_is_hybrid(self.handle) or api.llama_model_is_recurrent(self.handle))
         vocabulary = api.llama_model_get_vocab(self.handle)
         splitter = self._read_metadata("tokenizer.ggml.pre")
@@ -182,7 +188,19 @@ class LlamaModel:
         raw = self.library.api.llama_model_chat_template(self.handle, None)
         return raw.decode("utf-8", "replace") if raw else None
 
+    def _load(self, params: object, layers: UpperLayers | None, gpu_layers: int | None = None) -> None:
+        """Load the weights. Raises the errors of `load_failure`."""
+        self.upper: UpperWeights | None = None
+        self.handle = self.library.api.llama_model_load_from_file(os.fsencode(self.path), params)
+        if self.handle and layers is not None:
+            self.upper = UpperWeights(self.library, self.path, params, layers)
+        if not self.handle or (self.upper is not None and not self.upper.handle):
+            self.close()
+            raise load_failure(self.path, self.library.log.reason(), gpu_layers)
+
     def close(self) -> None:
+        if self.upper is not None:
+            self.upper.close()
         if self.handle:
             self.library.api.llama_model_free(self.handle)
             self.handle = None

@@ -27,6 +27,8 @@ SYMBOLS = {
     "layer_input": "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
     "nextn": "_Z26llama_get_embeddings_nextnP13llama_context",
     "nextn_row": "_Z30llama_get_embeddings_nextn_ithP13llama_contexti",
+    "normed": "llama_get_embeddings",
+    "set_normed": "llama_set_embeddings",
     "clear": "llama_batch_ext_clear",
     "add_token": "llama_batch_ext_add_token",
     "add_embedding": "llama_batch_ext_add_embd",
@@ -52,6 +54,8 @@ class TargetStruct(C.Structure):
         ("n_embd", C.c_int32),
         ("n_taps", C.c_int32),
         ("nextn_tap", C.c_int32),
+        ("normed_tap", C.c_int32),
+        ("has_normed", C.c_int32),
         ("num_end_tokens", C.c_int32),
         ("end_tokens", C.c_void_p),
         ("taps", C.c_void_p),
@@ -94,6 +98,13 @@ class HeadStruct(C.Structure):
         ("has_encoder", C.c_int32),
         ("reads_cache", C.c_int32),
         ("num_levels", C.c_int32),
+        ("upper", C.c_void_p),
+        ("upper_memory", C.c_void_p),
+        ("num_ranked_tokens", C.c_int32),
+        ("draft_tokens", C.c_void_p),
+        ("counts", C.c_void_p),
+        ("row_sequences", C.c_void_p),
+        ("row_outputs", C.c_void_p),
         ("native_s", C.c_double),
     ]
 
@@ -130,6 +141,9 @@ class NativeStep:
         self.write_features = get_function(long, "native_write_features", [at, i32, at, at, at], i32)
         self.draft_blocks = get_function(
             long, "native_draft_blocks", [at, i32, at, i32, i32, i32, i32, i32, at, at], i32
+        )
+        self.draft_heads = get_function(
+            long, "native_draft_heads", [at, i32, at, i32, i32, i32, i32, at, i32, at, at], i32
         )
         self.best_token = get_function(short, "native_best_token", [at, i32], i32)
         self.draw = get_function(short, "native_draw", [at, at, i32, i32, at, C.c_char_p, i32], i32)

@@ -25,7 +25,7 @@ from eaglelocal.errors import UsageError
 
 Entry = TypeVar("Entry")
 FileVersion = tuple[Path, int, int]  # file, time of its last change in ns, bytes
-DRAFT_WORDS = ("auto", "ngram", "mtp", "none")  # values of --draft that are not references
+DRAFT_WORDS = ("auto", "ngram", "lookahead", "mtp", "none")  # values of --draft that are not references
 TARGETS, DRAFTS, MACHINES, QUANTS = "targets", "drafts", "machines", "quants.toml"
 
 
@@ -138,7 +138,7 @@ def _check_id(name: str, table: TomlTable) -> str:
         return id
     raise table.error(
         f"{name!r} cannot be the name of an entry",
-        hint="use letters, digits, dots and dashes, and not demo, auto, ngram, mtp or none",
+        hint="use letters, digits, dots and dashes, and not demo, auto, ngram, lookahead, mtp or none",
     )
 
 

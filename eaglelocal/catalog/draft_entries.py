@@ -43,7 +43,7 @@ class DraftEntry:
     fc_norm: bool
     norm_output: bool
     taps_more_layers: bool  # than the three that llama.cpp gives a head
-    drafts_in_parallel: bool  # a P-EAGLE head: all tokens in one pass through several layers
+    drafts_in_parallel: bool  # a P-EAGLE head: all tokens in one pass through four layers
     keeps_state: bool  # a model with recurrent state of its own
     acceptance_lengths: tuple[tuple[int, float], ...]
     acceptance_text: str  # the kind of text that they were reported for; empty: of many kinds, or not said

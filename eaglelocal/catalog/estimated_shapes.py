@@ -29,6 +29,7 @@ HEAD_DIMS = (128, 64, 32)  # head dimensions of draft heads and small models, th
 SMALL_WIDTH, SMALL_FF = 1024, 3072  # assumed for a draft model of which only the size is known
 ASSISTANT_LAYERS = 4  # of Gemma 4's MTP
 BLOCK_LAYERS = (5, 6, 4, 8, 3, 2)  # of a head that drafts blocks, the likeliest first
+P_EAGLE_LAYERS = 4  # of all published P-EAGLE heads
 SMALL_LAYERS = (24, 28, 16, 22, 18, 26, 20, 12, 30, 32, 36)  # the likeliest first
 HEAD_TYPE = "q8_0"  # the type whose size is used for an imported head, where it is known
 # bits of the types that the engine loads as a lighter copy
@@ -258,14 +259,29 @@ def _eagle_shape(draft: DraftEntry, target: EntryShape, num_bytes: int, kind: st
     embedding = _estimate_own_embeddings(draft, target, num_bytes)
     if kind in HEAVY_BITS:
         num_bytes = _compute_light_bytes(num_bytes, embedding, HEAVY_BITS[kind])
-    return _draft_shape(
+    num_layers = P_EAGLE_LAYERS if draft.drafts_in_parallel else 1
+    shape = _draft_shape(
         EAGLE,
         target,
-        _fit_layers(draft, (1,), n_embd=target.n_embd, n_ff=target.n_ff),
+        _fit_layers(draft, (num_layers,), n_embd=target.n_embd, n_ff=target.n_ff),
         num_taps=NUM_TAPS,
         weights_bytes=num_bytes,
         embedding_bytes=embedding,
         active_bytes=num_bytes - embedding,
+    )
+    return _add_upper_layers(shape, draft) if draft.drafts_in_parallel else shape
+
+
+def _add_upper_layers(shape: ModelShape, draft: DraftEntry) -> ModelShape:
+    """Return the shape of a P-EAGLE head; its output is the embeddings of its upper layers (gguf/upper_layers.py)."""
+    num_tokens = draft.draft_vocab or shape.n_vocab
+    output_bytes = int(num_tokens * shape.n_embd * Q4_0_BITS / 8)
+    return replace(
+        shape,
+        block_size=draft.num_draft_tokens,
+        upper_vocab=num_tokens,
+        embedding_bytes=shape.embedding_bytes + output_bytes,
+        tied_output_bytes=output_bytes,
     )
 
 

@@ -35,6 +35,4 @@ def find_unsupported_reason(draft: DraftEntry, target: EntryShape) -> str:
         return f"llama.cpp does not give the layer inputs of {target.architecture}, which heads need"
     if draft.kind == EAGLE and draft.taps_more_layers:
         return "the head taps more than the three layers that llama.cpp gives it"
-    if draft.drafts_in_parallel:
-        return "it is a P-EAGLE head of several layers, and llama.cpp's heads have one"
     return ""

@@ -30,6 +30,14 @@ def complete_machine(incomplete: str) -> list[str]:
     return [f"{before}{comma}{name}" for name in list_matches(names, begun) if name not in taken]
 
 
+def complete_draft(incomplete: str) -> list[str]:
+    """Return the words of --draft; after a comma those that can stand beside others, and were not named yet."""
+    before, comma, begun = incomplete.rpartition(",")
+    words = ("ngram", "lookahead") if comma else ("auto", "ngram", "lookahead", "mtp", "none")
+    taken = before.split(",")
+    return [f"{before}{comma}{word}" for word in list_matches(words, begun) if word not in taken]
+
+
 def complete_target(incomplete: str) -> list[str]:
     """Return models: the embedded one, those on disk, those of the catalog, and .gguf files of a path."""
     if incomplete.startswith((".", "/", "~")):

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from eaglelocal.cli.completion import complete_target, complete_words
+from eaglelocal.cli.completion import complete_draft, complete_target, complete_words
 
 VARIABLES = (
     "Nearly every option has an environment variable, and most have a line in the config file: "
@@ -34,9 +34,9 @@ Url = Annotated[
 Draft = Annotated[
     str | None,
     typer.Option(
-        metavar="REF",
-        help="What drafts: auto (unset), ngram, mtp, none, or a head or small model (user/repo, GGUF).",
-        autocompletion=complete_words("auto", "ngram", "mtp", "none"),
+        metavar="REF[,...]",
+        help="What drafts: auto (unset), ngram, lookahead, mtp, none, or a head or small model (user/repo, GGUF).",
+        autocompletion=complete_draft,
     ),
 ]
 Mmproj = Annotated[

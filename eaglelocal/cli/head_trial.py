@@ -22,6 +22,7 @@ from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY, NORM_OUTPUT_KEY
 from eaglelocal.gguf.header_patch import patch_header
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.heads.convert import HeadReading, ReadHead, pad_taps
+from eaglelocal.hub.heads.medusa_head import MedusaHead
 from eaglelocal.hub.heads.trial_verdict import (
     TrialAcceptance,
     has_better_first_token,
@@ -42,9 +43,9 @@ OnProgress = Callable[[float, str], None]
 
 @dataclass(frozen=True, slots=True)
 class TriedReading:
-    """A reading and its figures in the trial."""
+    """A reading and its figures in the trial; a Medusa head has only one, which is None."""
 
-    reading: HeadReading
+    reading: HeadReading | None
     figures: TrialAcceptance
 
 
@@ -65,6 +66,8 @@ class TrialOutcome:
 
         Either will do then, as where the gains of the last norm are nearly equal.
         """
+        if self.best.reading is None:
+            return False
         flipped = replace(self.best.reading, norm_output=not self.best.reading.norm_output)
         others = [tried.figures for tried in self.tried if tried.reading == flipped]
         return bool(others) and not has_longer_acceptance(self.best.figures, others[0])
@@ -76,7 +79,7 @@ class HeadTrial:
     def __init__(
         self,
         path: Path,
-        head: ReadHead,
+        head: ReadHead | MedusaHead,
         *,
         n_layer: int,
         has_template: bool,
@@ -87,22 +90,30 @@ class HeadTrial:
         self._open_engine, self._on_progress = open_engine, on_progress
         self._prompts, self._has_template = choose_prompts(), has_template
         self._tried: list[TriedReading] = []
-        self._num_readings = 1 + len(head.alternatives()) + (not head.is_parallel)
+        self._num_readings = 1
+        if not isinstance(head, MedusaHead):
+            self._num_readings += len(head.alternatives()) + (not head.is_parallel)
 
     def run(self) -> TrialOutcome:
         """Try the readings and leave the best one in the file. Raises IncompatibleError if none knows the target."""
-        best = self._try(self._head.stated)
-        for reading in self._head.alternatives():
-            other = self._try(reading)
-            best = other if has_better_first_token(other.figures, best.figures) else best
-        if not self._head.is_parallel:  # no row of a P-EAGLE head reads the state of another
-            other = self._try(replace(best.reading, norm_output=not best.reading.norm_output))
-            best = other if has_longer_acceptance(other.figures, best.figures) else best
+        best = self._try(None) if isinstance(self._head, MedusaHead) else self._choose_reading(self._head)
         check_knows_target(self._head.name, best.figures)
         write_reading(self._path, best.reading, self._n_layer, best.figures.length)
         return TrialOutcome(tuple(self._tried), best)
 
-    def _try(self, reading: HeadReading) -> TriedReading:
+    def _choose_reading(self, head: ReadHead) -> TriedReading:
+        chosen = head.stated
+        best = self._try(chosen)
+        for reading in head.alternatives():
+            other = self._try(reading)
+            if has_better_first_token(other.figures, best.figures):
+                best, chosen = other, reading
+        if not head.is_parallel:  # no row of a P-EAGLE head reads the state of another
+            other = self._try(replace(chosen, norm_output=not chosen.norm_output))
+            best = other if has_longer_acceptance(other.figures, best.figures) else best
+        return best
+
+    def _try(self, reading: HeadReading | None) -> TriedReading:
         write_reading(self._path, reading, self._n_layer, 0.0)
         self._show(0.0)
         client = self._open_engine(self._path)
@@ -123,16 +134,15 @@ class HeadTrial:
         self._on_progress((number + share) / self._num_readings, what)
 
 
-def write_reading(path: Path, reading: HeadReading, n_layer: int, length: float) -> None:
-    patch_header(
-        read_header(path),
-        {
+def write_reading(path: Path, reading: HeadReading | None, n_layer: int, length: float) -> None:
+    keys: dict[str, tuple[int, ...] | bool | float] = {ACCEPTANCE_LENGTH_KEY: length}
+    if reading is not None:
+        keys |= {
             "eagle3.target_layers": pad_taps(reading.taps, n_layer),
             "eagle3.norm_before_residual": reading.norm_before_residual,
             NORM_OUTPUT_KEY: reading.norm_output,
-            ACCEPTANCE_LENGTH_KEY: length,
-        },
-    )
+        }
+    patch_header(read_header(path), keys)
 
 
 def check_knows_target(name: str, figures: TrialAcceptance, *, hint: str = OTHER_HEAD) -> None:

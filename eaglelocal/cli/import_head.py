@@ -1,4 +1,4 @@
-"""`eaglelocal import`: convert a published EAGLE-3, 3.1 or P-EAGLE head to a GGUF that `--draft auto` finds.
+"""`eaglelocal import`: convert a published EAGLE, P-EAGLE or Medusa head to a GGUF that `--draft auto` finds.
 
 Reads, checks, writes and tries the head; a head that predicts its target too badly is not kept.
 """
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from eaglelocal.cli.head_trial import TrialOutcome
     from eaglelocal.gguf.writer import KeyValue, StreamedTensor
     from eaglelocal.hub.heads.convert import ReadHead
+    from eaglelocal.hub.heads.medusa_head import MedusaHead
     from eaglelocal.hub.target_resolver import FoundTarget
     from eaglelocal.settings import Settings
 
@@ -47,10 +48,10 @@ def import_head(
     no_trial: NoTrial = False,
     as_json: flags.AsJson = False,
 ) -> None:
-    """Convert a published EAGLE head to a draft for your target.
+    """Convert a published EAGLE or Medusa head to a draft for your target.
 
-    Reads EAGLE-3, 3.1 and P-EAGLE heads of SafeAILab, SpecForge, speculators, AngelSlim, ModelOpt and NeMo, checks them
-    against the target, writes a GGUF file and tries it on about 2000 tokens.
+    Reads EAGLE-3, 3.1 and P-EAGLE heads of SafeAILab, SpecForge, speculators, AngelSlim, ModelOpt and NeMo, and Medusa
+    heads, checks them against the target, writes a GGUF file and tries it on about 2000 tokens.
 
     \b
     eaglelocal import ./EAGLE3-Qwen3-8B --target ./Qwen3-8B-Q4_K_M.gguf
@@ -62,7 +63,7 @@ def import_head(
     output = standard_output(colour=settings.colour)
     check_head_flags(settings.target, type, hint="eaglelocal import HEAD --target FILE.gguf")
     found = find_head_target(settings, output)
-    read = read_source_head(head, found)
+    read = read_source_head(head, found, settings)
     default_path = make_head_path(found.header, found.info, read.name, type)
     path = resolve_out(out, default_path.name) if out else default_path
     tell = output.message if as_json else output.data
@@ -115,9 +116,8 @@ def is_head(path: Path) -> bool:
 
 
 def find_head_target(settings: Settings, output: Output) -> FoundTarget:
-    """Find the target and read its header. Raises IncompatibleError if no head can draft for it."""
-    from eaglelocal.errors import IncompatibleError
-    from eaglelocal.gguf.draft_pairing import head_problem
+    """Find the target and read its header. Raises IncompatibleError if nothing can draft for it."""
+    from eaglelocal.gguf.draft_pairing import state_problem
     from eaglelocal.hub.model_library import locate_reference
     from eaglelocal.hub.target_resolver import find_target
 
@@ -129,29 +129,54 @@ def find_head_target(settings: Settings, output: Output) -> FoundTarget:
         )
     finally:
         progress.finish()
-    if problem := head_problem(found.info):
+    check_head_problem(state_problem(found.info), found, settings)
+    return found
+
+
+def check_head_problem(problem: str, found: FoundTarget, settings: Settings) -> None:
+    """Raise IncompatibleError if there is a reason why no head can draft for the target."""
+    from eaglelocal.errors import IncompatibleError
+
+    if problem:
         raise IncompatibleError(
             f"no head can draft for {found.label}: {problem}",
             hint=f"eaglelocal chat --target {shlex.quote(settings.target or found.label)} --draft ngram",
         )
-    return found
 
 
-def read_source_head(reference: str, found: FoundTarget) -> ReadHead:
+def check_layer_inputs(found: FoundTarget, settings: Settings) -> None:
+    """Raise IncompatibleError if the target lacks what EAGLE heads read, but Medusa heads do not."""
+    from eaglelocal.gguf.head_info import layer_inputs_problem
+
+    check_head_problem(layer_inputs_problem(found.info), found, settings)
+
+
+def read_source_head(reference: str, found: FoundTarget, settings: Settings) -> ReadHead | MedusaHead:
     from eaglelocal.hub.heads.convert import read_head
     from eaglelocal.hub.heads.head_folder import find_published_folder, read_published
+    from eaglelocal.hub.heads.medusa_head import is_medusa_head, read_medusa_head
 
     folder, name = find_published_folder(reference)
-    return read_head(read_published(folder), found.header, found.info, name=name)
+    published = read_published(folder)
+    if is_medusa_head(published):
+        return read_medusa_head(published, found.header, found.info, name=name)
+    check_layer_inputs(found, settings)
+    return read_head(published, found.header, found.info, name=name)
 
 
-def convert_head(read: ReadHead, found: FoundTarget, kind: str) -> tuple[list[KeyValue], list[StreamedTensor]]:
+def convert_head(
+    read: ReadHead | MedusaHead, found: FoundTarget, kind: str
+) -> tuple[list[KeyValue], list[StreamedTensor]]:
+    from eaglelocal.hub.heads import medusa_head
     from eaglelocal.hub.heads.convert import make_entries, make_tensors
 
+    if isinstance(read, medusa_head.MedusaHead):
+        entries = medusa_head.make_entries(read, found.header, found.info, kind)
+        return entries, medusa_head.make_tensors(read, found.info, kind)
     return make_entries(read, read.stated, found.header, found.info, kind), make_tensors(read, found.info, kind)
 
 
-def check_written(path: Path, read: ReadHead, found: FoundTarget) -> tuple[str, ...]:
+def check_written(path: Path, read: ReadHead | MedusaHead, found: FoundTarget) -> tuple[str, ...]:
     """Check the written head as the engine will when it loads it, and return warnings.
 
     Raises IncompatibleError if it does not fit the target.
@@ -162,13 +187,15 @@ def check_written(path: Path, read: ReadHead, found: FoundTarget) -> tuple[str, 
     header = read_header(path)
     info = read_draft(header, target_header=found.header, target=found.info)
     warnings = draft_warnings(info, header, target_header=found.header, target=found.info)
-    verifier = read.config.verifier
+    verifier = read.verifier
     if verifier and not is_same_model(verifier, found.info.name):
         return (*warnings, f"it was trained for {verifier}, but the target is named {found.info.name}")
     return warnings
 
 
-def try_head(path: Path, read: ReadHead, found: FoundTarget, settings: Settings, output: Output) -> TrialOutcome:
+def try_head(
+    path: Path, read: ReadHead | MedusaHead, found: FoundTarget, settings: Settings, output: Output
+) -> TrialOutcome:
     from eaglelocal.cli.head_trial import DRAFT_LENGTH, HeadTrial
     from eaglelocal.gguf.head_requantization import AS_IN_FILE
 

@@ -13,6 +13,7 @@ from eaglelocal import locations
 from eaglelocal.cli.early_engine import ENGINE
 from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.session import ActiveModel, ModelChoice
+from eaglelocal.core.draft_sources import parse_draft
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
@@ -54,12 +55,13 @@ def make_run_options(settings: Settings, choice: ModelChoice, *, parallel: int =
 
     A draft, projector or --n-cpu-moe of the settings belongs to their target: another target does not get it.
     """
-    draft = choice.draft or (AUTO if choice.target and settings.draft != NONE else settings.draft)
+    draft = parse_draft(choice.draft or (AUTO if choice.target and settings.draft != NONE else settings.draft))
     spec = settings.spec if choice.spec is None else choice.spec
     return RunOptions(
         target=choice.target or settings.target,
         mmproj=AUTO if choice.target and settings.mmproj != NONE else settings.mmproj,
-        draft=draft,
+        draft=draft.model,
+        lookups=draft.lookups,
         draft_type=settings.draft_type,
         spec=int(spec) if isinstance(spec, str) and spec.isdigit() else spec,
         ctx=choice.ctx or settings.ctx,

@@ -92,11 +92,17 @@ def pull(
 def plan_here(target: str, draft: str, quant: str | None, output: Output) -> PullPlan | None:
     """Return what to fetch; for a catalog entry the planner fills in quantization and draft if they are open.
 
+    draft  as --draft, of which only a model is fetched
+
     None for the embedded model. Raises UsageError.
     """
     from eaglelocal.cli.choose_build import choose_build
+    from eaglelocal.core.draft_sources import parse_draft
+    from eaglelocal.core.run_options import NGRAM, NONE
     from eaglelocal.hub.pull_plan import plan_pull
 
+    model = parse_draft(draft).model
+    draft = NONE if model == NGRAM else model
     planned = choose_build(target, draft=draft) if quant is None else None
     if planned is None:
         return plan_pull(target, draft=draft, quant=quant)

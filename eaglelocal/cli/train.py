@@ -1,4 +1,4 @@
-"""`eaglelocal train`: train an EAGLE-3.1 or P-EAGLE head on a target's own answers; `--draft auto` then finds it.
+"""`eaglelocal train`: train an EAGLE-3.1, P-EAGLE or Medusa head on a target's own answers, for `--draft auto`.
 
 Collects answers of the target, trains a new or an existing head on them, and compares it with the current draft
 on held-out questions. A head that is no better is not kept.
@@ -44,7 +44,8 @@ TRIAL_TOKENS = 3000
 
 Start = Annotated[str, typer.Option("--from", metavar="auto|none|REF", help="Head to train further; none: a new one.")]
 Method = Annotated[
-    str, typer.Option("--kind", metavar="eagle|p-eagle", help="Kind of head; p-eagle drafts its tokens in one pass.")
+    str,
+    typer.Option("--kind", metavar="eagle|p-eagle|medusa", help="Kind of head; p-eagle and medusa draft in one pass."),
 ]
 Prompts = Annotated[
     str | None,
@@ -218,7 +219,7 @@ def make_training(options: TrainOptions, collected: Collected, *, epochs: int) -
     start = options.source.start
     keys = [one.key for one in collected.conversations]
     parts = [str(start.path.resolve()) if start else "", str(epochs), str(options.ctx), str(options.draft_vocab or "")]
-    kind = ["p-eagle"] if options.source.is_parallel else []
+    kind = [options.source.method.lower()] if options.source.num_depths > 1 else []
     digest = hash_parts([*parts, *kind, *keys])
     num_steps = epochs * math.ceil(len(train_set) / ROWS_PER_STEP)
     return HeadTraining(
@@ -232,7 +233,7 @@ def make_training(options: TrainOptions, collected: Collected, *, epochs: int) -
         recipe=choose_recipe(options, num_steps),
         device=options.device,
         draft_vocab=options.draft_vocab,
-        unrolling=make_unrolling(options.source.num_depths),
+        unrolling=make_unrolling(options.source),
     )
 
 

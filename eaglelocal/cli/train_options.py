@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglelocal import locations
-from eaglelocal.cli.import_head import find_head_target, resolve_out
+from eaglelocal.cli.import_head import check_layer_inputs, find_head_target, resolve_out
 from eaglelocal.cli.load_model import make_run_options, plan_run
 from eaglelocal.cli.output import Output
 from eaglelocal.conversation.session import ModelChoice
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from eaglelocal.settings import Settings
     from eaglelocal.training.draft_head import HeadSource
 
-HEAD_KINDS = {"eagle": 1, "p-eagle": 8}  # and the tokens that one pass drafts
+MEDUSA = "medusa"
+HEAD_KINDS = {"eagle": 1, "p-eagle": 8, MEDUSA: 4}  # and the tokens that one pass drafts
 TRAINING_CTX = 2048  # tokens of a conversation that is learned from; longer ones cost memory and add little
 
 
@@ -77,7 +78,10 @@ class HeadFlags:
 def resolve_options(settings: Settings, output: Output, device: str, given: HeadFlags) -> TrainOptions:
     """Resolve the flags of a run. Raises UsageError, IncompatibleError or ResourceError for what cannot work."""
     found = find_head_target(settings, output)
-    source = find_head_source(given.start, found, num_depths=choose_num_depths(given.method))
+    num_depths, is_medusa = choose_num_depths(given.method), given.method == MEDUSA
+    if not is_medusa:
+        check_layer_inputs(found, settings)
+    source = find_head_source(given.start, found, num_depths=num_depths, is_medusa=is_medusa)
     check_draft_vocab(given.draft_vocab, source)
     parts = [str(found.path.resolve())]
     folder = Path(given.work).expanduser() if given.work else locations.training_dir() / hash_parts(parts)
@@ -115,20 +119,24 @@ def choose_num_depths(method: str) -> int:
     return HEAD_KINDS[method]
 
 
-def find_head_source(start: str, found: FoundTarget, *, num_depths: int) -> HeadSource:
+def find_head_source(start: str, found: FoundTarget, *, num_depths: int, is_medusa: bool = False) -> HeadSource:
     """Return the target with the head to start from: `start` names it, or auto: as `--draft auto`, or none: a new one.
 
-    Raises UsageError if it is no EAGLE head, IncompatibleError if it cannot be trained, before answers are collected.
+    A Medusa head is always a new one. Before answers are collected, raises UsageError if it is no EAGLE head, and
+    IncompatibleError if it cannot be trained.
     """
+    from eaglelocal.gguf import medusa_info
     from eaglelocal.gguf.eagle_info import EagleInfo
     from eaglelocal.gguf.reader import read_header
     from eaglelocal.hub.draft_resolver import find_draft
     from eaglelocal.training.draft_head import HeadSource, choose_head_shape
 
-    source = HeadSource(found.header, found.info, num_depths=num_depths)
-    draft = None if start == "none" else find_draft(start, found)
-    if draft is not None and draft.kind == "eagle3" and draft.path is not None:
-        header = read_header(draft.path)
+    source = HeadSource(found.header, found.info, num_depths=num_depths, is_medusa=is_medusa)
+    if is_medusa and start not in ("auto", "none"):
+        raise UsageError("a Medusa head is trained anew, not from another head", hint="--from none")
+    draft = None if start == "none" or is_medusa else find_draft(start, found)
+    header = read_header(draft.path) if draft is not None and draft.kind == "eagle3" and draft.path else None
+    if header is not None and not medusa_info.is_medusa(header):
         source = dataclasses.replace(source, start=header, start_info=EagleInfo.from_header(header))
     elif start not in ("auto", "none"):
         raise UsageError(f"--from {start} is no EAGLE head", hint="use a head in GGUF, or `--from none`")
@@ -173,7 +181,7 @@ def check_memory_and_disk(options: TrainOptions) -> None:
 
     need = estimate_need(
         options.source,
-        make_unrolling(options.source.num_depths),
+        make_unrolling(options.source),
         max_tokens=options.ctx,
         device=options.device,
         draft_vocab=options.draft_vocab,

@@ -88,7 +88,7 @@ class ModelChoice:
 
     target: str | None = None
     spec: str | None = None  # auto, off, N
-    draft: str | None = None  # auto, ngram, mtp, none or a file
+    draft: str | None = None  # as --draft: see core/draft_sources.py
     ctx: int | None = None  # tokens
     kv_type: str | None = None
 

@@ -315,7 +315,7 @@ COMMANDS: dict[str, SlashCommand] = {
     "/delete": SlashCommand(_delete, "NAME", "delete a saved conversation"),
     "/export": SlashCommand(_export, "[FILE]", "write the conversation to a Markdown file"),
     "/model": SlashCommand(_model, "[REF]", "show or change the model"),
-    "/draft": SlashCommand(_draft, "[auto|ngram|mtp|none|REF]", "show or change the draft"),
+    "/draft": SlashCommand(_draft, "[auto|ngram|lookahead|mtp|none|REF],...", "show or change the draft"),
     "/exit": SlashCommand(_exit, "", "leave the chat, as ctrl-d and /bye do"),
 }
 OTHER_NAMES: Mapping[str, str] = {  # names of the same commands in other programs

@@ -5,10 +5,24 @@ States and reasons come from the engine or a server; this module only words them
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 SWITCHED_OFF = "switched off"  # reason of the state `off` that the user chose
 MEASURING = "measuring whether drafting pays"  # reason of the state `asleep` during a probe
 NOT_REPORTED = "not reported by the server"
 LOOKUP = "lookup in the text so far"  # the name of drafting without a model, whose flag is `--draft ngram`
+
+LOOKUP_WORDS = {"ngram": LOOKUP, "lookahead": "lookahead"}  # by the names of drafters without a model
+
+
+def describe_draft(model: str, lookups: Sequence[str]) -> str:
+    """Return what drafts in words: the model's label ("": no model), and drafters that are not there in any case.
+
+    describe_draft("EAGLE-3 head x", ["ngram"]) is the label alone: a lookup drafts beside every model.
+    """
+    if not model:
+        return " and ".join(LOOKUP_WORDS[name] for name in lookups)
+    return " and ".join([model, *(LOOKUP_WORDS[name] for name in lookups if name != "ngram")])
 
 
 def describe_drafting(state: str, reason: str) -> str:

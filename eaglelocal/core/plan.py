@@ -27,7 +27,8 @@ class Plan:
     projector: Path | None = None  # llama.cpp's mmproj file, which lets the target read images
     is_projector_required: bool = False  # else it is left out if memory is short
     projector_note: str = ""  # why the projector beside the target is not used
-    draft_kind: str = "none"  # none, ngram, eagle3, mtp, draft_model
+    draft_kind: str = "none"  # none, ngram (no model), eagle3, mtp, draft_model
+    lookups: tuple[str, ...] = ("ngram",)  # drafters without a model, beside the draft's model or alone
     draft: Path | None = None  # for an MTP layer mostly the target itself
     draft_origin: Path | None = None  # the head that `draft` is a copy of: used if the copy is gone
     draft_label: str = "none"

@@ -204,6 +204,17 @@ class BlockContext(NativeContext, Swappable, Cache, Protocol):
         """Let `target`, which is empty, have the cells of `source` at positions first..end-1 too."""
 
 
+class MedusaContext(NativeContext, Protocol):
+    """A head that drafts several tokens from one state of the target, each independently of the others."""
+
+    @property
+    def max_rows(self) -> int:
+        """The most tokens that one call drafts, of all states together."""
+
+    def propose(self, states: Sequence[Floats], depth: int, branches: int) -> Proposals:
+        """Propose `depth` tokens after the root of each state [n_embd], with confidences (backend/top_tokens.py)."""
+
+
 class FillTokens(NamedTuple):
     """The tokens of fill-in-the-middle prompts: before the prefix, before the suffix, and before the text between them;
     in some models also before the name of a project and of a file.

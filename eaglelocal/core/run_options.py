@@ -20,7 +20,8 @@ class RunOptions:
 
     target      a reference; None: the best model on disk, else the embedded one
     mmproj      auto, none, or the path of a projector for images
-    draft       auto, ngram, mtp, none, an entry of the catalog, or the path of a .gguf
+    draft       the model that drafts: auto, mtp, none, an entry of the catalog, the path of a .gguf, or ngram: no model
+    lookups     the drafters without a model, beside it or alone: ngram, lookahead (see draft_sources.py)
     draft_type  of a head's weights: auto, q4_0, q8_0, or file
     spec        auto, off, pid, or a number of draft tokens
     ctx         tokens of each slot
@@ -39,6 +40,7 @@ class RunOptions:
     target: str | None = None
     mmproj: str = AUTO
     draft: str = AUTO
+    lookups: tuple[str, ...] = (NGRAM,)
     draft_type: str = AUTO
     spec: str | int = AUTO
     ctx: int | None = None

@@ -34,7 +34,8 @@ def check_library_load(facts: Installation) -> Finding | None:
     """Report that llama.cpp does not load. It is tried in a separate process, which a broken build may crash."""
     if facts.trial is None or not facts.trial.failure:
         return None
-    text = f"llama.cpp does not load: {facts.trial.failure}"
+    why = facts.trial.failure.removeprefix("llama.cpp cannot be loaded: ")
+    text = f"llama.cpp does not load: {why}"
     return problem("library_loads", text, reinstall_llama_cpp(facts, choose_backend(facts)))
 
 

@@ -63,6 +63,7 @@ class Committed(NamedTuple):
     first_position: int
     tokens: Sequence[int]
     features: Features | Floats | None  # of these rows, if the drafter asked for taps
+    refused: Sequence[tuple[int, int]] = ()  # see DraftTraits.reads_refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +75,8 @@ class DraftTraits:
     block_size    tokens that `draft` proposes in one pass, and none after them (a block); 1: each token takes a pass
     reuse_margin  rows of a reused prefix that the target must decode again for this drafter
     num_branches  chains of a slot's tree that it can draft besides the trunk
+    reads_refused `commit` needs the drafted tokens that were refused, each with the target's likeliest token after it;
+                  the first of them stood where the next root stands
     """
 
     name: str
@@ -81,6 +84,7 @@ class DraftTraits:
     block_size: int = 1
     reuse_margin: int = 0
     num_branches: int = 0
+    reads_refused: bool = False
 
 
 class Drafter(Protocol):

@@ -11,7 +11,7 @@ from eaglelocal.drafters.drafter import NOTHING, Continuation, Node, split_propo
 
 
 class HeadDraft(NamedTuple):
-    """What a head proposes after a node, and the state of the last row, which the next one reads."""
+    """A head's proposal after a node, and the state of the last row, which the next one reads."""
 
     continuation: Continuation
     state: State = b""

@@ -43,6 +43,7 @@ class SlotCaches:
         self._drafters, self._scheduler, self._num_slots = drafters, scheduler, num_slots
         self._with_slot_state = [drafter for drafter in drafters if isinstance(drafter, SlotState)]
         self._without_slot_state = [drafter for drafter in drafters if not isinstance(drafter, SlotState)]
+        self._reads_refused = any(drafter.traits.reads_refused for drafter in drafters)
         self._saved: dict[tuple[int, int], bytearray] = {}  # states, by the scheduler's checkpoints
         self._swapped: dict[int, SwappedSlot] = {}  # by the scheduler's keys
         self._pending: PendingCopy | None = None
@@ -232,7 +233,17 @@ class SlotCaches:
         rows = [decoded.rows[slot][node + 1] for node in (-1, *verdict.path)]
         self._branches.keep(slot, draft, verdict.path, first)
         self._scheduler.commit(sequence, tokens)
-        return Committed(slot, first, tokens, decoded.features(rows))
+        refused = self._read_refused(draft, verdict, decoded.rows[slot]) if self._reads_refused else ()
+        return Committed(slot, first, tokens, decoded.features(rows), refused)
+
+    def _read_refused(self, draft: Draft, verdict: Verdict, rows: Several[int]) -> Several[tuple[int, int]]:
+        """Return the tokens of the draft's trunk after the accepted depth, each with the target's likeliest next."""
+        trunk = draft.path_to(draft.leaves[0]) if len(draft) else []
+        nodes = trunk[verdict.num_accepted :]
+        if not nodes:
+            return ()
+        likeliest = self._context.propose([rows[node + 1] for node in nodes], 1, confident=False).tokens
+        return [(draft.tokens[node], next_token) for node, (next_token,) in zip(nodes, likeliest, strict=True)]
 
     def forget(self, slot: int) -> None:
         """Empty the slot after a failed decode, when its contents are unknown."""

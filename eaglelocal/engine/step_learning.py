@@ -57,7 +57,7 @@ class StepLearning:
     def __init__(
         self, controller: Controller, scheduler: Scheduler, context: Context, drafters: Several[Drafter]
     ) -> None:
-        self._lookups = [drafter for drafter in drafters if isinstance(drafter, Lookup)]
+        self._lookups = {drafter.traits.name: drafter for drafter in drafters if isinstance(drafter, Lookup)}
         self._controller, self._is_unified = controller, context.is_unified
         self._estimate = StepEstimate(
             controller.costs, scheduler.num_cached, is_unified=context.is_unified, undivided=context.undivided
@@ -81,11 +81,11 @@ class StepLearning:
         )
         return PlannedStep(plan, num_cells, policy)
 
-    def _may_match(self, sequences: Several[Sequence], lengths: Mapping[int, int]) -> bool:
-        """Return whether a lookup may find a match of the slot's length for any of the sequences."""
+    def _may_match(self, sequences: Several[Sequence], lengths: Mapping[int, Mapping[str, int]]) -> bool:
+        """Return whether a lookup may find a match of its length for any of the sequences."""
         for each in sequences:
-            for lookup in self._lookups:
-                if each.slot in lengths and lookup.may_match(make_root(each), lengths[each.slot]):
+            for name, length in lengths.get(each.slot, {}).items():
+                if self._lookups[name].may_match(make_root(each), length):
                     return True
         return False
 

@@ -43,6 +43,16 @@ FINAL_STATE: Mapping[str, FinalState] = MappingProxyType(
     }
 )
 
+# graphs whose nextn state is the one after the output norm, for all rows; on others only rows of logits can have it
+NORMED_NEXTN = frozenset(
+    {
+        "bailingmoe3", "deepseek2", "gemma4", "glm4moe", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe",
+    }
+)  # fmt: skip
+
+# graphs that compute no logits beside the state after the output norm, which Medusa heads read
+NO_NORMED_STATE = frozenset({"lfm2", "lfm2moe"})
+
 RECURRENT_ARCHITECTURES = frozenset({"arwkv7", "mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7"})
 
 HYBRID_ARCHITECTURES = frozenset(

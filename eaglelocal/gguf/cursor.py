@@ -28,11 +28,11 @@ def malformed_error(name: str, problem: str, *, hint: str = _GET_AGAIN) -> Model
 class HeaderCursor:
     """Sequential, bounded reads of little-endian values."""
 
-    def __init__(self, file: BinaryIO, file_bytes: int, name: str) -> None:
+    def __init__(self, file: BinaryIO, file_bytes: int, name: str, *, begin: int = 0) -> None:
         self._file = file
         self._file_bytes = file_bytes
         self.name = name
-        self._base = 0
+        self._base = begin
         self._window = b""
         self._at = 0
         self._fill(_FIRST_WINDOW_BYTES)

@@ -1,7 +1,7 @@
 """Check whether a draft fits a target, from their two headers.
 
 The hub calls it early, the engine process again, because a plan may come from anywhere. Checks of heads are in
-eagle_info.py, block_info.py and mtp.py; this file has the checks of every draft, and of draft models.
+eagle_info.py, medusa_info.py, block_info.py and mtp.py; this file has the checks of every draft, and of draft models.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.head_info import check_head, layer_inputs_problem
 from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.medusa_info import MedusaInfo, read_graph_head
 from eaglelocal.gguf.model_info import ModelInfo, read_architecture
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.gguf.mtp import HINT, MtpInfo, check_mtp, is_mtp_alone
 from eaglelocal.gguf.vocabulary_match import compare_tokens, differing_specials
 
-HeadInfo = EagleInfo | BlockInfo | MtpInfo  # drafts from the target's own states
+HeadInfo = EagleInfo | MedusaInfo | BlockInfo | MtpInfo  # drafts from the target's own states
 DraftInfo = HeadInfo | ModelInfo
 # A fine-tune may rename some control tokens and still suit the head. Drafts are token ids that the target verifies, so
 # its answers stay right; only acceptance suffers.
@@ -54,7 +55,7 @@ def read_draft(header: Header, *, target_header: Header, target: ModelInfo, kind
     check_rolls_back(target)
     kind = kind or detect_draft_kind(header)
     if kind in HEAD_ARCHITECTURES:
-        head = EagleInfo.from_header(header) if kind == EAGLE else BlockInfo.from_header(header)
+        head = read_graph_head(header) if kind == EAGLE else BlockInfo.from_header(header)
         check_head(head, target)
         _check_head_tokens(head.name, header, target_header, target)
         return head
@@ -152,7 +153,7 @@ def _warnings(draft: DraftInfo, header: Header, target_header: Header, target: M
         yield f"{difference.num_differing} of {difference.num_tokens} tokens have another text in the draft"
     if specials := differing_specials(header, target_header):
         yield f"the draft has another {' and '.join(specials)} token than the target"
-    if not isinstance(draft, EagleInfo):
+    if not isinstance(draft, EagleInfo | MedusaInfo):
         return
     if draft.target_name and not is_same_model(draft.target_name, target.name):
         yield f"the head was made for {draft.target_name} and may predict {target.name} less well"

@@ -49,6 +49,7 @@ class EagleInfo(DraftHeadInfo):
     mask         token of the rows that P-EAGLE drafts from; None: it is an EAGLE head
     mask_width   numbers of the hidden state that goes with it
     num_depths   tokens that one pass drafts; 1 for an EAGLE head
+    num_first_layers  those that llama.cpp's graph for heads runs; it can run one
     """
 
     target_hidden_size: int
@@ -64,6 +65,7 @@ class EagleInfo(DraftHeadInfo):
     mask: int | None = None
     mask_width: int = 0
     num_depths: int = 1
+    num_first_layers: int = 1
 
     @classmethod
     def from_header(cls, header: Header) -> EagleInfo:
@@ -95,6 +97,7 @@ class EagleInfo(DraftHeadInfo):
             mask=mask,
             mask_width=header.array_count(MASK_HIDDEN_KEY) or 0,
             num_depths=1 if mask is None else keys.count_by_name(NUM_DEPTHS_KEY) or 0,
+            num_first_layers=keys.count("block_count"),
         )
 
     @property
@@ -110,8 +113,7 @@ class EagleInfo(DraftHeadInfo):
             yield f"it taps {len(self.target_layers)} layers, llama.cpp runs heads with {NUM_TAPS}"
         yield from _borrowing_problems(self, target)
         yield from _mask_problems(self)
-        if self.n_layer != 1:
-            yield f"it has {self.n_layer} layers, llama.cpp runs heads with one"
+        yield from _layers_problems(self)
         yield from attention_problems(self)
         required = _required_tensors(self)
         yield from tensor_problems(self, required)
@@ -157,6 +159,20 @@ def _mask_problems(head: EagleInfo) -> Iterator[str]:
         yield f"it says {NORM_OUTPUT_KEY}, but no row of a P-EAGLE head reads the state of another"
 
 
+def _layers_problems(head: EagleInfo) -> Iterator[str]:
+    """Yield why a head's layers cannot be run: one on llama.cpp's graph for heads, and more above it."""
+    if head.num_first_layers != 1:
+        yield f"it has {head.num_first_layers} layers, llama.cpp runs heads with one"
+    if head.n_layer == 1:
+        return
+    if head.mask is None:
+        yield f"it has {head.n_layer} layers, and only P-EAGLE heads of several layers are run"
+    if not head.has_own_output:
+        yield f"it has {head.n_layer} layers and no output of its own, which such heads need"
+    if (head.draft_vocab or 0) > head.n_vocab:
+        yield f"it drafts over {head.draft_vocab} tokens of {head.n_vocab}"
+
+
 def _required_tensors(head: EagleInfo) -> dict[str, tuple[int, ...]]:
     """Return the required tensors by name, with shapes in ggml order: llama.cpp loads exactly these."""
     width, pair, taps = head.width, 2 * head.width, len(head.target_layers) * head.target_hidden_size
@@ -167,11 +183,14 @@ def _required_tensors(head: EagleInfo) -> dict[str, tuple[int, ...]]:
         "blk.0.attn_v.weight": (pair, head.n_kv_head * head.head_dim),
         "output_norm.weight": (width,),
     }
+    for layer in range(1, head.n_layer):
+        values = {f"blk.{layer}.attn_v.weight": (width, head.n_kv_head * head.head_dim)}
+        shapes |= layer_tensors(head, layer, input_width=width) | values
     draft_vocab = head.draft_vocab or head.n_vocab
     optional = {
         "enc.output_norm.weight": (head.norm_before_fc, (taps,)),
         "token_embd.weight": (head.has_own_embeddings, (width, head.n_vocab)),
         "output.weight": (head.has_own_output, (width, draft_vocab)),
-        "d2t": (head.draft_vocab is not None, (draft_vocab,)),
+        "d2t": (head.draft_vocab is not None and head.n_layer == 1, (draft_vocab,)),
     }
     return shapes | {name: shape for name, (is_required, shape) in optional.items() if is_required}

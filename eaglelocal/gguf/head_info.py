@@ -13,9 +13,11 @@ from typing import Any
 
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.arch_keys import ArchitectureKeys
+from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.model_info import ModelInfo, vocabulary_size
 from eaglelocal.gguf.tensor_bytes import read_index_range
+from eaglelocal.gguf.upper_layers import DRAFT_TOKENS_KEY, count_layers
 
 HINT = "--draft none"
 
@@ -69,13 +71,13 @@ def read_shared_fields(keys: ArchitectureKeys) -> dict[str, Any]:
         "name": keys.model_name,
         "target_layers": _read_target_layers(keys),
         "width": width,
-        "n_layer": keys.count("block_count"),
+        "n_layer": max(keys.count("block_count"), count_layers(header.metadata)),
         "n_head": n_head,
         "n_kv_head": first_count(keys, "attention.head_count_kv", default=n_head),
         "head_dim": head_dim,
         "n_ff": first_count(keys, "feed_forward_length"),
         "n_vocab": vocabulary_size(keys),
-        "draft_vocab": header.tensors["d2t"].num_elements if "d2t" in header.tensors else None,
+        "draft_vocab": _count_draft_tokens(header),
         "d2t_range": _read_d2t_range(header),
         "has_own_embeddings": "token_embd.weight" in header.tensors,
         "tensors": header.tensors,
@@ -101,13 +103,22 @@ def _read_target_layers(keys: ArchitectureKeys) -> tuple[int, ...]:
     return ids
 
 
+def _count_draft_tokens(header: Header) -> int | None:
+    if "d2t" in header.tensors:
+        return header.tensors["d2t"].num_elements
+    return header.array_count(DRAFT_TOKENS_KEY)
+
+
 def _read_d2t_range(header: Header) -> tuple[int, int] | None:
     """Return the smallest and largest target token of d2t; None without d2t.
 
     It is read now, because llama.cpp aborts in the middle of an answer on an id out of range.
     """
     if "d2t" not in header.tensors:
-        return None
+        tokens = [token for token in header.array(DRAFT_TOKENS_KEY) or () if isinstance(token, int)]
+        if len(tokens) != (header.array_count(DRAFT_TOKENS_KEY) or 0):
+            raise malformed_error(header.path.name, f"{DRAFT_TOKENS_KEY} is no list of tokens")
+        return (min(tokens), max(tokens)) if tokens else None
     return read_index_range(header.path, header, "d2t")
 
 
@@ -129,15 +140,16 @@ def target_problems(head: DraftHeadInfo, target: ModelInfo, *, hidden_size: int)
             yield f"it taps layer {layer}, the target has layers 0 to {target.n_layer - 1}"
         if layer == target.n_layer and target.final_state is None:
             yield f"it taps layer {layer}, the final state, which llama.cpp does not give for {target.architecture}"
-    yield from _vocabulary_problems(head, target)
+    yield from vocabulary_problems(head, target)
 
 
-def _vocabulary_problems(head: DraftHeadInfo, target: ModelInfo) -> Iterator[str]:
+def vocabulary_problems(head: DraftHeadInfo, target: ModelInfo) -> Iterator[str]:
+    """Yield how the head's tokens differ from the target's in number."""
     if head.n_vocab != target.n_vocab:
         yield f"its vocabulary has {head.n_vocab} tokens, the target's {target.n_vocab}"
     if head.d2t_range is not None and not 0 <= head.d2t_range[0] <= head.d2t_range[1] < target.n_vocab:
         yield f"its d2t names tokens {head.d2t_range[0]} to {head.d2t_range[1]} of {target.n_vocab}"
-    if head.draft_vocab is not None and head.tensors["d2t"].type.name != "I64":
+    if "d2t" in head.tensors and head.tensors["d2t"].type.name != "I64":
         yield f"its d2t is {head.tensors['d2t'].type.name}, llama.cpp expects I64"
     if head.draft_vocab is not None and not head.has_own_output and head.draft_vocab != target.n_vocab:
         yield f"it drafts over {head.draft_vocab} tokens with the target's output over {target.n_vocab}"

@@ -39,11 +39,15 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A file of a model: most models are one file, large ones are `-00001-of-00003.gguf` and so on."""
+    """A file of a model: most models are one file, large ones are `-00001-of-00003.gguf` and so on.
+
+    begin  where in the file it begins, if it follows another GGUF (upper_layers.py)
+    """
 
     path: Path
     file_bytes: int
     data_offset: int
+    begin: int = 0
 
 
 @dataclass(frozen=True, slots=True)

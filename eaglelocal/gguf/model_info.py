@@ -13,6 +13,7 @@ from eaglelocal.gguf.architectures import (
     FINAL_STATE,
     HYBRID_ARCHITECTURES,
     LAYER_INPUT_ARCHITECTURES,
+    NORMED_NEXTN,
     RECURRENT_ARCHITECTURES,
     RECURRENT_KEY_STEMS,
     ROLLBACK_ARCHITECTURES,
@@ -57,6 +58,11 @@ class ModelInfo:
     def final_state(self) -> FinalState | None:
         """The way to read the state after the last layer (layer id == n_layer); None if llama.cpp does not give it."""
         return FINAL_STATE.get(self.architecture)
+
+    @property
+    def gives_normed_rows(self) -> bool:
+        """True if llama.cpp gives the state after the output norm of all rows, not only of those with logits."""
+        return self.architecture in NORMED_NEXTN
 
     @property
     def has_state(self) -> bool:

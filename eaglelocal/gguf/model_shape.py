@@ -6,7 +6,7 @@ that llama.cpp loads: layers that only predict ahead (MTP) stay in the file.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eaglelocal.gguf.arch_keys import ArchitectureKeys
 from eaglelocal.gguf.architectures import (
@@ -29,6 +29,7 @@ from eaglelocal.gguf.loaded_tensors import (
     list_loaded_tensors,
     sum_weights,
 )
+from eaglelocal.gguf.medusa_info import MedusaInfo, read_graph_head
 from eaglelocal.gguf.model_info import ModelInfo, num_mtp_layers, read_architecture
 from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.recurrent_layers import (
@@ -38,6 +39,7 @@ from eaglelocal.gguf.recurrent_layers import (
     state_bytes_of_a_layer,
 )
 from eaglelocal.gguf.sliding_window import read_windows
+from eaglelocal.gguf.upper_layers import UPPER, find_upper_layers
 
 MTP = "mtp"  # not an architecture of llama.cpp, but a layer of one
 LAYER_EMBEDDING = "per_layer_token_embd.weight"
@@ -94,6 +96,7 @@ class ModelShape:
     window_value_dim: int | None = None
     num_taps: int = 0  # layers of the target that a head reads
     block_size: int = 1  # tokens that one pass of it drafts
+    upper_vocab: int = 0  # tokens that the upper layers of a head of several layers give logits of
     n_inner: int = 0  # width inside a recurrent layer; 0 where there is none or it is not known
 
     def __post_init__(self) -> None:
@@ -105,6 +108,12 @@ class ModelShape:
     def is_head(self) -> bool:
         """True for a head, which drafts from the target's own states."""
         return self.architecture in (*HEAD_ARCHITECTURES, MTP)
+
+    def list_upper(self) -> tuple[ModelShape, ...]:
+        """Return the shape of a head's upper layers as they are computed, in a context of their own; or nothing."""
+        if not self.upper_vocab:
+            return ()
+        return (replace(self, architecture=UPPER, n_vocab=self.upper_vocab, upper_vocab=0),)
 
     @property
     def reads_cache(self) -> bool:
@@ -168,14 +177,17 @@ def read_shape(header: Header) -> ModelShape:
     """Return the shape of a target, a draft model or a head. Raises ModelFileError on missing or senseless keys."""
     architecture = read_architecture(header)
     if architecture == EAGLE:
-        return _head_shape(header, EagleInfo.from_header(header))
+        return _head_shape(header, read_graph_head(header))
     if architecture == BLOCK:
         return _head_shape(header, BlockInfo.from_header(header))
     return _model_shape(header)
 
 
-def _head_shape(header: Header, info: EagleInfo | BlockInfo) -> ModelShape:
+def _head_shape(header: Header, info: EagleInfo | MedusaInfo | BlockInfo) -> ModelShape:
     weights = sum_weights(header, n_layer=info.n_layer)
+    # the output of upper layers is the embeddings of a model of its own, which llama.cpp keeps in RAM too
+    upper = find_upper_layers(header)
+    tied = header.tensors["output.weight"].nbytes if upper else 0
     return ModelShape(
         architecture=read_architecture(header),
         n_layer=info.n_layer,
@@ -189,13 +201,15 @@ def _head_shape(header: Header, info: EagleInfo | BlockInfo) -> ModelShape:
         layer_states=(0,) * info.n_layer,
         n_ff=info.n_ff,
         weights_bytes=weights.total_bytes,
-        embedding_bytes=weights.embedding_bytes,
-        output_bytes=weights.output_bytes,
+        embedding_bytes=weights.embedding_bytes + tied,
+        output_bytes=weights.output_bytes - tied,
         active_bytes=weights.total_bytes - weights.embedding_bytes,
+        tied_output_bytes=tied,
+        upper_vocab=upper.num_rows if upper else 0,
         max_context=ArchitectureKeys(header, read_architecture(header)).optional_count("context_length") or 0,
         layer_bytes=weights.layer_bytes,
         num_taps=len(info.target_layers),
-        block_size=info.max_draft if isinstance(info, BlockInfo) else info.num_depths,
+        block_size=info.num_depths if isinstance(info, EagleInfo) else info.max_draft,
     )
 
 

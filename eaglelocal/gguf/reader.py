@@ -20,6 +20,14 @@ from eaglelocal.gguf.cursor import HeaderCursor, malformed_error
 from eaglelocal.gguf.data_layout import check_layout, round_up, tensor_bytes, tensor_type
 from eaglelocal.gguf.header import Header, Shard, TensorInfo
 from eaglelocal.gguf.split_files import following_paths, split_place
+from eaglelocal.gguf.upper_layers import (
+    ALIGNMENT,
+    MAX_LAYERS,
+    NUM_LAYERS_KEY,
+    check_upper_metadata,
+    count_layers,
+    merge_tensors,
+)
 from eaglelocal.gguf.values import ArrayValue, Scalar, Value, ValueType, decode_scalar, width_bytes
 
 MAX_KEYS = 1 << 16
@@ -33,7 +41,7 @@ DEFAULT_ALIGNMENT = 32
 
 _MIN_KEY_BYTES = 8 + 1 + 4 + 1
 _MIN_TENSOR_BYTES = 8 + 4 + 4 + 8
-_REQUIRED_KEYS = frozenset({"general.alignment", "split.no", "split.count"})
+_REQUIRED_KEYS = frozenset({"general.alignment", "split.no", "split.count", NUM_LAYERS_KEY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +59,19 @@ class _Part:
 def read_header(path: Path, *, keys: Collection[str] | None = None) -> Header:
     """Read the header of a GGUF file, or of all shards of a split model given its first.
 
+    A head of several layers, whose file holds two GGUFs, is read as one model.
+
     `keys` limits the metadata to those named. Raises ModelFileError, with the figure, on anything that is
     not a sound GGUF.
     """
     first = _read_part(path, keys)
     parts = [first, *(_read_part(more, _REQUIRED_KEYS) for more in following_paths(path, first.metadata))]
     tensors = _merged_tensors(parts)
+    if count_layers(first.metadata) > 1:
+        upper = _read_upper_part(first, keys)
+        tensors = merge_tensors(tensors, upper.tensors, shard=1)
+        below = replace(first.shard, file_bytes=upper.shard.begin)
+        parts = [replace(first, shard=below), upper]
     kept = [key for key in first.metadata if keys is None or key in keys]
     return Header(
         version=first.version,
@@ -81,11 +96,26 @@ def _merged_tensors(parts: list[_Part]) -> dict[str, TensorInfo]:
     return merged
 
 
-def _read_part(path: Path, keys: Collection[str] | None) -> _Part:
+def _read_upper_part(first: _Part, keys: Collection[str] | None) -> _Part:
+    """Read the GGUF that follows the first one in its file: the upper layers of a head."""
+    path, num_layers = first.shard.path, count_layers(first.metadata)
+    if num_layers > MAX_LAYERS:
+        raise malformed_error(path.name, f"claims {num_layers} layers, more than the limit of {MAX_LAYERS}")
+    data_bytes = max((tensor.offset + tensor.nbytes for tensor in first.tensors), default=0)
+    begin = round_up(first.shard.data_offset + data_bytes, ALIGNMENT)
+    if begin >= first.shard.file_bytes:
+        raise malformed_error(path.name, f"cut short: its layers 1 to {num_layers - 1} are missing")
+    upper = _read_part(path, keys, begin=begin)
+    if keys is None:
+        check_upper_metadata(first.metadata, upper.metadata, upper.tensors, file=path.name)
+    return upper
+
+
+def _read_part(path: Path, keys: Collection[str] | None, *, begin: int = 0) -> _Part:
     try:
         file_bytes = _regular_file_bytes(path)
         with path.open("rb") as file:
-            return _parse(file, path, file_bytes, keys)
+            return _parse(file, path, file_bytes, keys, begin=begin)
     except OSError as error:
         why = error.strerror or str(error)
         raise malformed_error(path.name, f"cannot be read: {why}", hint="check the path and its permissions") from error
@@ -101,8 +131,8 @@ def _regular_file_bytes(path: Path) -> int:
     return found.st_size
 
 
-def _parse(file: BinaryIO, path: Path, file_bytes: int, keys: Collection[str] | None) -> _Part:
-    cursor = HeaderCursor(file, file_bytes, path.name)
+def _parse(file: BinaryIO, path: Path, file_bytes: int, keys: Collection[str] | None, *, begin: int = 0) -> _Part:
+    cursor = HeaderCursor(file, file_bytes, path.name, begin=begin)
     version = _read_version(cursor)
     num_tensors = _read_count(cursor, "tensors", MAX_TENSORS, _MIN_TENSOR_BYTES)
     num_keys = _read_count(cursor, "keys", MAX_KEYS, _MIN_KEY_BYTES)
@@ -115,7 +145,8 @@ def _parse(file: BinaryIO, path: Path, file_bytes: int, keys: Collection[str] | 
     if data_offset > file_bytes:
         raise malformed_error(path.name, f"cut short: its data starts at byte {data_offset}, but it has {file_bytes}")
     check_layout(tensors, alignment=alignment, data_bytes=file_bytes - data_offset, file=path.name)
-    return _Part(version, metadata, value_types, entries.offsets, tensors, Shard(path, file_bytes, data_offset))
+    shard = Shard(path, file_bytes - begin, data_offset, begin)
+    return _Part(version, metadata, value_types, entries.offsets, tensors, shard)
 
 
 def _read_version(cursor: HeaderCursor) -> int:

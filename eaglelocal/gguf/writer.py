@@ -7,6 +7,7 @@ because the package wants whole tensors. It does not interpret the data.
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,10 +91,33 @@ def write_streamed(
     """Write the file and flush it. `on_bytes` is called with the size of each piece written."""
     _write_head(path, architecture, entries, tensors)
     with path.open("ab") as file:
-        _pad(file)
-        for tensor in tensors:
-            _append(file, tensor, on_bytes)
-        file.flush()
+        _append_data(file, tensors, on_bytes)
+
+
+def append_streamed(
+    path: Path,
+    architecture: str,
+    *,
+    entries: Iterable[KeyValue],
+    tensors: Sequence[StreamedTensor],
+    on_bytes: Callable[[int], None],
+    alignment: int,
+) -> None:
+    """Write another GGUF behind the one in the file, at a multiple of `alignment`, and flush it."""
+    with tempfile.TemporaryDirectory() as folder:
+        head = Path(folder) / "head.gguf"
+        _write_head(head, architecture, entries, tensors)
+        with path.open("ab") as file:
+            _pad(file, alignment)
+            file.write(head.read_bytes())
+            _append_data(file, tensors, on_bytes)
+
+
+def _append_data(file: BinaryIO, tensors: Sequence[StreamedTensor], on_bytes: Callable[[int], None]) -> None:
+    _pad(file)
+    for tensor in tensors:
+        _append(file, tensor, on_bytes)
+    file.flush()
 
 
 def _write_head(path: Path, architecture: str, entries: Iterable[KeyValue], tensors: Sequence[StreamedTensor]) -> None:
@@ -124,5 +148,5 @@ def _append(file: BinaryIO, tensor: StreamedTensor, on_bytes: Callable[[int], No
     _pad(file)
 
 
-def _pad(file: BinaryIO) -> None:
-    file.write(bytes(-file.tell() % ALIGNMENT))
+def _pad(file: BinaryIO, alignment: int = ALIGNMENT) -> None:
+    file.write(bytes(-file.tell() % alignment))

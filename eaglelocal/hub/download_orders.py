@@ -21,7 +21,8 @@ from eaglelocal.hub.repo_builds import RepoBuild, choose_build, join_names
 
 CONFIG = "config.json"
 WEIGHTS = (".safetensors", ".safetensors.index.json")
-PICKLED = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?")  # read without running anything in it
+# read without running anything in them
+PICKLED = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?|medusa_lm_head\.pt")
 
 
 def order_model(reference: HubReference, retries: RetryPolicy) -> DownloadOrder:

@@ -23,10 +23,12 @@ from eaglelocal.gguf.draft_pairing import check_rolls_back, head_problem, read_d
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.head_requantization import choose_head_type
 from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.medusa_info import is_medusa
 from eaglelocal.gguf.model_info import ModelInfo, read_architecture
 from eaglelocal.gguf.mtp import MtpInfo, has_mtp
 from eaglelocal.gguf.projector import ARCHITECTURE as PROJECTOR
 from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.upper_layers import find_upper_layers
 from eaglelocal.hub.cached_files import find_cached
 from eaglelocal.hub.derived.derived_file import DerivedFile, derive_head, write_derived
 from eaglelocal.hub.heads.head_store import list_fitting_heads, list_heads
@@ -39,7 +41,7 @@ from eaglelocal.hub.typed_path import check_file
 
 NO_KNOWN_HEAD = "no head is known for this target"
 DRAFT_FORMS = (
-    "`auto`, `ngram`, `mtp`, `none`, `user/repo:Q8_0`, an entry of the catalog, the path of a .gguf file, "
+    "`auto`, `ngram`, `lookahead`, `mtp`, `none`, `user/repo:Q8_0`, an entry of the catalog, the path of a .gguf file, "
     "or `x.gguf@drop10`, which is made of it"
 )
 
@@ -76,8 +78,25 @@ def find_draft(reference: str, target: FoundTarget) -> FoundDraft:
             return make_ngram_draft(target, reason="")
         case "mtp":
             return _find_pulled_mtp(target) or read_own_mtp(target)
+    check_one_model(reference)
     entry = load_catalog().drafts.get(reference.lower())
     return read_own_mtp(target) if entry and entry.is_in_target else _read_named_draft(reference, target)
+
+
+def check_one_model(reference: str) -> None:
+    """Raise UsageError if a reference names several models by commas, with the nearest name where one is mistyped."""
+    models = reference.split(",")
+    if len(models) == 1 or Path(reference).expanduser().exists():
+        return
+    for name in models:
+        if near := difflib.get_close_matches(name, DRAFT_WORDS, n=1):
+            raise UsageError(
+                f"--draft names {' and '.join(models)}, and only one can be a model", hint=f"`--draft {near[0]}`"
+            )
+    raise UsageError(
+        f"--draft names {' and '.join(models)}, and only one can be a model",
+        hint=f"`--draft {models[0]},ngram,lookahead`",
+    )
 
 
 def _read_named_draft(reference: str, target: FoundTarget) -> FoundDraft:
@@ -175,7 +194,7 @@ def make_ngram_draft(target: FoundTarget, reason: str) -> FoundDraft:
 
 def _is_of_small_model(header: Header, target: FoundTarget) -> bool:
     """Return whether a file is a head that was not made for the width of the inflated target."""
-    is_head = read_architecture(header) == EAGLE
+    is_head = read_architecture(header) == EAGLE and not is_medusa(header)
     return is_head and EagleInfo.from_header(header).target_hidden_size != target.info.n_embd
 
 
@@ -186,8 +205,9 @@ def inflate_draft(draft: FoundDraft, target: FoundTarget) -> FoundDraft:
     """
     if draft.kind in ("none", "ngram", "draft_model"):
         return draft
-    if draft.kind != "eagle3" or draft.header is None or target.made is None:
-        return make_ngram_draft(target, reason=f"{draft.label} cannot be inflated: only EAGLE-3 heads can")
+    is_eagle = draft.kind == "eagle3" and draft.header is not None and not is_medusa(draft.header)
+    if not is_eagle or draft.header is None or target.made is None or find_upper_layers(draft.header):
+        return make_ngram_draft(target, reason=f"{draft.label} cannot be inflated: only EAGLE-3 heads of one layer can")
     made = derive_head(target.made, draft.header)
     read_draft(made.header, target_header=target.header, target=target.info)
     return dataclasses.replace(
@@ -219,7 +239,7 @@ def _find_auto_draft(target: FoundTarget) -> FoundDraft:
 
 def _find_imported(target: FoundTarget) -> FoundDraft | None:
     """Return a head that was imported for this model or its kind; None if none. Raises as read_draft_file."""
-    if head_problem(target.info):
+    if state_problem(target.info):
         return None
     heads = [head.path for head in list_fitting_heads(target.header, target.info)] or list_heads(
         target.header, target.info

@@ -172,7 +172,7 @@ def _describe_files(
     commit: str = "",
 ) -> ModelDetails:
     header = read_header(paths[0])
-    shards = tuple(shard.path for shard in header.shards)
+    shards = tuple(dict.fromkeys(shard.path for shard in header.shards))
     about = describe(header)
     target = _read_target(paths[0], own_head, repo) if about.kind == "model" else None
     auto = None if target is None else _find_auto_draft(target)

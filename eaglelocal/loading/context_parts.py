@@ -16,7 +16,9 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.draft_pairing import DraftInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.medusa_info import MedusaInfo
 from eaglelocal.gguf.mtp import MtpInfo
+from eaglelocal.gguf.upper_layers import find_upper_layers
 from eaglelocal.loading.model_headers import ModelHeader
 from eaglelocal.memory.budget import (
     RAM,
@@ -60,7 +62,8 @@ def place_head(placement: Placement, head: ModelHeader, gpus: Sequence[FreeMemor
     if len(gpus) > 1:
         placement = dataclasses.replace(placement, shares=single_device_shares(gpus, output) or placement.shares)
     own = place_layers(head.shape, gpus, placement.shares, gpu_layers=placement.gpu_layers)[-1]
-    return dataclasses.replace(placement, d2t_device=own if own != RAM and D2T in head.header.tensors else None)
+    has_d2t = D2T in head.header.tensors or find_upper_layers(head.header) is not None
+    return dataclasses.replace(placement, d2t_device=own if own != RAM and has_d2t else None)
 
 
 def find_shares(plan: Plan, free: Sequence[FreeMemory]) -> tuple[float, ...]:
@@ -112,10 +115,13 @@ def make_parts(
 
 
 def find_taps(draft: DraftInfo, target: ModelHeader) -> tuple[int, ...]:
-    """Return the target's layers whose inputs the draft reads; n_layer, the state after the last, for an MTP layer."""
+    """Return the target's layers whose inputs the draft reads.
+
+    Layer n_layer is the state after the last layer, for an MTP layer; n_layer + 1 that after the output norm.
+    """
     if isinstance(draft, MtpInfo):
         return (target.shape.n_layer,)
-    return draft.target_layers if isinstance(draft, EagleInfo | BlockInfo) else ()
+    return draft.target_layers if isinstance(draft, EagleInfo | MedusaInfo | BlockInfo) else ()
 
 
 def make_context_params(job: PlannedContext, *, flash_attn: str, threads: int, is_mtp: bool = False) -> ContextParams:

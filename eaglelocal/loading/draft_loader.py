@@ -11,15 +11,19 @@ from eaglelocal.backend.block_head_context import BlockFormat, LlamaBlockContext
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.dry_run import DryRunPart
 from eaglelocal.backend.head_context import HeadNorms, LlamaHeadContext
+from eaglelocal.backend.medusa_context import LlamaMedusaContext, MedusaFormat
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.core.batch import Floats
+from eaglelocal.core.draft_sources import LOOKAHEAD
 from eaglelocal.core.plan import Plan
 from eaglelocal.drafters.block_drafter import BlockDrafter
 from eaglelocal.drafters.branch_sequences import BranchSequences, SharingCache
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
+from eaglelocal.drafters.lookahead import Lookahead
 from eaglelocal.drafters.lookup_memory import LookupMemory
+from eaglelocal.drafters.medusa import Medusa
 from eaglelocal.drafters.ngram import Ngram
 from eaglelocal.drafters.p_eagle import Mask, PEagle
 from eaglelocal.drafters.target_cache import TargetCacheDrafter
@@ -27,6 +31,7 @@ from eaglelocal.gguf.arch_keys import TOKENS_KEY
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.eagle_info import MASK_HIDDEN_KEY, EagleInfo
 from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.medusa_info import BIASES_KEY, MedusaInfo
 from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.tensors import read_tensor
 from eaglelocal.loading.model_loader import PlanLoader
@@ -38,18 +43,25 @@ MAX_PROMPT_ROWS = 256  # newest rows of a prompt that an EAGLE head gets
 def open_drafters(
     loader: PlanLoader, model: LlamaModel | None, target: LlamaModel, context: LlamaContext
 ) -> tuple[Drafter, ...]:
-    """Return the drafters, cheapest first: where a lookup is promising, the other drafter is not run.
+    """Return the drafters, cheapest first: where one without a model is promising, the draft's model is not run.
 
-    model    the draft's; None for a lookup alone
+    model    the draft's; None: only lookups draft
     context  the target's
     """
     if not loader.parts.plan.speculates:
         return ()
-    memory = open_memory(loader.parts.plan, loader.parts.target.header, target.vocabulary.n_tokens)
-    lookup = Ngram(loader.parts.plan.n_ctx, memory=memory)
+    lookups = tuple(open_lookup(name, loader, target) for name in loader.parts.plan.lookups)
     if model is None or loader.parts.draft is None:
-        return (lookup,)
-    return lookup, open_model_drafter(loader, loader.parts.draft, model, target, context)
+        return lookups
+    return *lookups, open_model_drafter(loader, loader.parts.draft, model, target, context)
+
+
+def open_lookup(name: str, loader: PlanLoader, target: LlamaModel) -> Drafter:
+    """Return the drafter without a model that has this name."""
+    if name == LOOKAHEAD:
+        return Lookahead()
+    plan = loader.parts.plan
+    return Ngram(plan.n_ctx, memory=open_memory(plan, loader.parts.target.header, target.vocabulary.n_tokens))
 
 
 def open_memory(plan: Plan, target: Header, n_vocab: int) -> LookupMemory | None:
@@ -82,6 +94,10 @@ def open_model_drafter(
             head = LlamaHeadContext(model, part.context, target=context, norms=read_head_norms(part.header, info))
             loader.opened.callback(head.close)
             return make_eagle(head, part.header, info, branches=branches, sequences=branch_sequences(head))
+        case MedusaInfo() as info:
+            medusa = LlamaMedusaContext(model, part.context, read_medusa_format(part.header, info), target=context)
+            loader.opened.callback(medusa.close)
+            return Medusa(medusa, info.target_layers[0], block_size=info.num_parts, branches=branches)
         case BlockInfo() as info:
             assert info.mask is not None  # checked by read_draft
             lattice = info.lattice.num_candidates if info.lattice else 0
@@ -127,3 +143,16 @@ def read_mask_hidden(header: Header, info: EagleInfo) -> Floats:
     """Return what a P-EAGLE head reads where a row's states are not known: one row [1, taps, target hidden size]."""
     values = np.array(header.array(MASK_HIDDEN_KEY), np.float32)
     return values.reshape(1, len(info.target_layers), info.target_hidden_size)
+
+
+def read_medusa_format(header: Header, info: MedusaInfo) -> MedusaFormat:
+    """Return the sizes and biases of a Medusa head."""
+    biases = header.array(BIASES_KEY)
+    return MedusaFormat(
+        num_parts=info.num_parts,
+        num_layers=info.num_layers,
+        state_width=info.state_width,
+        input_width=info.input_width,
+        biases=None if biases is None else np.array(biases, np.float32),
+        rms_eps=info.rms_eps,
+    )

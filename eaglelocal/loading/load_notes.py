@@ -8,6 +8,7 @@ from eaglelocal.backend.dry_run import DryRunPart
 from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.weight_loading import REPACKED_TYPES
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.run_options import NGRAM
 from eaglelocal.gguf.draft_pairing import HeadInfo, branch_problem, draft_warnings
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
@@ -36,7 +37,7 @@ def collect_notes(
 
 def list_memory_notes(plan: Plan) -> tuple[str, ...]:
     """Return a note if texts of questions and answers are kept on disk."""
-    if not plan.lookup_memory or not plan.speculates:
+    if not (plan.lookup_memory and plan.speculates and NGRAM in plan.lookups):
         return ()
     kept = f"the newest {plan.lookup_memory} tokens of each key's texts"
     return (f"lookup memory: {kept} stay in {locations.lookups_dir()}; `eaglelocal forget` deletes them",)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from eaglelocal.core.draft_sources import LOOKUPS
 from eaglelocal.core.plan import Plan
 from eaglelocal.errors import UsageError
 from eaglelocal.gguf.draft_pairing import DraftInfo, check_rolls_back, read_draft, read_model
@@ -33,6 +34,8 @@ def read_models(plan: Plan) -> tuple[ModelHeader, ...]:
     target = ModelHeader(header, info, read_shape(header))
     if plan.draft_kind not in DRAFT_KINDS:
         raise UsageError(f"unknown draft kind {plan.draft_kind!r}", hint=f"one of: {', '.join(DRAFT_KINDS)}")
+    if unknown := set(plan.lookups).difference(LOOKUPS):
+        raise UsageError(f"unknown drafter {unknown.pop()!r}", hint=f"one of: {', '.join(LOOKUPS)}")
     if not plan.speculates:
         return (target,)
     check_rolls_back(info)

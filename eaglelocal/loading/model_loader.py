@@ -22,6 +22,7 @@ from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.projector import read_projector_kind
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
+from eaglelocal.gguf.upper_layers import find_upper_layers
 from eaglelocal.loading.fit import FittedPlan
 
 Report = Callable[[LoadProgress], None]
@@ -55,7 +56,8 @@ class PlanLoader:
         def report_fraction(fraction: float) -> None:
             self.report(LoadProgress(first + fraction * (last - first), path.name))
 
-        model = LlamaModel(self.library, path, part.placement, on_progress=report_fraction)
+        layers = find_upper_layers(part.header)
+        model = LlamaModel(self.library, path, part.placement, layers=layers, on_progress=report_fraction)
         self.opened.callback(model.close)
         self.opened.callback(model.constraints.close)
         return model
@@ -68,6 +70,7 @@ class PlanLoader:
             part.context,
             taps=part.taps,
             final_by_nextn=by_nextn,
+            normed_by_nextn=info.gives_normed_rows,
             is_asynchronous=self.parts.has_gpu_layers,
         )
         self.opened.callback(context.close)

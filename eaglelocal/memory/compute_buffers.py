@@ -29,10 +29,17 @@ PIPELINE_COPIES = 4  # of tensors sent between GPUs, for pipeline parallelism (G
 
 
 def compute_bytes(shape: ModelShape, sizes: CacheParams, *, max_outputs: int | None, device: str = "CPU") -> int:
-    """Return the bytes of the compute buffer of the device, by name, that computes layers and the output.
+    """Return the bytes of the compute buffers of the device, by name, that computes layers and the output.
 
     max_outputs  rows of one decode that are outputs; None: the device computes layers only
     """
+    return sum(
+        graph_bytes(part, sizes, max_outputs=max_outputs, device=device) for part in (shape, *shape.list_upper())
+    )
+
+
+def graph_bytes(shape: ModelShape, sizes: CacheParams, *, max_outputs: int | None, device: str) -> int:
+    """Return the bytes of one context's buffer, of compute_bytes."""
     stages = (
         attention_bytes(shape, sizes) + converted_cache_bytes(shape, sizes, device),
         feed_forward_bytes(shape, sizes),
@@ -131,6 +138,10 @@ def recurrence_bytes(shape: ModelShape, sizes: CacheParams) -> int:
 
 
 def output_bytes(shape: ModelShape, sizes: CacheParams, *, max_outputs: int) -> int:
-    """Return the bytes of logits (an EAGLE head's twice: mapped to the target's vocabulary), with experts' outputs."""
-    logits = logits_bytes(max_outputs, shape.n_vocab) * (2 if shape.architecture == EAGLE else 1)
+    """Return the bytes of logits, with experts' outputs.
+
+    An EAGLE head's are there twice, mapped to the target's vocabulary; where upper layers give them, they are not.
+    """
+    is_mapped = shape.architecture == EAGLE and not shape.upper_vocab
+    logits = logits_bytes(max_outputs, shape.n_vocab) * (2 if is_mapped else 1)
     return logits + sizes.n_batch * shape.n_expert_used * shape.n_embd * FLOAT_BYTES

@@ -7,14 +7,16 @@ sketch; everything else from the catalog.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Iterable
 
-from eaglelocal.catalog.catalog import Catalog, load_catalog
+from eaglelocal.catalog.catalog import DRAFT_WORDS, Catalog, load_catalog
 from eaglelocal.catalog.draft_entries import MTP
 from eaglelocal.catalog.reference import DerivedModel, EmbeddedModel, File
 from eaglelocal.core.byte_sizes import GIB
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import UsageError
+from eaglelocal.hub.draft_resolver import check_one_model
 from eaglelocal.hub.hub_references import find_known_target
 from eaglelocal.hub.model_files import find_files
 from eaglelocal.hub.model_library import locate_reference
@@ -82,6 +84,7 @@ def find_models(options: RunOptions, catalog: Catalog) -> tuple[ModelOption, ...
 def _with_drafts(models: Iterable[ModelOption], options: RunOptions) -> tuple[ModelOption, ...]:
     """Return the models with the drafts that the options leave to them. Raises UsageError on an unknown draft."""
     models = tuple(choose_projector(model, options) for model in models)
+    check_one_model(options.draft)
     if not options.names_draft:
         return tuple(restrict_drafts(model, options) for model in models)
     named = [
@@ -91,8 +94,10 @@ def _with_drafts(models: Iterable[ModelOption], options: RunOptions) -> tuple[Mo
     found = tuple(dataclasses.replace(model, drafts=tuple(drafts)) for model, drafts in named if drafts)
     if not found:
         known = dict.fromkeys(draft.id for model in models for draft in model.drafts if draft.shape)
+        others = [word for word in (*DRAFT_WORDS, *known) if word != options.draft]
+        near = difflib.get_close_matches(options.draft, others, n=1)
         raise UsageError(
             f"the catalog has no draft {options.draft} that can be planned here",
-            hint=f"`--draft auto`, or one of: {', '.join(list(known)[:SHOWN_DRAFTS])}",
+            hint=f"`--draft {near[0] if near else 'auto'}`, or one of: {', '.join(list(known)[:SHOWN_DRAFTS])}",
         )
     return found

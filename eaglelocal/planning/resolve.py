@@ -7,9 +7,10 @@ fewer bits.
 
 from __future__ import annotations
 
+from eaglelocal.core.drafting_words import describe_draft
 from eaglelocal.core.plan import MAX_SLOTS, Plan
 from eaglelocal.core.request import parse_spec
-from eaglelocal.core.run_options import AUTO, NONE, RunOptions
+from eaglelocal.core.run_options import AUTO, NGRAM, NONE, RunOptions
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.draft_resolver import FoundDraft, make_ngram_draft, requantize_draft, write_draft
 from eaglelocal.hub.inflation.inflate import Progress
@@ -53,7 +54,8 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
         draft_kind=draft.kind,
         draft=draft.path,
         draft_origin=draft.origin,
-        draft_label=draft.label,
+        draft_label=label_draft(draft, options),
+        lookups=options.lookups,
         draft_note=draft.note,
         draft_reason=draft.reason,
         spec=spec,
@@ -76,6 +78,13 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
         takes_tools=features.takes_tools,
         thinks=features.thinks,
     )
+
+
+def label_draft(draft: FoundDraft, options: RunOptions) -> str:
+    """Return what is shown of the draft: its model, and drafters without a model that were named."""
+    if draft.kind == NONE:
+        return draft.label
+    return describe_draft("" if draft.kind == NGRAM else draft.label, options.lookups)
 
 
 def write_files(files: ModelFiles, decision: Decision, on_progress: Progress) -> tuple[FoundTarget, FoundDraft]:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eaglelocal.training.conversations import TrainingConversation
-from eaglelocal.training.draft_head import DraftHead, DraftVocabulary
+from eaglelocal.training.draft_head import DraftHead, DraftVocabulary, HeadSource
 from eaglelocal.training.target_capture import Captured
 from eaglelocal.training.training_time_test import logit_loss
 
@@ -149,9 +149,11 @@ class Unrolling:
     kept_share: float = 1.0  # of the chains of a step, those that have another
 
 
-def make_unrolling(num_depths: int) -> Unrolling:
-    """Return the parameters for an EAGLE head (1), or for a P-EAGLE head that drafts so many tokens in one pass."""
-    return Unrolling() if num_depths == 1 else Unrolling(num_steps=num_depths, kept_share=KEPT_SHARE)
+def make_unrolling(source: HeadSource) -> Unrolling:
+    """Return the parameters for the kind of head; one that drafts in one pass has a step for each token of it."""
+    if source.is_parallel:
+        return Unrolling(num_steps=source.num_depths, kept_share=KEPT_SHARE)
+    return Unrolling(num_steps=source.num_depths) if source.is_medusa else Unrolling()
 
 
 @dataclass(frozen=True, slots=True)

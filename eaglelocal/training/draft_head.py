@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from eaglelocal.errors import IncompatibleError
+from eaglelocal.gguf.architectures import NO_NORMED_STATE
 from eaglelocal.gguf.eagle_info import (
     ACCEPTANCE_LENGTH_KEY,
     FC_NORM_KEY,
@@ -32,9 +33,11 @@ from eaglelocal.gguf.values import ValueType
 from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copy_entries
 from eaglelocal.hub.heads.convert import FILE_TYPES, copy_tokenizer
 from eaglelocal.hub.heads.head_store import TRAINED_HERE
-from eaglelocal.hub.heads.weight_conversion import convert_indices, convert_matrix, convert_vector
+from eaglelocal.hub.heads.medusa_file import make_graph_tensors, make_medusa_entries
+from eaglelocal.hub.heads.weight_conversion import Rows, convert_indices, convert_matrix, convert_vector
 from eaglelocal.training.eagle_head import EagleHead, HeadShape
 from eaglelocal.training.gguf_export import HEAD_NAMES, fold_fc
+from eaglelocal.training.medusa_parts import MedusaParts, make_parts_shape
 from eaglelocal.training.precision import fast_dtype
 
 Floats = npt.NDArray[np.float32]
@@ -101,7 +104,7 @@ class DraftHead(nn.Module):
 
     output: Tensor  # [draft vocabulary, width]
 
-    def __init__(self, head: EagleHead, output: Tensor, *, owns_output: bool) -> None:
+    def __init__(self, head: EagleHead | MedusaParts, output: Tensor, *, owns_output: bool) -> None:
         super().__init__()
         self.head = head
         if owns_output:
@@ -120,7 +123,7 @@ class DraftHead(nn.Module):
 class HeadSource:
     """A target, and the head with which training begins, if any.
 
-    num_depths  tokens that the trained head is to draft in one pass; more than one make it a P-EAGLE head
+    num_depths  tokens that the trained head is to draft in one pass; more than one make it a P-EAGLE or Medusa head
     mask        the token that stands for unknown ones there, unless the first head has one; None: not chosen yet
     """
 
@@ -130,11 +133,17 @@ class HeadSource:
     start_info: EagleInfo | None = None
     num_depths: int = 1
     mask: int | None = None
+    is_medusa: bool = False
 
     @property
     def is_parallel(self) -> bool:
         """True if the trained head is a P-EAGLE head."""
-        return self.num_depths > 1
+        return self.num_depths > 1 and not self.is_medusa
+
+    @property
+    def method(self) -> str:
+        """The name of the way in which the trained head drafts."""
+        return "Medusa" if self.is_medusa else "P-EAGLE" if self.is_parallel else "EAGLE-3.1"
 
     @property
     def begins_alike(self) -> bool:
@@ -246,9 +255,19 @@ def choose_vocabulary(source: HeadSource, new_tokens: Ints | None) -> DraftVocab
 
 def choose_head_shape(source: HeadSource, *, max_context: int) -> HeadShape:
     """Return the shape of the initial head, or of a new one. Raises IncompatibleError if it cannot be trained here."""
+    target = source.info
+    if source.is_medusa:
+        if target.architecture in NO_NORMED_STATE:
+            raise IncompatibleError(f"llama.cpp does not give the states that a Medusa head reads of {target.name}")
+        return make_parts_shape(target.n_embd, target.n_layer + 1, num_parts=source.num_depths, max_context=max_context)
     if source.start is None or source.start_info is None:
         shape = make_new_shape(source.info, max_context=max_context)
     else:
+        if source.start_info.n_layer > 1:
+            raise IncompatibleError(
+                f"the head has {source.start_info.n_layer} layers, and those of one are trained here",
+                hint="`--from none` trains a new one",
+            )
         shape = read_head_shape(source.start_info, source.start, max_context=max_context)
     if not source.is_parallel:
         if shape.mask is not None:
@@ -260,6 +279,9 @@ def choose_head_shape(source: HeadSource, *, max_context: int) -> HeadShape:
 
 def make_draft_head(source: HeadSource, vocabulary: DraftVocabulary, *, max_context: int) -> DraftHead:
     """Return the head at the beginning of training: the file's, or a new one."""
+    if source.is_medusa:
+        parts = MedusaParts(choose_head_shape(source, max_context=max_context))
+        return DraftHead(parts, vocabulary.make_output(), owns_output=vocabulary.owns_output)
     head = EagleHead(choose_head_shape(source, max_context=max_context))
     if head.shape.mask is not None:
         head.mask_embedding = torch.from_numpy(vocabulary.read_embeddings([head.shape.mask])[0])
@@ -307,12 +329,15 @@ def select_mask(counts: Ints) -> int:
 def make_head_name(source: HeadSource) -> str:
     """Return the name of the trained head."""
     if source.start_info is None or not source.begins_alike:
-        return f"{source.info.name} {'P-EAGLE' if source.is_parallel else 'EAGLE-3.1'} head{TRAINED_HERE}"
+        return f"{source.info.name} {source.method} head{TRAINED_HERE}"
     return source.start_info.name.removesuffix(TRAINED_HERE) + TRAINED_HERE
 
 
-def make_head_entries(head: EagleHead, source: HeadSource, *, name: str, kind: str) -> list[KeyValue]:
+def make_head_entries(head: EagleHead | MedusaParts, source: HeadSource, *, name: str, kind: str) -> list[KeyValue]:
     """Return the keys of the trained head's file."""
+    if isinstance(head, MedusaParts):
+        biases = head.read_biases()
+        return make_medusa_entries(head.medusa_shape, biases, source.target, source.info, name=name, kind=kind)
     shape, start = head.shape, source.start
     changed = [
         KeyValue("general.name", ValueType.STRING, name),
@@ -367,6 +392,8 @@ def _make_mask_entries(head: EagleHead) -> Iterator[KeyValue]:
 @torch.no_grad()
 def make_head_tensors(draft_head: DraftHead, vocabulary: DraftVocabulary, kind: str) -> list[StreamedTensor]:
     head = draft_head.head
+    if isinstance(head, MedusaParts):
+        return _make_medusa_tensors(head, draft_head, vocabulary, kind)
     fc = fold_fc(head) if head.shape.fc_norm else head.fc.weight
     weights = {"fc": fc, **{outer: head.get_parameter(inner) for inner, outer in HEAD_NAMES.items()}}
     if head.taps_norm is not None:
@@ -389,9 +416,25 @@ def make_head_tensors(draft_head: DraftHead, vocabulary: DraftVocabulary, kind: 
     return written
 
 
+def _make_medusa_tensors(
+    parts: MedusaParts, draft_head: DraftHead, vocabulary: DraftVocabulary, kind: str
+) -> list[StreamedTensor]:
+    written = make_graph_tensors(parts.medusa_shape, [[make_reader(matrix)] for matrix in parts.read_matrices()], kind)
+    if vocabulary.owns_output:
+        written.append(_tensor("output.weight", draft_head.output, kind))
+    if vocabulary.tokens is not None:
+        written.append(convert_indices("d2t", vocabulary.tokens))
+    return written
+
+
 def _tensor(name: str, weight: Tensor, kind: str) -> StreamedTensor:
     values: Floats = weight.detach().float().cpu().numpy()
     if values.ndim == 1:
         return convert_vector(name, values)
     rows, columns = values.shape
-    return convert_matrix(name, lambda first, end: values[first:end], (rows, columns), kind)
+    return convert_matrix(name, make_reader(values), (rows, columns), kind)
+
+
+def make_reader(values: Floats) -> Rows:
+    """Return a reader of the rows of a matrix in memory."""
+    return lambda first, end: values[first:end]

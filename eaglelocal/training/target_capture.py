@@ -65,9 +65,17 @@ class TargetCapture:
         with contextlib.ExitStack() as opened:
             model = LlamaModel(library, part.header.path, part.placement)
             opened.callback(model.close)
-            final_by_nextn = read_model(part.header).final_state is FinalState.NEXTN
+            info = read_model(part.header)
+            final_by_nextn = info.final_state is FinalState.NEXTN
             params = replace(part.context, max_outputs=None)
-            self._context = LlamaContext(model, params, taps=taps, final_by_nextn=final_by_nextn)
+            self._context = LlamaContext(
+                model,
+                params,
+                taps=taps,
+                final_by_nextn=final_by_nextn,
+                normed_by_nextn=info.gives_normed_rows,
+            )
+            self._needs_outputs = model.n_layer + 1 in taps and not info.gives_normed_rows  # see LlamaContext
             opened.callback(self._context.close)
             self._opened = opened.pop_all()
 
@@ -84,7 +92,8 @@ class TargetCapture:
             part = list(tokens[start : start + CAPTURE_ROWS])
             positions = list(range(start, start + len(part)))
             outputs = [position >= first for position in positions]
-            self._context.decode(Batch(part, positions, [(0,)] * len(part), outputs))
+            rows = [output or self._needs_outputs for output in outputs]
+            self._context.decode(Batch(part, positions, [(0,)] * len(part), rows))
             taps.append(self._context.copy_taps(list(range(len(part)))))
             for row in np.flatnonzero(outputs).tolist():
                 whole = self._context.logits(row)

@@ -29,6 +29,7 @@ from eaglelocal.training.draft_head import (
 )
 from eaglelocal.training.eagle_head import EagleHead, HeadShape
 from eaglelocal.training.loop import uses_muon
+from eaglelocal.training.medusa_parts import MedusaParts
 from eaglelocal.training.precision import fast_dtype
 
 FLOAT, HALF = 4, 2
@@ -59,9 +60,8 @@ def estimate_need(
     vocabulary = choose_vocabulary(source, select_frequent_tokens(unused, draft_vocab or NEW_VOCABULARY))
     shape = choose_head_shape(source, max_context=max_tokens)
     with torch.device("meta"):  # shapes only
-        draft_head = DraftHead(
-            EagleHead(shape), torch.empty(vocabulary.output_shape), owns_output=vocabulary.owns_output
-        )
+        head = MedusaParts(shape) if source.is_medusa else EagleHead(shape)
+        draft_head = DraftHead(head, torch.empty(vocabulary.output_shape), owns_output=vocabulary.owns_output)
     parameters = list(draft_head.named_parameters())
     borrowed = 0 if vocabulary.owns_output else draft_head.output.numel() * fast_dtype(device).itemsize
     token = token_bytes(shape, plan)

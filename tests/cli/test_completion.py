@@ -40,6 +40,8 @@ def completed(words: str, tmp_path: Path) -> list[str]:
         ("eaglelocal chat --kv-type q", ["q8_0", "q4_0"]),
         ("eaglelocal serve --log ", ["text", "json"]),
         ("eaglelocal chat --draft n", ["ngram", "none"]),
+        ("eaglelocal chat --draft ./h.gguf,", ["./h.gguf,ngram", "./h.gguf,lookahead"]),
+        ("eaglelocal chat --draft ngram,", ["ngram,lookahead"]),
     ],
 )
 def test_words_of_options(words: str, expected: list[str], tmp_path: Path) -> None:

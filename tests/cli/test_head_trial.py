@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from doubles.eagle_checkpoints import Kind, random_checkpoint, write_checkpoint
 from doubles.imported_heads import imported, understood
+from doubles.medusa_checkpoints import VLLM, imported_medusa, random_medusa, understood_medusa, write_medusa
 from doubles.p_eagle_checkpoints import FLAT, random_parallel_head, write_parallel_head
 from doubles.random_models import TargetShape, write_target
 
@@ -183,6 +184,31 @@ def test_a_parallel_head_is_not_tried_with_a_recurrence_that_it_has_not(target: 
     assert not any(each.norm_output for each in engines.opened)
     assert not outcome.is_as_stated and not outcome.is_tie
     assert recorded(tmp_path) == ((2, 3, 4), False, pytest.approx(1 + sum(Truth().right) / DRAFTS))
+
+
+def test_a_medusa_head_has_one_reading(target: Path, tmp_path: Path) -> None:
+    opened, head = [], random_medusa(width=SHAPE.n_embd)
+    published = write_medusa(tmp_path / "published", head, VLLM)
+    path = imported_medusa(published, target, tmp_path / "head.gguf")
+
+    def open_engine(at: Path) -> Engine:
+        opened.append(at)
+        return Engine(Engines(Truth()), Truth().right)
+
+    trial = HeadTrial(
+        path,
+        understood_medusa(published, target),
+        n_layer=SHAPE.n_layer,
+        has_template=False,
+        open_engine=open_engine,
+        on_progress=lambda fraction, what: None,
+    )
+    outcome = trial.run()
+    assert len(opened) == len(outcome.tried) == 1
+    assert outcome.is_as_stated and not outcome.is_tie
+    length = read_header(path).metadata[ACCEPTANCE_LENGTH_KEY]
+    assert length == pytest.approx(outcome.best.figures.length)
+    assert "verdict  it predicts this target" in trial_lines(outcome, path)
 
 
 def test_a_stranger_is_refused_with_the_figures(target: Path, tmp_path: Path) -> None:

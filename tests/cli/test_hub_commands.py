@@ -419,7 +419,7 @@ def flip_a_byte(path: Path) -> None:
 
 
 def test_a_damaged_file_is_named_and_fetched_anew(person: Person) -> None:
-    person.runs("pull", GUIDE, "--yes", "--draft", "none")
+    person.runs("pull", GUIDE, "--yes", "--draft", "ngram,lookahead")  # no model to fetch
     (model,) = list_models(person.cache)
     sound = model.path.read_bytes()
     done = person.runs("pull", GUIDE, "--draft", "none", "--verify")
@@ -506,6 +506,7 @@ def test_a_head_can_be_pulled_alone(person: Person) -> None:
     [
         (("model.safetensors", "pytorch_model.bin", "x.bin"), ["config.json", "model.safetensors"]),
         (("optimizer.bin", "pytorch_model.bin"), ["config.json", "pytorch_model.bin"]),
+        (("optimizer.pt", "medusa_lm_head.pt"), ["config.json", "medusa_lm_head.pt"]),
     ],
 )
 def test_a_head_that_is_no_gguf_is_fetched_to_be_imported(

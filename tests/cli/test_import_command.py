@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from doubles.eagle_checkpoints import DIALECTS, Checkpoint, checkpoint_of, write_checkpoint
 from doubles.imported_heads import imported
+from doubles.p_eagle_checkpoints import FLAT, make_parallel, write_parallel_head
 
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.reader import read_header
@@ -88,6 +89,28 @@ def test_a_head_with_random_weights_is_not_kept(environ: dict[str, str], tmp_pat
     assert done.returncode == 1
     assert "error: noise does not fit this target: " in done.stderr
     assert not list(Path(environ["XDG_STATE_HOME"]).rglob("*.gguf*"))
+
+
+def test_a_head_of_several_layers_is_one_file_that_drafts(environ: dict[str, str], tmp_path: Path) -> None:
+    head = make_parallel(embedded(), TARGET, num_layers=4, gain=0.02)
+    folder = write_parallel_head(tmp_path / "Guide-P-EAGLE", head, FLAT)
+    done = run(environ, "import", str(folder), "--target", "demo@native", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert (report["head"]["kind"], report["head"]["layers"]) == ("P-EAGLE", 4)
+    assert [tried["first_acceptance"] > 0.3 for tried in report["trial"]] == [True]
+    files = list(Path(environ["XDG_STATE_HOME"]).rglob("*.gguf*"))
+    assert files == [Path(report["file"])]
+    shown = run(environ, "show", report["file"], "--json")
+    assert json.loads(shown.stdout.splitlines()[-1])["layers"] == 4
+
+    asked = ("chat", "What is a head?", "--target", "demo@native", "--json", "--max-tokens", "40", "--temperature", "0")
+    drafted, plain = (
+        json.loads(run(environ, *asked, *more).stdout.splitlines()[-1]) for more in ((), ("--draft", "none"))
+    )
+    assert "Guide-P-EAGLE" in drafted["draft"]
+    assert drafted["text"] == plain["text"]
+    assert drafted["speculation"]["accepted_tokens"] > 0
 
 
 def test_without_a_trial_its_configuration_is_believed(environ: dict[str, str], tmp_path: Path) -> None:

@@ -125,6 +125,8 @@ def test_commands_are_those_of_the_plan(capsys: pytest.CaptureFixture[str]) -> N
         (["phi-4:Q5_K_M", "--kv-type", "q8_0"], "--kv-type q8_0"),
         (["qwen3-8b:Q4_K_M", "--draft", "none"], "--draft none"),
         (["qwen3-8b:Q4_K_M", "--draft", "ngram"], "--draft ngram"),
+        (["qwen3-8b:Q4_K_M", "--draft", "lookahead,ngram"], "--draft lookahead,ngram"),
+        (["qwen3-8b:Q4_K_M", "--draft", "auto,lookahead"], "--draft auto,lookahead"),
         (["qwen3-8b:Q4_K_M", "--kv-type", "f16"], "--kv-type f16"),
         (["qwen3-8b:Q4_K_M", "--gpu-layers", "10", "--ctx", "4096"], "--ctx 4096 --gpu-layers 10"),
         (["qwen3-30b-a3b:Q4_K_M", "--n-cpu-moe", "30", "--ctx", "4096"], "--ctx 4096 --n-cpu-moe 30"),
@@ -334,6 +336,7 @@ def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
         (["qwen3-8b", "--gpu-layers", "some"], UsageError, "--gpu-layers must be auto or a whole number"),
         (["qwen3-8b", "--machine", "rtx-3090", "--n-cpu-moe", "4"], ResourceError, "this model has no experts"),
         (["qwen3-8b", "--draft", "e3-nobody"], UsageError, "e3-qwen3-8b-angelslim"),
+        (["qwen3-8b", "--draft", "lokahead"], UsageError, "--draft lookahead"),
         (
             ["qwen3-32b:Q4_K_M", "--machine", "rtx-3090", "--gpu-layers", "65", "--ctx", "40960", "--kv-type", "f16"],
             ResourceError,

@@ -25,6 +25,7 @@ from eaglelocal.settings import Settings
     [
         (ModelChoice(), "head.gguf", 24),
         (ModelChoice(draft="ngram"), "ngram", 24),
+        (ModelChoice(draft="ngram,lookahead"), "ngram", 24),
         (ModelChoice(target="other.gguf"), "auto", None),  # it may have other layers, and no experts at all
     ],
 )
@@ -34,6 +35,7 @@ def test_a_draft_and_experts_named_at_the_start_are_the_first_targets(
     given = {"target": "moe.gguf", "draft": "head.gguf", "n_cpu_moe": "24", "gpu_layers": "9"}
     options = make_run_options(Settings.load(given, {}, tmp_path / "config.toml"), choice)
     assert (options.draft, options.n_cpu_moe, options.gpu_layers) == (draft, n_cpu_moe, 9)
+    assert options.lookups == (("ngram", "lookahead") if choice.draft == "ngram,lookahead" else ("ngram",))
 
 
 @pytest.mark.parametrize(

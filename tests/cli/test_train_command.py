@@ -162,7 +162,12 @@ TAKEN = "{folder}/questions.txt"
         (("--target", "demo@native", "--prompts", "{folder}/none.txt"), 2, "cannot read the prompts"),
         (("--target", "demo@native", "--prompts", "{folder}/head.gguf"), 2, "cannot read the prompts"),
         (("--target", "demo@native", "--type", "q4_0"), 2, "--type must be one of"),
-        (("--target", "demo@native", "--kind", "medusa"), 2, "--kind must be one of eagle, p-eagle, not 'medusa'"),
+        (
+            ("--target", "demo@native", "--kind", "other"),
+            2,
+            "--kind must be one of eagle, p-eagle, medusa, not 'other'",
+        ),
+        (("--target", "demo@native", "--kind", "medusa", "--from", "x.gguf"), 2, "a medusa head is trained anew"),
         (("--target", "demo@native", "--tokens", "10"), 2, "--tokens"),
         (("--target", "demo@native", "--epochs", "0"), 2, "--epochs"),
         (("--target", "demo@native", "--torch-device", "tpu"), 2, "--torch-device must be one of"),

@@ -61,6 +61,10 @@ class Checkpoint:
         return self.arrays["fc.weight"].shape[0]
 
     @property
+    def num_layers(self) -> int:
+        return 1 + sum(name.endswith("input_layernorm.weight") for name in self.arrays if name.startswith("layers."))
+
+    @property
     def fc_norm(self) -> bool:
         return "fc_norm.0.weight" in self.arrays
 
@@ -81,6 +85,7 @@ class Kind:
     n_vocab: int = 300
     draft_vocab: int | None = 200
     num_taps: int = 3
+    num_layers: int = 1
     own_embeddings: bool = False
     fc_norm: bool = False
     norm_before_fc: bool = False
@@ -101,22 +106,29 @@ def random_checkpoint(kind: Kind) -> Checkpoint:
     def gains(size: int) -> np.ndarray:
         return bf16(rng.uniform(0.5, 1.5, size))
 
+    def layer(name: str, width: int) -> dict[str, np.ndarray]:
+        return {
+            f"{name}.self_attn.q_proj.weight": matrix(kind.n_head * hd, width),
+            f"{name}.self_attn.k_proj.weight": matrix(kind.n_kv_head * hd, width),
+            f"{name}.self_attn.v_proj.weight": matrix(kind.n_kv_head * hd, width),
+            f"{name}.self_attn.o_proj.weight": matrix(w, kind.n_head * hd),
+            f"{name}.mlp.gate_proj.weight": matrix(kind.n_ff, w),
+            f"{name}.mlp.up_proj.weight": matrix(kind.n_ff, w),
+            f"{name}.mlp.down_proj.weight": matrix(w, kind.n_ff),
+            f"{name}.input_layernorm.weight": gains(w),
+            f"{name}.post_attention_layernorm.weight": gains(w),
+        }
+
     w, pair, taps = kind.width, 2 * kind.width, kind.num_taps * kind.target_width
     arrays = {
         "fc.weight": matrix(w, taps),
-        "layer.self_attn.q_proj.weight": matrix(kind.n_head * hd, pair),
-        "layer.self_attn.k_proj.weight": matrix(kind.n_kv_head * hd, pair),
-        "layer.self_attn.v_proj.weight": matrix(kind.n_kv_head * hd, pair),
-        "layer.self_attn.o_proj.weight": matrix(w, kind.n_head * hd),
-        "layer.mlp.gate_proj.weight": matrix(kind.n_ff, w),
-        "layer.mlp.up_proj.weight": matrix(kind.n_ff, w),
-        "layer.mlp.down_proj.weight": matrix(w, kind.n_ff),
-        "layer.input_layernorm.weight": gains(w),
+        **layer("layer", pair),
         "layer.hidden_norm.weight": gains(w),
-        "layer.post_attention_layernorm.weight": gains(w),
         "norm.weight": gains(w),
         "lm_head.weight": matrix(kind.draft_vocab or kind.n_vocab, w),
     }
+    for number in range(1, kind.num_layers):
+        arrays |= layer(f"layers.{number}", w)
     if kind.own_embeddings:
         arrays["embed_tokens.weight"] = matrix(kind.n_vocab, w, 1.0)
     if kind.fc_norm:
@@ -245,7 +257,7 @@ def configuration(head: Checkpoint, dialect: str) -> dict[str, object]:
         "num_attention_heads": head.n_head,
         "num_key_value_heads": head.n_kv_head,
         "head_dim": head.head_dim,
-        "num_hidden_layers": 1,
+        "num_hidden_layers": head.num_layers,
         "hidden_act": "silu",
         "rms_norm_eps": head.eps,
         "rope_theta": head.theta,

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.tensors import read_tensor
+
 from .eagle_checkpoints import Checkpoint, Kind, bf16, changed, random_checkpoint, write_checkpoint
 
 FLAT, SPECULATORS, NEMO = "p-eagle-train", "speculators", "NeMo"
@@ -44,3 +47,20 @@ def write_parallel_head(folder: Path, head: Checkpoint, dialect: str, **more: ob
     keys |= more
     written = replace(changed(head, mask_hidden=hidden), more={**head.more, **keys})
     return write_checkpoint(folder, written, "SafeAILab" if dialect == FLAT else dialect)
+
+
+def make_parallel(head: Checkpoint, target: Path, *, num_layers: int, gain: float) -> Checkpoint:
+    """Return an EAGLE head that borrows the target's tokens as a P-EAGLE head of several layers.
+
+    gain  what the added layers add to the residual stream; with 0 the first drafted token is the head's
+    """
+    borrowed = read_tensor(target, read_header(target), "token_embd.weight")
+    n_ff = head.arrays["layer.mlp.up_proj.weight"].shape[0]
+    kind = Kind(width=head.width, n_ff=n_ff, n_head=head.n_head, n_kv_head=head.n_kv_head, num_layers=num_layers)
+    upper = {name: array for name, array in random_checkpoint(kind).arrays.items() if name.startswith("layers.")}
+    for name in upper:
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            upper[name] = gain * upper[name]
+    mask = np.ones((1, head.arrays["fc.weight"].shape[1]), np.float32)
+    own = {"embed_tokens.weight": borrowed, "lm_head.weight": borrowed, "mask_hidden": mask}
+    return replace(head, norm_output=False, arrays={**head.arrays, **upper, **own})

@@ -498,6 +498,36 @@ class ScriptedParallelHead(ScriptedHead):
         return super()._decode(replace(batch, tokens=tokens, states=states), branches)
 
 
+class ScriptedMedusa:
+    """A core.ports.MedusaContext: it rolls a table on from each state, with the tokens that it expects."""
+
+    native_s = 0.0
+
+    def __init__(self, table: Table, *, max_rows: int = 64) -> None:
+        self._table, self.max_rows, self.calls = table, max_rows, 0
+
+    def propose(self, states: Sequence[Floats], depth: int, branches: int) -> Proposals:
+        self.calls += 1
+        assert 0 < len(states) * depth <= self.max_rows
+        rows, rolled = [], [int(state[0]) for state in states]
+        for _ in range(depth):
+            rolled = [next_state(state, int(np.argmax(self._table.logits(state)))) for state in rolled]
+            rows += [self._table.logits(state) for state in rolled]
+        return proposals(rows, branches, [])
+
+    def close(self) -> None:
+        pass
+
+
+class PromptlessContext(ScriptedContext):
+    """A context whose decodes give features only if all rows are outputs, as with states after the output norm."""
+
+    def submit(self, batch: Batch) -> None:
+        super().submit(batch)
+        if not all(batch.outputs):
+            self._submitted = ScriptedOutputs(None)
+
+
 class LetterVocabulary:
     """A core.ports.Vocabulary: token n is the n-th letter, token 0 ends generation."""
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 from doubles.engine_harness import EngineHarness, plain_text
 from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
@@ -13,6 +16,7 @@ from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
+from eaglelocal.drafters.lookahead import Lookahead
 from eaglelocal.drafters.ngram import Ngram
 
 TABLE = Table(seed=1)
@@ -24,6 +28,10 @@ def drafters_of(kind: str) -> tuple[Drafter, ...]:
     match kind:
         case "lookup":
             return (Ngram(128),)
+        case "lookahead":
+            return Ngram(128), Lookahead()
+        case "lookahead and head":
+            return Ngram(128), Lookahead(), Eagle3(ScriptedHead(WORST), (0,))
         case "right head":
             return Ngram(128), Eagle3(ScriptedHead(TABLE), (0,))
         case "wrong head":
@@ -32,7 +40,7 @@ def drafters_of(kind: str) -> tuple[Drafter, ...]:
             return Ngram(128), DraftModel(ScriptedContext(WORST, gives_features=False))
 
 
-KINDS = ["lookup", "right head", "wrong head", "wrong model"]
+KINDS = ["lookup", "lookahead", "lookahead and head", "right head", "wrong head", "wrong model"]
 
 
 def request(name: str, prompt: tuple[int, ...], spec: Spec, **changes: object) -> ChatRequest:
@@ -85,11 +93,12 @@ def test_specs_of_requests_are_obeyed() -> None:
     assert (drafted.speculation.acceptance_length, drafted.speculation.reason) == (4.0, "3 tokens")
 
 
-def test_texts_of_one_owner_are_not_drafted_from_for_another() -> None:
+@pytest.mark.parametrize("kind", [partial(Ngram, 128), Lookahead])
+def test_texts_of_one_owner_are_not_drafted_from_for_another(kind: Callable[[], Drafter]) -> None:
     """The same question twice: for its owner the answer is at hand, for another it is not."""
 
     def drafted(second_owner: str) -> int:
-        harness = EngineHarness(TABLE, (Ngram(128),), spec=AUTO)
+        harness = EngineHarness(TABLE, (kind(),), spec=AUTO)
         result = 0
         for name, owner in (("a", "ann"), ("b", second_owner)):
             asked = request(name, (5, 6, 7, 8), AUTO, max_tokens=30)

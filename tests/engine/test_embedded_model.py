@@ -10,10 +10,12 @@ import dataclasses
 import random
 from collections.abc import Callable, Iterator
 from itertools import product
+from pathlib import Path
 
 import pytest
 from doubles.engine_harness import drive
 from doubles.margin import margin_differences
+from doubles.medusa_checkpoints import LENT, write_random_medusa
 
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, Message, fixed_spec
@@ -106,6 +108,18 @@ def test_drafting_changes_no_text(
     plain: Engine, drafter: str, length: int, slots: int, record_property: Report
 ) -> None:
     record_property("flips", check(plain, drafter, length, slots))
+
+
+@pytest.mark.parametrize(("length", "slots"), [(1, 1), (4, 1), (4, 3)])
+def test_a_medusa_head_changes_no_text(plain: Engine, length: int, slots: int, tmp_path: Path) -> None:
+    head = write_random_medusa(tmp_path / "head.gguf", plan_of().target, outputs=LENT)
+    engine = opened(spec=fixed_spec(length), num_slots=slots, draft_kind="eagle3", draft=head)
+    requests = asked(engine, seed=length)
+    result = drive(engine, requests, cancel_at={requests[1].id: 9})
+    assert engine.snapshot().speculation.draft_tokens > 100
+    engine.close()
+    for one in requests:
+        margin_differences(plain, one, result[one.id].tokens, BOUND)
 
 
 @pytest.mark.slow

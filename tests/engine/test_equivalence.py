@@ -7,7 +7,14 @@ import random
 import pytest
 from doubles.drafters import FlakyDrafter, NoDrafter
 from doubles.engine_harness import EngineHarness, plain_text
-from doubles.scripted_context import ScriptedContext, ScriptedHead, ScriptedParallelHead, Table
+from doubles.scripted_context import (
+    PromptlessContext,
+    ScriptedContext,
+    ScriptedHead,
+    ScriptedMedusa,
+    ScriptedParallelHead,
+    Table,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +23,8 @@ from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
+from eaglelocal.drafters.lookahead import Lookahead
+from eaglelocal.drafters.medusa import Medusa
 from eaglelocal.drafters.p_eagle import PEagle
 
 TABLE = Table(seed=1)
@@ -28,17 +37,26 @@ TABLES = {"right": TABLE, "other": OTHER_TABLE, "worst": WORST_TABLE}
 
 def drafter_of(kind: str) -> Drafter:
     method, _, how = kind.rpartition("-")
-    match method:
+    match method or kind:
         case "eagle3":
             return Eagle3(ScriptedHead(TABLES[how]), (0,))
         case "p-eagle":
             return PEagle(ScriptedParallelHead(TABLES[how]), (0,), ScriptedParallelHead.mask)
+        case "medusa":
+            return Medusa(ScriptedMedusa(TABLES[how]), 0, block_size=6)
         case "model":
             return DraftModel(ScriptedContext(TABLES[how], gives_features=False))
+        case "lookahead":
+            return Lookahead()
     return FlakyDrafter(TABLE.n_vocab) if kind == "flaky" else NoDrafter()
 
 
-KINDS = ["none", "flaky", *(f"{method}-{how}" for method in ("eagle3", "p-eagle", "model") for how in TABLES)]
+KINDS = [
+    "none",
+    "flaky",
+    "lookahead",
+    *(f"{method}-{how}" for method in ("eagle3", "p-eagle", "medusa", "model") for how in TABLES),
+]
 
 
 def request(name: str, prompt: tuple[int, ...], **changes: object) -> ChatRequest:
@@ -95,7 +113,7 @@ def test_cancels_and_reuse_change_nothing(data: st.DataObject) -> None:
             assert got.tokens == plain
 
 
-@pytest.mark.parametrize("kind", ["eagle3-right", "p-eagle-right"])
+@pytest.mark.parametrize("kind", ["eagle3-right", "p-eagle-right", "medusa-right"])
 def test_an_always_right_head_is_always_accepted(kind: str) -> None:
     harness = EngineHarness(TABLE, drafter_of(kind), num_draft_tokens=4)
     finished = harness.run([request("a", (5, 6, 7), max_tokens=21, ignore_eos=True)])["a"].finished
@@ -105,13 +123,25 @@ def test_an_always_right_head_is_always_accepted(kind: str) -> None:
     assert finished.speculation.accepted_per_position == (4, 4, 4, 4)
 
 
-@pytest.mark.parametrize("kind", ["eagle3-worst", "p-eagle-worst", "model-worst"])
+@pytest.mark.parametrize("kind", ["eagle3-worst", "p-eagle-worst", "medusa-worst", "model-worst"])
 def test_an_always_wrong_drafter_is_never_accepted(kind: str) -> None:
     harness = EngineHarness(TABLE, drafter_of(kind), num_draft_tokens=4)
     finished = harness.run([request("a", (5, 6, 7), max_tokens=21, ignore_eos=True)])["a"].finished
     assert finished is not None
     assert finished.speculation.accepted_tokens == 0
     assert finished.speculation.acceptance_length == 1.0
+
+
+@pytest.mark.parametrize("num_slots", [1, 3])
+def test_steps_without_states_are_steps_without_drafts(num_slots: int) -> None:
+    """Where a decode has rows of a prompt, no row has a state; drafting goes on with the next decode."""
+    harness = EngineHarness(TABLE, drafter_of("medusa-right"), num_slots=num_slots, context_kind=PromptlessContext)
+    asked = [request(str(i), p, ignore_eos=True) for i, p in enumerate(prompts(4, 7))]
+    answers = harness.run(asked)
+    for one in asked:
+        finished = answers[one.id].finished
+        assert answers[one.id].tokens == plain_text(TABLE, one) and finished is not None
+        assert finished.speculation.accepted_tokens == finished.speculation.draft_tokens > 0
 
 
 def test_sampler_advances_once_a_token() -> None:

@@ -27,6 +27,7 @@ from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, Batch, ExtraLevels
+from eaglelocal.core.draft_sources import LOOKUPS
 from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed_spec
 from eaglelocal.drafters.drafter import Continuation, Node
 from eaglelocal.engine.engine import Engine
@@ -252,7 +253,9 @@ def test_a_draft_is_taken_back_whoever_came_first(living: Path, order: tuple[int
 
 @pytest.mark.parametrize("num_slots", [3, pytest.param(5, marks=pytest.mark.slow)])
 def test_mixed_traffic_gets_the_plain_texts(living: Path, num_slots: int) -> None:
-    traffic = MixedTraffic(living, real_engine(living, "ngram", num_slots=num_slots, n_ctx=512), seed=num_slots)
+    traffic = MixedTraffic(
+        living, real_engine(living, "ngram", lookups=LOOKUPS, num_slots=num_slots, n_ctx=512), seed=num_slots
+    )
     engine = traffic.engine
     knowing = Knowing(traffic.texts, seed=num_slots)
     engine._drafters[0].draft = knowing.draft  # type: ignore[method-assign]

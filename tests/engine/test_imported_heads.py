@@ -39,6 +39,7 @@ from eaglelocal.drafters.drafter import Committed, Node
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
+from eaglelocal.gguf.upper_layers import find_upper_layers
 from eaglelocal.loading.draft_loader import make_eagle, read_head_norms
 
 torch = pytest.importorskip("torch")
@@ -137,12 +138,20 @@ PARALLEL = {
     "a norm of each tap": Kind(fc_norm=True),
     "narrower than the target": Kind(width=64, n_head=1),
     "two taps, all tokens": Kind(num_taps=2, draft_vocab=None),
+    "layers, all tokens": Kind(num_layers=3, draft_vocab=None, n_head=4, n_kv_head=2),
+    "layers, residual behind the norm": Kind(num_layers=3, norm_before_residual=True),
+    "layers, narrower than the target": Kind(num_layers=2, width=64, n_head=1),
+    "layers, llama3": Kind(num_layers=2, rope_scaling=LLAMA3),
+    "layers, yarn": Kind(num_layers=2, rope_scaling=YARN),
 }
 
 
+@pytest.mark.parametrize("num_layers", [1, 2, 4])
 @pytest.mark.parametrize("dialect", P_EAGLE_DIALECTS)
-def test_every_dialect_of_parallel_heads_says_the_same(dialect: str, target: Path, tmp_path: Path) -> None:
-    check_parallel(random_parallel_head(Kind()), dialect, target, tmp_path)
+def test_every_dialect_of_parallel_heads_says_the_same(
+    dialect: str, num_layers: int, target: Path, tmp_path: Path
+) -> None:
+    check_parallel(random_parallel_head(Kind(num_layers=num_layers)), dialect, target, tmp_path)
 
 
 @pytest.mark.parametrize("form", PARALLEL)
@@ -208,7 +217,8 @@ def opened(path: Path, target: Path) -> Iterator[tuple[LlamaContext, LlamaHeadCo
     header = read_header(path)
     info = EagleInfo.from_header(header)
     plain = Placement(repack=False)
-    models = LlamaModel(load_library(), target, plain), LlamaModel(load_library(), path, plain)
+    upper = find_upper_layers(header)
+    models = LlamaModel(load_library(), target, plain), LlamaModel(load_library(), path, plain, layers=upper)
     context = LlamaContext(models[0], PARAMS, taps=info.target_layers)
     head = LlamaHeadContext(models[1], PARAMS, target=context, norms=read_head_norms(header, info))
     try:
@@ -260,8 +270,16 @@ def drafted_in_parallel(path: Path, target: Path) -> tuple[np.ndarray, np.ndarra
 
 
 def logits_of(model: LlamaModel, head: LlamaHeadContext, row: int = 0) -> np.ndarray:
-    address = model.library.get_logits_row(head.handle, row)
-    return np.frombuffer((C.c_float * SHAPE.n_vocab).from_address(address), np.float32).copy()
+    """Logits [vocab] of a row of the last draft; those of upper layers are of the drafted tokens only."""
+    layers = model.upper.layers if model.upper else None
+    context, size = (head._upper.handle, layers.num_rows) if layers else (head.handle, SHAPE.n_vocab)
+    address = model.library.get_logits_row(context, row)
+    logits = np.frombuffer((C.c_float * size).from_address(address), np.float32).copy()
+    if layers is None or not layers.draft_tokens:
+        return logits
+    everywhere = np.full(SHAPE.n_vocab, -np.inf, np.float32)
+    everywhere[list(layers.draft_tokens)] = logits
+    return everywhere
 
 
 # ---- torch
@@ -297,10 +315,13 @@ def parallel_reference(head: Checkpoint, features: np.ndarray, target: Path) -> 
     drafts, text = [], [*TEXT, *CHAIN]
     for end in (len(TEXT), len(TEXT) + NUM_ACCEPTED):
         pairs = [*zip(text[1 : end + 1], states[:end], strict=True), *[(MASK, mask)] * (NUM_DEPTHS - 1)]
-        keys, values, rows = [], [], []
+        keys, values, hidden = [], [], []
         for position, (token, state) in enumerate(pairs):
-            after = step(head, weights, embeddings[token], state, position, keys, values)
-            rows.append(scattered(head, weights["lm_head.weight"] @ norm(after, weights["norm.weight"], head.eps)))
+            hidden.append(step(head, weights, embeddings[token], state, position, keys, values))
+        for number in range(1, head.num_layers):
+            hidden = upper_layer(head, weights, f"layers.{number}.", hidden)
+        last = [norm(row, weights["norm.weight"], head.eps) for row in hidden]
+        rows = [scattered(head, weights["lm_head.weight"] @ row) for row in last]
         drafts.append(torch.stack(rows[-NUM_DEPTHS:]))
     return torch.stack(drafts).numpy()
 
@@ -317,11 +338,25 @@ def fused(head, weights, taps):  # type: ignore[no-untyped-def]
 
 
 def step(head, weights, embedded, state, position, keys, values):  # type: ignore[no-untyped-def]
-    """One row through the layer: the residual stream behind it, before the last norm."""
+    """One row through the first layer: the residual stream behind it, before the last norm."""
     hidden = norm(state, weights["layer.hidden_norm.weight"], head.eps)
     pair = torch.cat((norm(embedded, weights["layer.input_layernorm.weight"], head.eps), hidden))
+    residual = hidden if head.norm_before_residual else state
+    return decoder_layer(head, weights, "layer.", pair, residual, position, keys, values)
+
+
+def upper_layer(head, weights, name, rows):  # type: ignore[no-untyped-def]
+    """All rows through a layer above the first, as transformers' Llama has them."""
+    keys, values, after = [], [], []
+    for position, x in enumerate(rows):
+        normed = norm(x, weights[name + "input_layernorm.weight"], head.eps)
+        after.append(decoder_layer(head, weights, name, normed, x, position, keys, values))
+    return after
+
+
+def decoder_layer(head, weights, name, attended, residual, position, keys, values):  # type: ignore[no-untyped-def]
     query, key, value = (
-        (weights[f"layer.self_attn.{part}_proj.weight"] @ pair).reshape(-1, head.head_dim) for part in "qkv"
+        (weights[f"{name}self_attn.{part}_proj.weight"] @ attended).reshape(-1, head.head_dim) for part in "qkv"
     )
     keys.append(turned(head, key, position))
     values.append(value)
@@ -331,10 +366,10 @@ def step(head, weights, embedded, state, position, keys, values):  # type: ignor
     )  # [cells, heads, d]
     scores = torch.einsum("hd,chd->hc", turned(head, query, position), all_keys) / math.sqrt(head.head_dim)
     mixed = torch.einsum("hc,chd->hd", scores.softmax(-1), all_values).flatten()
-    x = (hidden if head.norm_before_residual else state) + weights["layer.self_attn.o_proj.weight"] @ mixed
-    inner = norm(x, weights["layer.post_attention_layernorm.weight"], head.eps)
-    gate = torch.nn.functional.silu(weights["layer.mlp.gate_proj.weight"] @ inner)
-    return x + weights["layer.mlp.down_proj.weight"] @ (gate * (weights["layer.mlp.up_proj.weight"] @ inner))
+    x = residual + weights[f"{name}self_attn.o_proj.weight"] @ mixed
+    inner = norm(x, weights[f"{name}post_attention_layernorm.weight"], head.eps)
+    gate = torch.nn.functional.silu(weights[f"{name}mlp.gate_proj.weight"] @ inner)
+    return x + weights[f"{name}mlp.down_proj.weight"] @ (gate * (weights[f"{name}mlp.up_proj.weight"] @ inner))
 
 
 def norm(x, gains, eps):  # type: ignore[no-untyped-def]

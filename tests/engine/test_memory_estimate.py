@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 from doubles.block_models import BlockShape, write_block_head
+from doubles.layered_heads import add_upper_layers
+from doubles.medusa_checkpoints import LENT, ONE, OWN, write_random_medusa
 from doubles.mtp_models import TRUNKS, add_mtp, write_assistant, write_gemma
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
 from doubles.weightless_models import REAL, SKETCHES, Sketch, write_sketch
@@ -26,8 +28,8 @@ from eaglelocal.backend.dry_run import DryRunPart, PlannedModel, plan_buffers, r
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.plan import Plan
-from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.hazards import graph_problem
+from eaglelocal.gguf.medusa_info import read_graph_head
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.model_shape import HYBRID_ARCHITECTURES, RECURRENT_ARCHITECTURES, ModelShape, read_shape
 from eaglelocal.gguf.reader import read_header
@@ -109,7 +111,7 @@ def sketches(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def part_of(path: Path, job: PlannedContext, taps: tuple[int, ...] = (), *, flash: str = "on") -> DryRunPart:
     header = read_header(path)
-    info = EagleInfo.from_header(header) if job.shape.is_head else ModelInfo.from_header(header)
+    info = read_graph_head(header) if job.shape.is_head else ModelInfo.from_header(header)
     context = make_context_params(job, flash_attn=flash, threads=1)
     return DryRunPart(header=header, info=info, context=context, taps=taps, placement=PLACEMENT)
 
@@ -263,6 +265,20 @@ def test_target_and_head_together(pair: tuple[Path, Path], slots: int, unified: 
     assert result.compute_bytes <= predicted.compute_bytes < MAX_RATIO * result.compute_bytes + len(jobs) * SLACK_BYTES
 
 
+@pytest.mark.parametrize("outputs", [OWN, ONE, LENT])
+def test_target_and_a_medusa_head(tmp_path: Path, outputs: str) -> None:
+    target = write_target(tmp_path / "target.gguf", TARGET)
+    pair = target, write_random_medusa(tmp_path / "head.gguf", target, outputs=outputs)
+    plan = replace(Case(2048, slots=2).plan, draft_kind="eagle3", draft=pair[1])
+    jobs = plan_contexts(plan, *(read_shape(read_header(path)) for path in pair))
+    predicted = sum_by_purpose(buffer for job in jobs for buffer in estimate_context(job, (), ()))
+    parts = [part_of(pair[0], jobs[0], taps=(5,)), part_of(pair[1], jobs[1])]
+    result = sum_by_purpose(plan_buffers(load_library(), parts, devices=()))
+    for name in ("weights_bytes", "kv_bytes", "draft_bytes", "draft_kv_bytes"):
+        assert getattr(predicted, name) == pytest.approx(getattr(result, name), rel=0.01, abs=2 * LOG_STEP), name
+    assert result.compute_bytes <= predicted.compute_bytes < MAX_RATIO * result.compute_bytes + len(jobs) * SLACK_BYTES
+
+
 def test_a_head_keeps_logits_of_fewer_rows_than_its_target(pair: tuple[Path, Path]) -> None:
     """Of 152 000 tokens, 512 rows would be 300 MB, twice."""
     target, head = (read_shape(read_header(path)) for path in pair)
@@ -342,6 +358,28 @@ def test_target_and_a_head_that_fills_blocks(tmp_path: Path, head: BlockShape, s
     result = sum_by_purpose(
         plan_buffers(load_library(), make_parts(plan, sources, [PLACEMENT, PLACEMENT], threads=1), devices=())
     )
+    for name in ("weights_bytes", "draft_bytes", "kv_bytes", "draft_kv_bytes"):
+        assert getattr(predicted, name) == pytest.approx(getattr(result, name), rel=0.01, abs=4 * LOG_STEP), name
+    assert result.compute_bytes <= predicted.compute_bytes < MAX_RATIO * result.compute_bytes + len(jobs) * SLACK_BYTES
+
+
+@pytest.mark.parametrize("slots", [1, 4, 16])
+@pytest.mark.parametrize("draft_vocab", [8000, None])
+def test_target_and_a_head_of_several_layers(tmp_path: Path, draft_vocab: int | None, slots: int) -> None:
+    """Both of its contexts are counted."""
+    shape = TargetShape(n_embd=256, n_vocab=40_000)
+    target = write_target(tmp_path / "target.gguf", shape)
+    kind = HeadShape(width=256, num_depths=7, own_embeddings=True, own_output=True, draft_vocab=draft_vocab)
+    below = write_head(tmp_path / "below.gguf", kind, shape)
+    draft = add_upper_layers(below, target, tmp_path / "head.gguf", num_layers=4)
+    plan = replace(Case(4096, slots=slots).plan, target=target, draft_kind="eagle3", draft=draft)
+    sources = read_models(plan)
+    jobs = plan_contexts(plan, *(source.shape for source in sources))
+    predicted = sum_by_purpose(buffer for job in jobs for buffer in estimate_context(job, (), ()))
+    result = sum_by_purpose(
+        plan_buffers(load_library(), make_parts(plan, sources, [PLACEMENT, PLACEMENT], threads=1), devices=())
+    )
+    assert jobs[1].shape.n_layer == 4
     for name in ("weights_bytes", "draft_bytes", "kv_bytes", "draft_kv_bytes"):
         assert getattr(predicted, name) == pytest.approx(getattr(result, name), rel=0.01, abs=4 * LOG_STEP), name
     assert result.compute_bytes <= predicted.compute_bytes < MAX_RATIO * result.compute_bytes + len(jobs) * SLACK_BYTES

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from doubles.block_models import BlockShape, write_bigram_head, write_block_head
 from doubles.engine_harness import drive
+from doubles.layered_heads import add_upper_layers
 from doubles.margin import BOUNDS, margin_differences
+from doubles.medusa_checkpoints import LENT, write_agreeing_medusa, write_random_medusa
 from doubles.random_models import HeadShape, write_agreeing_head, write_agreeing_pairs, write_head, write_target
 from doubles.real_engine import TINY, ask, real_engine
 
@@ -29,8 +31,13 @@ DRAFTS = (
     "random block",
     "agreeing p-eagle",
     "random p-eagle",
+    "lookahead",
+    "agreeing head and lookahead",
+    "layered p-eagle",
+    "agreeing medusa",
+    "random medusa",
 )
-KINDS = {"head": "eagle3", "p-eagle": "eagle3", "block": "dflash", "model": "draft_model"}
+KINDS = {"head": "eagle3", "p-eagle": "eagle3", "medusa": "eagle3", "block": "dflash", "model": "draft_model"}
 Record = Callable[[str, object], None]
 
 
@@ -44,11 +51,19 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     parallel = HeadShape(width=64, n_ff=64, fc_norm=True, own_embeddings=True, num_depths=5)
     write_head(folder / "random-p-eagle.gguf", parallel, SHAPE)
     write_agreeing_head(folder / "agreeing-p-eagle.gguf", folder / "F32.gguf", SHAPE, num_depths=8)
+    layered = folder / "layered-p-eagle.gguf"
+    add_upper_layers(folder / "agreeing-p-eagle.gguf", folder / "F32.gguf", layered, num_layers=3, gain=0.02)
+    write_agreeing_medusa(folder / "agreeing-medusa.gguf", folder / "F32.gguf")
+    write_random_medusa(folder / "random-medusa.gguf", folder / "F32.gguf", outputs=LENT)
     write_block_head(folder / "random-block.gguf", BlockShape(n_ff=64, block_size=5), SHAPE)
     return folder
 
 
 def drafting(files: Path, name: str, draft: str) -> dict[str, object]:
+    if draft == "lookahead":
+        return {"kind": "ngram", "lookups": ("ngram", "lookahead")}
+    if draft.endswith(" and lookahead"):
+        return drafting(files, name, draft.removesuffix(" and lookahead")) | {"lookups": ("lookahead",)}
     draft_file = {
         "agreeing head": f"{name}-head.gguf",
         "random head": "random-head.gguf",
@@ -58,6 +73,9 @@ def drafting(files: Path, name: str, draft: str) -> dict[str, object]:
         "random block": "random-block.gguf",
         "agreeing p-eagle": "agreeing-p-eagle.gguf",
         "random p-eagle": "random-p-eagle.gguf",
+        "layered p-eagle": "layered-p-eagle.gguf",
+        "agreeing medusa": "agreeing-medusa.gguf",
+        "random medusa": "random-medusa.gguf",
     }[draft]
     return {"kind": KINDS[draft.split()[1]], "draft": files / draft_file}
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from doubles.block_models import write_bigram_head
 from doubles.engine_harness import drive
+from doubles.layered_heads import add_upper_layers
 from doubles.margin import margin_differences, plain_pieces
 from doubles.mixed_traffic import MixedTraffic
-from doubles.random_models import write_agreeing_pairs, write_target
+from doubles.random_models import write_agreeing_head, write_agreeing_pairs, write_target
 from doubles.real_engine import TINY, ask, read, real_engine
 from doubles.runnable_models import write_runnable
 from doubles.windowed_model import WINDOW, write_windowed
@@ -35,7 +36,14 @@ from eaglelocal.scheduler.host_swap import HostSwap
 SHAPE = dataclasses.replace(TINY, layer_gain=0.2)
 BIGRAM_SHAPE = dataclasses.replace(TINY, layer_gain=0.02)
 TEXTS = np.random.default_rng(0).integers(0, 256, (4, 200)).tolist()
-DRAFTS = {"none": None, "eagle3": "F32-head.gguf", "draft_model": "F32.gguf", "ngram": None, "dflash": "bigram.gguf"}
+DRAFTS = {
+    "none": None,
+    "eagle3": "F32-head.gguf",
+    "eagle3 of several layers": "layered.gguf",
+    "draft_model": "F32.gguf",
+    "ngram": None,
+    "dflash": "bigram.gguf",
+}
 GIB = 2**30
 
 
@@ -44,6 +52,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("swap")
     write_agreeing_pairs(folder, ("F32",), SHAPE)
     write_target(folder / "tiny.gguf", TINY)
+    below = write_agreeing_head(folder / "below.gguf", folder / "F32.gguf", SHAPE, num_depths=3)
+    add_upper_layers(below, folder / "F32.gguf", folder / "layered.gguf", num_layers=3, gain=0.02)
     write_bigram_head(folder / "bigram.gguf", write_target(folder / "followed.gguf", BIGRAM_SHAPE), BIGRAM_SHAPE)
     return folder
 
@@ -126,7 +136,7 @@ def test_texts_of_conversations_that_come_and_go_are_the_plain_ones(
     target = files / ("followed.gguf" if kind == "dflash" else "F32.gguf")
     draft = DRAFTS[kind]
     changes = {"num_slots": slots, "unified": unified, "n_batch": 48, "num_draft_tokens": 3}
-    engine = real_engine(target, kind, files / draft if draft else None, **changes)
+    engine = real_engine(target, kind.split()[0], files / draft if draft else None, **changes)
     engine._scheduler._prefix_cache.swap = HostSwap(2**26, min_rows=30)
     plain = real_engine(target)
     rng, reused = random.Random(slots), []
@@ -151,6 +161,8 @@ def test_texts_of_conversations_that_come_and_go_are_the_plain_ones(
     assert min(reused[4:]) >= 49
     if kind == "draft_model":
         assert speculation.accepted_tokens == speculation.draft_tokens > 0
+    if kind == "eagle3 of several layers":
+        assert speculation.accepted_per_position[0] > 0.5 * speculation.drafts > 0
     if kind == "dflash":
         assert speculation.accepted_tokens > 0.8 * speculation.draft_tokens > 0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from doubles.drafters import FlakyDrafter, NoDrafter
 from doubles.drafts import chain
@@ -18,6 +20,7 @@ from eaglelocal.drafters.branch_sequences import BranchSequences
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
+from eaglelocal.drafters.lookahead import Lookahead
 from eaglelocal.drafters.ngram import Ngram
 from eaglelocal.engine.sequence_ids import SequenceIds, list_sequences
 
@@ -44,7 +47,9 @@ HEADS = {
 }
 
 
-def drafter_of(kind: str, num_slots: int) -> Drafter:
+def drafter_of(kind: str, num_slots: int) -> Drafter | Sequence[Drafter]:
+    if kind == "lookahead":
+        return Lookahead(), head_drafter("second", num_slots)
     if kind == "flaky":
         return FlakyDrafter(TABLE.n_vocab, num_branches=BRANCHES)
     if kind == "model":
@@ -52,6 +57,10 @@ def drafter_of(kind: str, num_slots: int) -> Drafter:
             HEADS["second"], gives_features=False, num_slots=num_slots, num_branches=num_slots * BRANCHES
         )
         return DraftModel(context, branches=3, sequences=BranchSequences(context, num_slots, BRANCHES))
+    return head_drafter(kind, num_slots)
+
+
+def head_drafter(kind: str, num_slots: int) -> Eagle3:
     head = ScriptedHead(HEADS[kind])
     return Eagle3(head, (0,), branches=3, sequences=BranchSequences(head, num_slots, BRANCHES))
 
@@ -61,7 +70,7 @@ def harness_of(kind: str, *, num_slots: int = 1, **options: object) -> EngineHar
     return EngineHarness(TABLE, drafter, spec=AUTO, num_slots=num_slots, branches=BRANCHES, **options)  # type: ignore[arg-type]
 
 
-KINDS = [*HEADS, "model", "flaky"]
+KINDS = [*HEADS, "model", "flaky", "lookahead"]
 
 
 def request(name: str, prompt: tuple[int, ...], spec: Spec | None = None, **changes: object) -> ChatRequest:

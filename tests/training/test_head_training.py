@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from doubles.eagle_files import head_source
 from doubles.engine_harness import drive
+from doubles.layered_heads import add_upper_layers
 from doubles.random_models import HeadShape, write_head, write_target
 from doubles.real_engine import TINY, ask, real_engine
 
@@ -17,6 +18,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import OFF
 from eaglelocal.errors import IncompatibleError, UsageError
 from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.medusa_info import MedusaInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.heads.head_store import write_head_file
 from eaglelocal.training.conversations import TrainingConversation
@@ -111,6 +113,15 @@ def test_a_parallel_head_foresees_more_than_before(
     assert (info.method, info.mask, info.num_depths, info.norm_output) == ("P-EAGLE", shape.mask, 3, False)
 
 
+def test_a_head_of_several_layers_does_not_learn_on(tmp_path: Path) -> None:
+    target = write_target(tmp_path / "target.gguf", SHAPE)
+    small = write_head(tmp_path / "small.gguf", HeadShape(width=64, n_ff=64, num_depths=3), SHAPE)
+    head = add_upper_layers(small, target, tmp_path / "head.gguf", num_layers=2)
+    with pytest.raises(IncompatibleError, match="has 2 layers, and those of one are trained here") as raised:
+        draft_head.choose_head_shape(head_source(target, head), max_context=64)
+    assert raised.value.hint == "`--from none` trains a new one"
+
+
 def test_a_parallel_head_learns_on(training_setup: TrainingSetup, tmp_path: Path) -> None:
     """It keeps its mask, and begins where it was."""
     training = parallel(training_setup.training(tmp_path / "state", epochs=2))
@@ -122,6 +133,29 @@ def test_a_parallel_head_learns_on(training_setup: TrainingSetup, tmp_path: Path
     with pytest.raises(IncompatibleError, match="begins with a P-EAGLE head") as raised:
         train_head(training_setup.training(tmp_path / "eagle", epochs=1, head=path))
     assert raised.value.hint == "--kind p-eagle"
+
+
+def test_a_medusa_head_foresees_more_than_before(training_setup: TrainingSetup, tmp_path: Path) -> None:
+    """New, it says the root again, which this target often does too."""
+    training = training_setup.training(tmp_path / "state", epochs=40)
+    training = replace(training, source=replace(training.source, num_depths=3, is_medusa=True))
+    learned = train_head(training)
+    assert learned.after.length > learned.before.length + 0.3
+    assert learned.after.per_position[1] > 0
+    path = tmp_path / "head.gguf"
+    assert accepted_with(training_setup, learned, training, path) > 50
+    info = MedusaInfo.from_header(read_header(path))
+    assert (info.method, info.num_parts, info.num_layers, info.target_layers) == ("Medusa", 3, 1, (5,))
+    assert info.num_biases == 3 * 64 and not info.has_own_output
+
+
+def test_a_medusa_head_over_fewer_tokens_has_an_output(training_setup: TrainingSetup, tmp_path: Path) -> None:
+    training = replace(training_setup.training(tmp_path / "state", epochs=2), draft_vocab=128)
+    source, unrolling = replace(training.source, num_depths=2, is_medusa=True), Unrolling(num_steps=2, chains=32)
+    training = replace(training, source=source, unrolling=unrolling)
+    accepted_with(training_setup, train_head(training), training, path := tmp_path / "head.gguf")
+    info = MedusaInfo.from_header(read_header(path))
+    assert (info.draft_vocab, info.has_own_output, info.has_own_outputs) == (128, True, False)
 
 
 def parallel(training: HeadTraining) -> HeadTraining:

@@ -19,8 +19,9 @@ int32_t native_size(int32_t number) {
 
 /* Find the `count` most likely tokens, best first, and each one's confidence if those before it are wrong: its softmax
  * among itself and those after it (one over all would cost more than the drafting), which is always 1 for the last; 0
- * for tokens that cannot be drafted. x [n] is modified, but restored; one pass, whatever the count. */
-void native_rank(float *x, int32_t n, int32_t count, float *maxima, int32_t *tokens, float *shares) {
+ * for tokens that cannot be drafted. x [n] is modified, but restored; one pass, whatever the count. The logits are
+ * x times `scale`. */
+static void rank_scaled(float *x, int32_t n, float scale, int32_t count, float *maxima, int32_t *tokens, float *shares) {
     find_block_maxima(x, n, maxima);
     for (int32_t k = 0; k < count; k++) {
         const int32_t token = tokens[k] = first_largest(x, n, maxima);
@@ -32,9 +33,13 @@ void native_rank(float *x, int32_t n, int32_t count, float *maxima, int32_t *tok
     for (int32_t k = count - 1; k-- > 0;) x[tokens[k]] = shares[k]; /* backwards: a token at -inf may be there twice */
     for (int32_t k = 0; k < count; k++) {
         float total = 1;
-        for (int32_t later = k + 1; later < count; later++) total += expf(shares[later] - shares[k]);
+        for (int32_t later = k + 1; later < count; later++) total += expf(scale * (shares[later] - shares[k]));
         shares[k] = shares[k] > -INFINITY ? 1 / total : 0;
     }
+}
+
+void native_rank(float *x, int32_t n, int32_t count, float *maxima, int32_t *tokens, float *shares) {
+    rank_scaled(x, n, 1, count, maxima, tokens, shares);
 }
 
 /* ---- norms */
@@ -61,8 +66,9 @@ void native_norm(const float *x, int32_t n, float eps, const float *gains, float
 /* Find the addresses of the tapped rows of the last decode, once for all rows: each call waits for every device. */
 static int32_t find_tapped_rows(struct target *t) {
     for (int32_t tap = 0; tap < t->n_taps; tap++) {
-        const bool by_nextn = t->taps[tap] == t->nextn_tap;
-        t->tapped[tap] = by_nextn ? t->api->nextn(t->context) : t->api->layer_input(t->context, t->taps[tap]);
+        if (t->taps[tap] == t->normed_tap) t->tapped[tap] = t->has_normed ? t->api->normed(t->context) : NULL;
+        else if (t->taps[tap] == t->nextn_tap) t->tapped[tap] = t->api->nextn(t->context);
+        else t->tapped[tap] = t->api->layer_input(t->context, t->taps[tap]);
         if (!t->tapped[tap]) return NO_TAPS;
     }
     return 0;
@@ -202,6 +208,14 @@ static void wait_for_device(struct target *t) {
     t->native_s += now() - t->submitted_at;
 }
 
+/* Ask for the states after the output norm where all n rows are outputs; of other rows llama.cpp would compute logits. */
+static void ask_for_normed(struct target *t, int32_t n) {
+    if (t->normed_tap < 0) return;
+    t->has_normed = true;
+    for (int32_t i = 0; i < n; i++) t->has_normed &= t->outputs[i];
+    t->api->set_normed(t->context, t->has_normed);
+}
+
 /* Remove cells (of pairs of sequence and first position), then start to decode n rows. ints: tokens [n], positions [n],
  * outputs [n], numbers of sequences [n], all sequences, removals [num_removals, 2]. On a GPU the work goes on after the
  * return, until native_collect, to which the same ints are passed. */
@@ -214,6 +228,7 @@ int32_t native_submit(struct target *t, int32_t n, int32_t num_removals, const i
         t->sequences[i] = sequences;
         t->outputs[i] = outputs[i] != 0;
     }
+    ask_for_normed(t, n);
     const struct rows rows = {n, ints, NULL, ints + n, counts, t->sequences, t->outputs};
     t->submitted_at = now();
     mark_decode(true);
@@ -263,8 +278,34 @@ static int32_t run_pairs(struct head *h, int32_t n, bool are_outputs) {
     return run(h, DECODE, h->pairs);
 }
 
-/* Rank the tokens at one row, and copy the state after it as the next row needs it. */
+/* Run the upper layers on the states after the first layer, of the n pairs that were just run. */
+static int32_t run_upper_layers(struct head *h, int32_t n, const int32_t *positions, const int32_t *sequences,
+                                int32_t n_out, const int32_t *outputs) {
+    const float *states = h->api->nextn(h->context);
+    if (!states) return NO_STATES;
+    memset(h->row_outputs, false, n);
+    for (int32_t i = 0; i < n; i++) h->row_sequences[i] = sequences + i;
+    for (int32_t i = 0; i < n_out; i++) h->row_outputs[outputs[i]] = true;
+    const struct rows rows = {n, NULL, states, positions, h->counts, h->row_sequences, h->row_outputs};
+    mark_decode(true);
+    const int32_t code = h->api->decode(h->upper, rows);
+    h->api->synchronize(h->upper);
+    mark_decode(false);
+    return code;
+}
+
+/* Rank the tokens at a row of the upper layers. */
+static int32_t read_upper_row(struct head *h, int32_t row, int32_t ranked, int32_t *tokens, float *shares) {
+    float *logits = h->api->logits_row(h->upper, row);
+    if (!logits) return NO_LOGITS;
+    native_rank(logits, h->num_ranked_tokens, ranked, h->target->block_maxima, tokens, shares);
+    for (int32_t k = 0; k < ranked && h->draft_tokens; k++) tokens[k] = h->draft_tokens[tokens[k]];
+    return 0;
+}
+
+/* Rank the tokens at one row, and copy the state after it as the next row needs it: after upper layers none does. */
 static int32_t read_row(struct head *h, int32_t row, int32_t ranked, int32_t *tokens, float *shares, float *state_out) {
+    if (h->upper) return read_upper_row(h, row, ranked, tokens, shares);
     float *logits = h->api->logits_row(h->context, row);
     if (!logits) return NO_LOGITS;
     native_rank(logits, h->target->n_vocab, ranked, h->target->block_maxima, tokens, shares);
@@ -292,7 +333,8 @@ static bool all_are_confident(const struct target *t, int32_t n_out, int32_t ran
 /* Write n pairs (ints: tokens [n], positions [n], sequences [n], output rows [n_out]; states [n, width]), replacing
  * each sequence's cells from its first pair on, and rank the tokens at the output rows. Then continue from each with
  * its best token, for `depth` levels in all, and up to `extra_levels` more while all shares are at least `min_share`.
- * tokens and shares are [h->num_levels, n_out, ranked]; the states after the last level are in h->states [n_out, width]. */
+ * tokens and shares are [h->num_levels, n_out, ranked]; the states after the last level are in h->states [n_out, width].
+ * A head of several layers drafts one level: no row of it reads the state after another. */
 int32_t native_draft(struct head *h, int32_t n, const int32_t *ints, const float *states, int32_t n_out, int32_t depth,
                   int32_t extra_levels, float min_share, int32_t ranked, int32_t *tokens, float *shares) {
     if (!h->context) return CLOSED;
@@ -302,11 +344,14 @@ int32_t native_draft(struct head *h, int32_t n, const int32_t *ints, const float
     h->num_levels = 0;
     h->api->clear(h->pairs);
     for (int32_t i = 0; i < n; i++) {
-        if ((i == 0 || sequences[i] != sequences[i - 1]) &&
-            !h->api->remove_cells(memory, sequences[i], positions[i], -1)) return CANNOT_REMOVE;
+        if (i == 0 || sequences[i] != sequences[i - 1]) {
+            if (!h->api->remove_cells(memory, sequences[i], positions[i], -1)) return CANNOT_REMOVE;
+            if (h->upper && !h->api->remove_cells(h->upper_memory, sequences[i], positions[i], -1)) return CANNOT_REMOVE;
+        }
         add_pair(h, i, ints[i], positions[i], sequences[i], states + (size_t)i * h->width);
     }
-    int32_t code = run_pairs(h, n, n_out > 0);
+    int32_t code = run_pairs(h, n, n_out > 0 && !h->upper);
+    if (!code && h->upper) code = run_upper_layers(h, n, positions, sequences, n_out, outputs);
     h->native_s += now() - started_at;
     bool is_confident = extra_levels > 0;
     for (int32_t level = 0; !code && n_out; level++) {
@@ -318,7 +363,7 @@ int32_t native_draft(struct head *h, int32_t n, const int32_t *ints, const float
         if (code) break;
         h->num_levels = level + 1;
         is_confident = is_confident && all_are_confident(h->target, n_out, ranked, tokens + first, shares + first, min_share);
-        if (h->num_levels >= depth + (is_confident ? extra_levels : 0)) break;
+        if (h->upper || h->num_levels >= depth + (is_confident ? extra_levels : 0)) break;
         started_at = now();
         h->api->clear(h->pairs);
         for (int32_t i = 0; i < n_out; i++)
@@ -418,4 +463,83 @@ int32_t native_draft_blocks(struct head *h, int32_t n, const int32_t *ints, int3
     const int32_t code = run(h, DECODE, h->pairs);
     h->native_s += now() - started_at;
     return code ? code : read_blocks(h, n, size, num_skipped, lattice, ranked, tokens, shares);
+}
+
+/* ---- heads that draft from one state (Medusa) */
+
+/* Where a row of native_draft_heads is in the wider rows of the graph, which hold one state for each head or layer. */
+struct places {
+    int32_t state_width, input_width, num_layers;
+    bool own_outputs; /* each head has an lm_head, which reads its own part of a row */
+};
+
+static float silu(float x) { return x / (1 + expf(-x)); }
+
+/* Replace the states x [depth, n] by x + silu(W x + b), with each head's W and b of this layer. The encoder multiplies
+ * by the matrices of all heads and layers, or of all layers, side by side: a row that is zero elsewhere chooses one. */
+static int32_t apply_layer(struct head *h, const struct places *p, int32_t layer, int32_t n, int32_t depth, const float *biases) {
+    const int32_t width = p->state_width;
+    const struct embedding row = {h->row, 1, (size_t)p->input_width};
+    h->api->clear(h->features);
+    for (int32_t i = 0; i < n * depth; i++) {
+        float *part = h->row + (size_t)width * (p->own_outputs ? layer : i / n * p->num_layers + layer);
+        memcpy(part, h->states + (size_t)i * width, sizeof(float) * width);
+        h->api->add_embedding(h->features, 0, row); /* copies the row */
+        h->api->set_position(h->features, i, &i);
+        h->api->set_output(h->features, i, true);
+        memset(part, 0, sizeof(float) * width);
+    }
+    const int32_t code = run(h, ENCODE, h->features);
+    if (code) return code;
+    const float *products = h->api->nextn(h->context);
+    if (!products) return NO_STATES;
+    for (int32_t i = 0; i < n * depth; i++, products += h->width) {
+        const float *product = products + (p->own_outputs ? (size_t)(i / n) * width : 0);
+        const float *bias = biases ? biases + ((size_t)(i / n) * p->num_layers + layer) * width : NULL;
+        float *x = h->states + (size_t)i * width;
+        for (int32_t j = 0; j < width; j++) x[j] += silu(product[j] + (bias ? bias[j] : 0));
+    }
+    return 0;
+}
+
+/* Run the decoder, whose attention and feed-forward add nothing: it norms each row and multiplies it by the lm_head. */
+static int32_t decode_states(struct head *h, const struct places *p, int32_t n, int32_t depth) {
+    const struct embedding row = {h->row, 1, (size_t)h->width};
+    h->api->clear(h->pairs);
+    for (int32_t i = 0; i < n * depth; i++) {
+        float *part = h->row + (p->own_outputs ? (size_t)(i / n) * p->state_width : 0);
+        memcpy(part, h->states + (size_t)i * p->state_width, sizeof(float) * p->state_width);
+        h->api->add_token(h->pairs, 0, 0);
+        h->api->set_embedding(h->pairs, i, row); /* copies the row */
+        h->api->set_position(h->pairs, i, &i);
+        memset(part, 0, sizeof(float) * p->state_width);
+    }
+    return run_pairs(h, n * depth, true);
+}
+
+/* Draft `depth` tokens from each of the states [n, state_width], one by each of the first heads. tokens and shares are
+ * [depth, n, ranked]. biases [heads, layers, state_width], or NULL. h->row must be zero. */
+int32_t native_draft_heads(struct head *h, int32_t n, const float *states, int32_t depth, int32_t num_layers, int32_t state_width,
+                 int32_t input_width, const float *biases, int32_t ranked, int32_t *tokens, float *shares) {
+    if (!h->context) return CLOSED;
+    const struct places places = {state_width, input_width, num_layers, h->width != state_width};
+    const double started_at = now();
+    if (!h->api->remove_cells(h->memory, 0, 0, -1)) return CANNOT_REMOVE;
+    for (int32_t level = 0; level < depth; level++)
+        memcpy(h->states + (size_t)level * n * state_width, states, sizeof(float) * n * state_width);
+    int32_t code = 0;
+    for (int32_t layer = 0; layer < num_layers && !code; layer++) code = apply_layer(h, &places, layer, n, depth, biases);
+    if (!code) code = decode_states(h, &places, n, depth);
+    h->native_s += now() - started_at;
+    for (int32_t i = 0; i < n * depth && !code; i++) {
+        float *logits = h->api->logits_row(h->context, i);
+        if (!logits) return NO_LOGITS;
+        /* undo the norm, which is over all parts of a row */
+        const float *x = h->states + (size_t)i * state_width;
+        float sum = 0;
+        for (int32_t j = 0; j < state_width; j++) sum += x[j] * x[j];
+        const float scale = sqrtf(sum / (float)h->width + h->output_eps);
+        rank_scaled(logits, h->target->n_vocab, scale, ranked, h->target->block_maxima, tokens + i * ranked, shares + i * ranked);
+    }
+    return code;
 }

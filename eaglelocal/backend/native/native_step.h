@@ -54,6 +54,8 @@ struct api { /* functions of llama.cpp; contexts, memories, batches and samplers
     float *(*layer_input)(void *context, uint32_t layer);
     float *(*nextn)(void *context);
     float *(*nextn_row)(void *context, int32_t row);
+    float *(*normed)(void *context);
+    void (*set_normed)(void *context, bool value);
     void (*clear)(void *batch);
     int32_t (*add_token)(void *batch, int32_t sequence, int32_t token);
     int32_t (*add_embedding)(void *batch, int32_t sequence, struct embedding embedding);
@@ -72,6 +74,8 @@ struct target {
     const struct api *api;
     void *context;
     int32_t n_vocab, n_embd, n_taps, nextn_tap; /* nextn_tap: the layer whose rows are read as "nextn" states; or -1 */
+    int32_t normed_tap; /* the layer whose rows are the states after the output norm; or -1 */
+    int32_t has_normed; /* the last decode gave those: all of its rows are outputs, or llama.cpp would make them so */
     int32_t num_end_tokens;
     const int32_t *end_tokens;                  /* [num_end_tokens] that end an answer */
     const int32_t *taps;                        /* [n_taps] layers */
@@ -105,6 +109,12 @@ struct head {
     int32_t has_encoder; /* false for an MTP layer: the tapped rows are the states */
     int32_t reads_cache; /* it reads the target's cache and has none: all its rows have the position after that cache */
     int32_t num_levels;  /* of the last draft */
+    void *upper, *upper_memory;  /* the context of the upper layers of a head of several layers; NULL: it has one */
+    int32_t num_ranked_tokens;   /* that the upper layers give logits of */
+    const int32_t *draft_tokens; /* [num_ranked_tokens] the target's tokens that they stand for; NULL: the same numbers */
+    const int32_t *counts;       /* [n_batch] ones */
+    const int32_t **row_sequences; /* [n_batch] scratch */
+    int8_t *row_outputs;           /* [n_batch] scratch */
     double native_s;
 };
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from eaglelocal.catalog.draft_entries import MTP, NGRAM
 from eaglelocal.core.byte_sizes import GIB
-from eaglelocal.core.drafting_words import LOOKUP
+from eaglelocal.core.drafting_words import describe_draft
 from eaglelocal.core.run_options import AUTO, RunOptions
 from eaglelocal.memory.budget import DeviceLoad
 from eaglelocal.planning.candidate import Candidate, Chosen, Rejected
@@ -29,7 +29,7 @@ def report_lines(outcome: SearchOutcome, chosen: Chosen, *, show_all: bool) -> l
     candidate = chosen.candidate
     return [
         *wrap_text("machine  ", outcome.machine.name),
-        *wrap_text("plan     ", f"{candidate.option.reference}, {draft_text(candidate)}"),
+        *wrap_text("plan     ", f"{candidate.option.reference}, {draft_text(candidate, outcome.options.lookups)}"),
         *wrap_text("         ", setup_text(outcome, candidate)),
         *wrap_text("speed    ", speed_text(candidate, outcome.options.parallel)),
         "",
@@ -48,11 +48,11 @@ def reason_lines(found: Sequence[str], *, show_all: bool) -> list[str]:
     return [line for reason in shown for line in wrap_text("- ", reason)]
 
 
-def draft_text(candidate: Candidate) -> str:
+def draft_text(candidate: Candidate, lookups: Sequence[str]) -> str:
     count = candidate.prediction.num_draft_tokens
     if candidate.draft.kind == "none":
         return "no draft"
-    name = LOOKUP if candidate.draft.kind == NGRAM else candidate.draft.id
+    name = describe_draft("" if candidate.draft.kind == NGRAM else candidate.draft.id, lookups)
     if candidate.drafts_nothing:
         return f"draft {name}, where it pays"
     return f"draft {name}, {count} token{'' if count == 1 else 's'} ahead"
@@ -195,7 +195,16 @@ def run_flags(options: RunOptions, candidate: Candidate) -> Iterator[str]:
 
 
 def draft_flag(options: RunOptions, candidate: Candidate) -> str:
-    """Return the value of --draft for the planned draft; "" if `auto` chooses it anyway."""
+    """Return the value of --draft for the planned drafts; "" if `auto` chooses them anyway."""
+    name = draft_name(options, candidate)
+    if options.lookups == (NGRAM,) or candidate.draft.kind == "none":
+        return name
+    models = [] if candidate.draft.kind == NGRAM else [name or AUTO]
+    return ",".join([*models, *options.lookups])
+
+
+def draft_name(options: RunOptions, candidate: Candidate) -> str:
+    """Return the name of the planned draft alone; "" if `auto` chooses it anyway."""
     shape = candidate.option.shape
     if candidate.draft.needs_naming:
         return candidate.draft.id

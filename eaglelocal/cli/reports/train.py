@@ -46,7 +46,7 @@ def begin_lines(options: TrainOptions, questions: TrainQuestions, *, max_answer_
 
 def describe_start(source: HeadSource) -> str:
     if source.start_info is None:
-        return f"a new one, {'P-EAGLE' if source.is_parallel else 'EAGLE-3.1'}"
+        return f"a new one, {source.method}"
     return f"{source.start_info.name}, trained further{'' if source.begins_alike else ' as P-EAGLE'}"
 
 

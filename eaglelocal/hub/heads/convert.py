@@ -27,9 +27,11 @@ from eaglelocal.gguf.eagle_info import (
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.tensors import read_rows
+from eaglelocal.gguf.upper_layers import DRAFT_TOKENS_KEY, NUM_LAYERS_KEY
 from eaglelocal.gguf.values import ValueType
 from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copy_entries
 from eaglelocal.hub.heads.head_config import (
+    FETCH_REST,
     NUM_DEPTHS,
     OTHER_HEAD,
     HeadConfig,
@@ -39,7 +41,7 @@ from eaglelocal.hub.heads.head_config import (
 )
 from eaglelocal.hub.heads.head_folder import PublishedHead
 from eaglelocal.hub.heads.safetensors_files import Floats, Ints, StoredTensor
-from eaglelocal.hub.heads.tensor_names import MASK_HIDDEN, HeadTensors, name_tensors
+from eaglelocal.hub.heads.tensor_names import MASK_HIDDEN, HeadTensors, name_tensors, name_upper_layer
 from eaglelocal.hub.heads.vocabulary_map import map_target_tokens
 from eaglelocal.hub.heads.weight_conversion import (
     convert_indices,
@@ -50,18 +52,14 @@ from eaglelocal.hub.heads.weight_conversion import (
 )
 
 FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}  # general.file_type, for programs that show it
-VECTORS = {
-    "norm.weight": "output_norm.weight",
-    "layer.input_layernorm.weight": "blk.0.attn_norm.weight",
-    "layer.hidden_norm.weight": "blk.0.attn_norm_2.weight",
-    "layer.post_attention_layernorm.weight": "blk.0.ffn_norm.weight",
-}
-MATRICES = {
-    "layer.self_attn.v_proj.weight": "blk.0.attn_v.weight",
-    "layer.self_attn.o_proj.weight": "blk.0.attn_output.weight",
-    "layer.mlp.gate_proj.weight": "blk.0.ffn_gate.weight",
-    "layer.mlp.up_proj.weight": "blk.0.ffn_up.weight",
-    "layer.mlp.down_proj.weight": "blk.0.ffn_down.weight",
+VECTORS = {"norm.weight": "output_norm.weight", "layer.hidden_norm.weight": "blk.0.attn_norm_2.weight"}
+LAYER_VECTORS = {"input_layernorm.weight": "attn_norm.weight", "post_attention_layernorm.weight": "ffn_norm.weight"}
+LAYER_MATRICES = {
+    "self_attn.v_proj.weight": "attn_v.weight",
+    "self_attn.o_proj.weight": "attn_output.weight",
+    "mlp.gate_proj.weight": "ffn_gate.weight",
+    "mlp.up_proj.weight": "ffn_up.weight",
+    "mlp.down_proj.weight": "ffn_down.weight",
 }
 
 
@@ -99,6 +97,11 @@ class ReadHead:
         return self.config.mask is not None
 
     @property
+    def verifier(self) -> str:
+        """The target that its authors name; or empty."""
+        return self.config.verifier
+
+    @property
     def stated(self) -> HeadReading:
         """The reading that the configuration states, or most likely means."""
         return HeadReading(
@@ -127,6 +130,7 @@ def read_head(published: PublishedHead, beside: Header, target: ModelInfo, *, na
     config = read_config(
         published.config, prefix=tensors.prefix, layer_name=tensors.layer_name, is_parallel=is_parallel
     )
+    check_layers(tensors, config)
     num_taps = _count_taps(tensors["fc.weight"], config, target)
     fc_norm, norm_before_fc = _read_norms(tensors, config, num_taps)
     output = _find_output(tensors, config)
@@ -141,10 +145,28 @@ def read_head(published: PublishedHead, beside: Header, target: ModelInfo, *, na
         target_tokens=map_target_tokens(
             tensors.get("d2t"), tensors.get("t2d"), num_rows=num_rows, num_tokens=target.n_vocab
         ),
-        shares_embeddings=_has_target_embeddings(tensors, beside, target),
+        shares_embeddings=_has_target_embeddings(tensors, beside),
         readings=list_readings(config, num_taps=num_taps, n_layer=target.n_layer, last_tap=find_last_tap(target)),
         notes=tuple(_list_notes(config, tensors, target, fc_norm=fc_norm)),
     )
+
+
+def check_layers(tensors: HeadTensors, config: HeadConfig) -> None:
+    """Raise where the tensors are of fewer or more layers than stated, or the head has several and cannot be run."""
+    if tensors.num_layers != config.num_layers:
+        raise ModelFileError(
+            f"config.json says {config.num_layers} layers, the head's tensors are of {tensors.num_layers}",
+            hint=FETCH_REST,
+        )
+    if config.num_layers > 1 and config.mask is None:
+        raise IncompatibleError(
+            f"the head has {config.num_layers} layers, and only P-EAGLE heads of several layers are run",
+            hint=OTHER_HEAD,
+        )
+    if config.num_layers > 1 and _find_output(tensors, config) is None:
+        raise IncompatibleError(
+            f"the head has {config.num_layers} layers and no lm_head, which such heads need", hint=OTHER_HEAD
+        )
 
 
 def find_last_tap(target: ModelInfo) -> int:
@@ -189,7 +211,7 @@ def _read_norms(tensors: HeadTensors, config: HeadConfig, num_taps: int) -> tupl
     return fc_norm, norm_before_fc
 
 
-def _has_target_embeddings(tensors: HeadTensors, beside: Header, target: ModelInfo) -> bool:
+def _has_target_embeddings(tensors: HeadTensors, beside: Header) -> bool:
     """Return whether the head can use the target's embeddings: it has none, or a copy, as some of the rows show.
 
     Many heads come with a copy, which is as large as the rest of the head twice over. Where the target's are rounded to
@@ -201,11 +223,16 @@ def _has_target_embeddings(tensors: HeadTensors, beside: Header, target: ModelIn
         return True
     if tensors.get(MASK_HIDDEN) is not None:
         return False
-    lent = beside.tensors.get("token_embd.weight")
+    return is_same_matrix(own, beside, "token_embd.weight")
+
+
+def is_same_matrix(own: StoredTensor, beside: Header, name: str) -> bool:
+    """Return whether a head's matrix is a copy of the target's, as some of the rows show."""
+    lent = beside.tensors.get(name)
     if lent is None or lent.shape != own.shape[::-1]:
         return False
-    rows = np.linspace(0, target.n_vocab - 1, SAMPLED_ROWS).astype(int).tolist()
-    theirs = read_rows(beside.path, beside, lent.name, rows)
+    rows = np.linspace(0, own.shape[0] - 1, SAMPLED_ROWS).astype(int).tolist()
+    theirs = read_rows(beside.path, beside, name, rows)
     ours = np.concatenate([own.rows(row, row + 1) for row in rows])
     return float(np.linalg.norm(ours - theirs)) <= SAME_SHARE * float(np.linalg.norm(ours))
 
@@ -261,6 +288,7 @@ def make_entries(head: ReadHead, reading: HeadReading, beside: Header, target: M
         KeyValue("eagle3.attention.layer_norm_rms_epsilon", ValueType.FLOAT32, config.rms_eps),
         KeyValue(ACCEPTANCE_LENGTH_KEY, ValueType.FLOAT32, 0.0),  # until it was tried
         *_mask_entries(head),
+        *_layer_entries(head),
         *config.rope.keys(),
         *copy_tokenizer(beside),
     ]
@@ -278,6 +306,16 @@ def _mask_entries(head: ReadHead) -> Iterator[KeyValue]:
     yield KeyValue(MASK_TOKEN_KEY, ValueType.UINT32, head.config.mask)
     yield KeyValue(NUM_DEPTHS_KEY, ValueType.UINT32, head.config.num_depths or NUM_DEPTHS)
     yield KeyValue(MASK_HIDDEN_KEY, ValueType.ARRAY, values, ValueType.FLOAT32)
+
+
+def _layer_entries(head: ReadHead) -> Iterator[KeyValue]:
+    """Yield the keys of a head of several layers, whose file has no tensor d2t (gguf/upper_layers.py)."""
+    if head.config.num_layers == 1:
+        return
+    yield KeyValue(NUM_LAYERS_KEY, ValueType.UINT32, head.config.num_layers)
+    if head.target_tokens is not None:
+        tokens = tuple(head.target_tokens.tolist())
+        yield KeyValue(DRAFT_TOKENS_KEY, ValueType.ARRAY, tokens, ValueType.INT32)
 
 
 def pad_taps(taps: tuple[int, ...], n_layer: int) -> tuple[int, ...]:
@@ -299,16 +337,26 @@ def make_tensors(head: ReadHead, target: ModelInfo, kind: str) -> list[StreamedT
     if head.norm_before_fc:
         written.append(convert_vector("enc.output_norm.weight", tensors["input_norm.weight"].floats()))
     written += [convert_vector(name, tensors[source].floats()) for source, name in VECTORS.items()]
-    for part in "qk":
-        source = tensors[f"layer.self_attn.{part}_proj.weight"]
-        shape = _read_matrix_shape(source, multiple_of=config.head_dim)
-        rows = interleave_rows(source, config.head_dim)
-        written.append(convert_matrix(f"blk.0.attn_{part}.weight", rows, shape, kind, block=config.head_dim))
-    written += [_convert_plain(name, tensors[source], kind) for source, name in MATRICES.items()]
+    for layer in range(config.num_layers):
+        written += _convert_layer(head, layer, kind)
     factors = config.rope.factors(config.head_dim)
     if factors is not None:
         written.append(convert_vector("rope_freqs.weight", factors))
     return [*written, *_convert_vocabulary(head, target, kind)]
+
+
+def _convert_layer(head: ReadHead, layer: int, kind: str) -> Iterator[StreamedTensor]:
+    tensors, head_dim = head.tensors, head.config.head_dim
+    before, block = name_upper_layer(layer) if layer else "layer.", f"blk.{layer}."
+    for source, name in LAYER_VECTORS.items():
+        yield convert_vector(block + name, tensors[before + source].floats())
+    for part in "qk":
+        matrix = tensors[f"{before}self_attn.{part}_proj.weight"]
+        shape = _read_matrix_shape(matrix, multiple_of=head_dim)
+        rows = interleave_rows(matrix, head_dim)
+        yield convert_matrix(f"{block}attn_{part}.weight", rows, shape, kind, block=head_dim)
+    for source, name in LAYER_MATRICES.items():
+        yield _convert_plain(block + name, tensors[before + source], kind)
 
 
 def _convert_fc(head: ReadHead, target: ModelInfo, kind: str) -> StreamedTensor:
@@ -327,7 +375,7 @@ def _convert_vocabulary(head: ReadHead, target: ModelInfo, kind: str) -> Iterato
         yield _convert_plain("token_embd.weight", embeddings, kind, most_rows=target.n_vocab)
     if output is not None:
         yield _convert_plain("output.weight", output, kind, most_rows=target.n_vocab)
-    if head.target_tokens is not None:
+    if head.target_tokens is not None and head.config.num_layers == 1:
         yield convert_indices("d2t", head.target_tokens)
 
 

@@ -37,6 +37,7 @@ class Readings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadConfig:
     dialect: str
+    num_layers: int
     width: int
     n_head: int
     n_kv_head: int
@@ -127,6 +128,7 @@ def read_config(config: Mapping[str, object], *, prefix: str, layer_name: str, i
     layer_ids, nested = _read_layer_ids(keys)
     return HeadConfig(
         dialect=find_dialect(keys, prefix, layer_name),
+        num_layers=keys.count("num_hidden_layers", 1),
         width=width,
         n_head=n_head,
         n_kv_head=keys.count("num_key_value_heads", n_head),
@@ -216,10 +218,7 @@ def list_tap_readings(
 
 
 def _check_runnable(keys: ConfigKeys) -> None:
-    layers = keys.count("num_hidden_layers", 1)
     activation = keys.text("hidden_act") or "silu"
-    if layers != 1:
-        raise IncompatibleError(f"the head has {layers} layers, llama.cpp runs heads with one", hint=OTHER_HEAD)
     if activation not in ("silu", "swish"):
         raise IncompatibleError(
             f"the head's activation is {activation}, llama.cpp runs heads with silu", hint=OTHER_HEAD

@@ -36,7 +36,11 @@ class Format:
         return f"{self.stem}{self.suffix}.index.json"
 
 
-FORMATS = (Format(WEIGHTS_SUFFIX, "model", read_safetensors), Format(".bin", "pytorch_model", read_pickled))
+FORMATS = (
+    Format(WEIGHTS_SUFFIX, "model", read_safetensors),
+    Format(".bin", "pytorch_model", read_pickled),
+    Format(".pt", "medusa_lm_head", read_pickled),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +135,7 @@ def _find_tensor_files(folder: Path) -> tuple[Format, list[Path]]:
             _check_file_count(folder.name, len(files))
             return form, files
     raise ModelFileError(
-        f"{folder} has no *{WEIGHTS_SUFFIX} and no pytorch_model.bin", hint="fetch the rest of the head"
+        f"{folder} has no *{WEIGHTS_SUFFIX}, pytorch_model.bin or medusa_lm_head.pt", hint="fetch the rest of the head"
     )
 
 

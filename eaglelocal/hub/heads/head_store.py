@@ -28,9 +28,11 @@ from eaglelocal.gguf.draft_pairing import is_same_model
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.head_info import check_head
 from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.medusa_info import MedusaInfo, read_graph_head
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.writer import KeyValue, StreamedTensor, max_file_bytes, write_streamed
+from eaglelocal.gguf.upper_layers import ALIGNMENT, split_head
+from eaglelocal.gguf.writer import KeyValue, StreamedTensor, append_streamed, max_file_bytes, write_streamed
 from eaglelocal.probe.probe import free_bytes
 from eaglelocal.probe.process_info import is_alive, start_mark
 
@@ -47,7 +49,7 @@ Progress = Callable[[float], None]
 @dataclass(frozen=True, slots=True)
 class StoredHead:
     path: Path
-    info: EagleInfo
+    info: EagleInfo | MedusaInfo
     is_own: bool  # made for a target of this name
 
 
@@ -88,9 +90,9 @@ def _list_newest(folder: Path) -> list[Path]:
     return [path for _, path in sorted(dated, reverse=True)[:MAX_HEADS]]
 
 
-def _read_fitting(path: Path, target: ModelInfo) -> EagleInfo | None:
+def _read_fitting(path: Path, target: ModelInfo) -> EagleInfo | MedusaInfo | None:
     try:
-        info = EagleInfo.from_header(read_header(path))
+        info = read_graph_head(read_header(path))
         check_head(info, target)
     except EagleLocalError:
         return None
@@ -185,7 +187,8 @@ def _rename_into_place(partial: Path, path: Path) -> None:
 
 
 def _write(path: Path, entries: Sequence[KeyValue], tensors: Sequence[StreamedTensor], on_progress: Progress) -> None:
-    total, done = sum(tensor.nbytes for tensor in tensors), 0
+    first, *upper = split_head(entries, tensors)
+    total, done = sum(tensor.nbytes for part in (first, *upper) for tensor in part.tensors), 0
 
     def count(num_bytes: int) -> None:
         nonlocal done
@@ -195,7 +198,16 @@ def _write(path: Path, entries: Sequence[KeyValue], tensors: Sequence[StreamedTe
     try:
         _make_folder(path.parent)
         _check_disk(path.parent, max_file_bytes(entries, tensors))
-        write_streamed(path, "eagle3", entries=entries, tensors=tensors, on_bytes=count)
+        write_streamed(path, first.architecture, entries=first.entries, tensors=first.tensors, on_bytes=count)
+        for part in upper:
+            append_streamed(
+                path,
+                part.architecture,
+                entries=part.entries,
+                tensors=part.tensors,
+                on_bytes=count,
+                alignment=ALIGNMENT,
+            )
     except OSError as error:
         raise _make_write_error(path.parent, error) from error
 

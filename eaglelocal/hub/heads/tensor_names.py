@@ -1,7 +1,8 @@
 """Tensor names of every dialect, mapped to one set of names; tensors of other kinds of heads are refused with a reason.
 
-SafeAILab and SpecForge call the one layer `midlayer`, speculators `layers.0`, NeMo and checkpoints saved from inside
-another model put a prefix before everything. A tensor that is not known here is an error, never ignored.
+SafeAILab and SpecForge call the first layer `midlayer`, speculators `layers.0`, NeMo and checkpoints saved from inside
+another model put a prefix before everything. Upper layers are `layers.1` and so on everywhere. A tensor that is not
+known here is an error, never ignored.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ from eaglelocal.hub.heads.safetensors_files import StoredTensor
 PREFIXES = ("module.", "model.", "eagle_module.", "draft_model.", "draft.")
 RENAMED = (("midlayer.", "layers.0."), ("eagle_lm_head.", "lm_head."), ("layers.0.", "layer."))
 LAYER = (
-    "layer.input_layernorm.weight",
-    "layer.hidden_norm.weight",
-    "layer.post_attention_layernorm.weight",
-    *(f"layer.self_attn.{part}_proj.weight" for part in "qkvo"),
-    *(f"layer.mlp.{part}_proj.weight" for part in ("gate", "up", "down")),
+    "input_layernorm.weight",
+    "post_attention_layernorm.weight",
+    *(f"self_attn.{part}_proj.weight" for part in "qkvo"),
+    *(f"mlp.{part}_proj.weight" for part in ("gate", "up", "down")),
 )
-REQUIRED = frozenset({"fc.weight", "norm.weight", *LAYER})
+REQUIRED = frozenset({"fc.weight", "norm.weight", "layer.hidden_norm.weight", *(f"layer.{part}" for part in LAYER)})
 MASK_HIDDEN = "mask_hidden"  # of P-EAGLE heads
 OPTIONAL = frozenset({"input_norm.weight", "lm_head.weight", "embed_tokens.weight", "d2t", "t2d", MASK_HIDDEN})
 FC_NORM = re.compile(r"fc_norm\.(\d{1,2})\.weight")
@@ -38,7 +38,7 @@ FOREIGN = (
     ("sinks", "has attention sinks"),
     ("lora_", "is an adapter"),
 )
-OTHER_LAYER = re.compile(r"layers\.\d+\.")
+UPPER_LAYER = re.compile(r"layers\.([1-9]\d?)\.")
 MAX_SHOWN = 6
 
 
@@ -49,7 +49,8 @@ class HeadTensors:
     named: Mapping[str, StoredTensor]
     fc_norms: tuple[StoredTensor, ...]  # one for each tap; or none
     prefix: str  # what stood before the names, such as `model.`
-    layer_name: str  # what the layer was called: midlayer or layers.0
+    layer_name: str  # what the first layer was called: midlayer or layers.0
+    num_layers: int
     dropped: tuple[str, ...]  # known and not needed
 
     def __getitem__(self, name: str) -> StoredTensor:
@@ -72,7 +73,8 @@ def name_tensors(stored: Mapping[str, StoredTensor]) -> HeadTensors:
         named[common] = tensor
     dropped = {name: tensor for name, tensor in named.items() if _is_needless(name, tensor)}
     kept = {name: tensor for name, tensor in named.items() if name not in dropped}
-    _check(kept)
+    num_layers = _count_layers(kept)
+    _check(kept, num_layers)
     fc_norms = {int(found[1]): kept.pop(found[0]) for found in filter(None, map(FC_NORM.fullmatch, list(kept)))}
     if sorted(fc_norms) != list(range(len(fc_norms))):
         raise ModelFileError(f"there are norms of taps {sorted(fc_norms)}, which leaves holes")
@@ -82,6 +84,7 @@ def name_tensors(stored: Mapping[str, StoredTensor]) -> HeadTensors:
         fc_norms=tuple(fc_norms[tap] for tap in range(len(fc_norms))),
         prefix=_find_prefix(layer),
         layer_name="midlayer" if "midlayer." in layer else "layers.0",
+        num_layers=num_layers,
         dropped=tuple(dropped),
     )
 
@@ -107,15 +110,26 @@ def _is_needless(name: str, tensor: StoredTensor) -> bool:
     return name.endswith(NEEDLESS) or (name.endswith(".bias") and tensor.is_float and not tensor.floats().any())
 
 
-def _check(named: Mapping[str, StoredTensor]) -> None:
-    unknown = [name for name in named if name not in REQUIRED | OPTIONAL and not FC_NORM.fullmatch(name)]
+def name_upper_layer(layer: int) -> str:
+    """Return what stands before the names of the tensors of layer 1 and those after it."""
+    return f"layers.{layer}."
+
+
+def _count_layers(named: Mapping[str, StoredTensor]) -> int:
+    return 1 + max((int(found[1]) for found in map(UPPER_LAYER.match, named) if found), default=0)
+
+
+def _check(named: Mapping[str, StoredTensor], num_layers: int) -> None:
+    upper = {name_upper_layer(layer) + part for layer in range(1, num_layers) for part in LAYER}
+    required = REQUIRED | upper
+    unknown = [name for name in named if name not in required | OPTIONAL and not FC_NORM.fullmatch(name)]
     for name in unknown:
         if reason := _find_foreign_part(name):
             raise IncompatibleError(
                 f"the head {reason} (tensor {named[name].name}), which llama.cpp's eagle3 graph cannot",
                 hint="choose another head of this target",
             )
-    missing = sorted(REQUIRED - named.keys())
+    missing = sorted(required - named.keys())
     if "layer.hidden_norm.weight" in missing:
         what = "an EAGLE-1 or EAGLE-2 head" if "fc.weight" in named else "no EAGLE head"
         raise ModelFileError(
@@ -128,8 +142,6 @@ def _check(named: Mapping[str, StoredTensor]) -> None:
 
 
 def _find_foreign_part(name: str) -> str:
-    if OTHER_LAYER.match(name):
-        return "has more than one layer"
     if name.endswith(".bias"):
         return "has biases"
     return next((reason for part, reason in FOREIGN if part in name), "")

@@ -79,7 +79,7 @@ class Controller:
         is_auto = spec.drafting is DraftPolicy.AUTO
         previous = last.gate if last else None
         gate = DraftGate(starts_awake=not proven_bad, previous=previous, is_dear=self._is_dear) if is_auto else None
-        self._policies[slot] = SlotPolicy(spec, gate, num_vain=last.num_vain if last else 0)
+        self._policies[slot] = SlotPolicy(spec, gate, num_vain=last.num_vain if last else {})
         self.acceptance.begin(slot)
         self._pending_drafts.forget(slot)
 
@@ -114,8 +114,8 @@ class Controller:
         return policy.gate.state, policy.gate.reason
 
     # ---- steps
-    def select_match_lengths(self, slots: Sequence[int]) -> dict[int, int] | None:
-        """Return how long a lookup's match must be, by slot for which it can draft.
+    def select_match_lengths(self, slots: Sequence[int]) -> dict[int, dict[str, int]] | None:
+        """Return how long a match of each lookup must be, by slot for which they can draft.
 
         None if others can draft too: the step then needs a StepPolicy, whatever lookups find.
         """
@@ -125,7 +125,7 @@ class Controller:
             if policy.gate is not None:
                 if self._drafters.primary is not None and policy.gate.is_awake:
                     return None
-                lengths[slot] = policy.next_match_length()
+                lengths[slot] = policy.next_match_lengths(self._drafters.lookups)
             elif policy.spec.max_draft > 0:
                 return None
         return lengths
@@ -200,8 +200,8 @@ class Controller:
             if policy.gate is None:
                 continue
             if report.policy is not None:
-                if report.policy.drafts.is_found(slot):
-                    policy.record_find(is_sent=len(draft) > 0)
+                for lookup in report.policy.drafts.list_found(slot):
+                    policy.record_find(lookup, is_sent=len(draft) > 0)
                 self._learn_acceptance(slot, policy.gate, report.policy, verdict)
             if self._drafters.primary is not None:
                 self._update_gate(slot, policy.gate, charge, report)

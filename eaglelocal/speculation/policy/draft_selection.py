@@ -74,13 +74,18 @@ class DraftSelection:
         return {slot: chain.draft(sizes.get(slot, len(chain.tokens))) for slot, chain in best.items()}
 
     def _best_chain(self, slot: int) -> DraftChain:
-        """Return the best of the slot's chains that may be sent: a probe's is not."""
+        """Return the best of the slot's chains that may be sent: a probe's is not.
+
+        Where a rule sets the length, whatever it is worth, that is the first drafter's that proposed something.
+        """
         step = self._drafts
         names = step.drafters.lookups if step.policies[slot].is_probing else (step.drafters.kept, *step.drafters.names)
         chains = [step.chains[name][slot] for name in names if slot in step.chains[name]]
-        if len(chains) > 1:
-            return max(chains, key=self.worth)
-        return chains[0] if chains else DraftChain("")
+        if len(chains) < 2:
+            return chains[0] if chains else DraftChain("")
+        if step.policies[slot].gate is None:
+            return next((chain for chain in chains if chain.tokens), chains[0])
+        return max(chains, key=self.worth)
 
     def _may_branch(self, chains: Sequence[DraftChain]) -> bool:
         return any([chain.branches for chain in chains]) or self.siblings_may_pay(chains)

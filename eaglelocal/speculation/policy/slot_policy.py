@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from eaglelocal.core.request import DraftPolicy, Spec
@@ -57,7 +58,7 @@ class SlotPolicy:
     spec: Spec
     gate: DraftGate | None  # for `auto` only
     pid: LengthController | None = None
-    num_vain: int = 0  # finds of lookups in a row of which nothing was sent
+    num_vain: dict[str, int] = field(default_factory=dict)  # by lookup: finds in a row of which nothing was sent
     num_asked: int = 0  # steps in which only lookups could draft
 
     def __post_init__(self) -> None:
@@ -72,15 +73,15 @@ class SlotPolicy:
     def is_probing(self) -> bool:
         return self.gate is not None and self.gate.is_probing
 
-    def next_match_length(self) -> int:
-        """Return how long a match must be in the next step in which only lookups can draft."""
+    def next_match_lengths(self, lookups: Sequence[str]) -> dict[str, int]:
+        """Return how long a match of each lookup must be in the next step in which only lookups can draft."""
         self.num_asked += 1
-        level = self.num_vain // VAIN_FINDS if self.num_asked % SHORT_EVERY else 0
-        return MATCH_LENGTHS[level]
+        is_checked = self.num_asked % SHORT_EVERY == 0
+        return {name: MATCH_LENGTHS[0 if is_checked else self.num_vain.get(name, 0) // VAIN_FINDS] for name in lookups}
 
-    def record_find(self, *, is_sent: bool) -> None:
-        """Record that a lookup found something, and whether any of it was sent."""
-        self.num_vain = 0 if is_sent else min(self.num_vain + 1, MAX_VAIN)
+    def record_find(self, lookup: str, *, is_sent: bool) -> None:
+        """Record that a lookup found something, and whether any draft was sent."""
+        self.num_vain[lookup] = 0 if is_sent else min(self.num_vain.get(lookup, 0) + 1, MAX_VAIN)
 
     @property
     def length(self) -> int:

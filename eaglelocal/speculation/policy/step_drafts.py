@@ -55,9 +55,9 @@ class StepDrafts:
         return not any([chain.tokens for chains in self.chains.values() for chain in chains.values()])
 
     # ---- what is proposed
-    def is_found(self, slot: int) -> bool:
-        """Return whether a lookup proposed something for the slot."""
-        return any([slot in self.chains[name] and self.chains[name][slot].tokens for name in self.drafters.lookups])
+    def list_found(self, slot: int) -> list[str]:
+        """Return the lookups that proposed something for the slot."""
+        return [n for n in self.drafters.lookups if slot in self.chains[n] and self.chains[n][slot].tokens]
 
     def add(
         self,

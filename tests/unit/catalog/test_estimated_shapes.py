@@ -154,3 +154,17 @@ def test_a_small_model_keeps_what_is_published(catalog: Catalog) -> None:
             assert draft.kv_bytes_per_token is not None
             assert draft.kv_bytes_per_token <= kept <= 1.25 * draft.kv_bytes_per_token, draft.id
             assert drawn.n_head <= 64, draft.id
+
+
+def test_a_parallel_head_is_four_layers_whose_output_lies_in_ram_too(catalog: Catalog) -> None:
+    target, draft = catalog.target("gpt-oss-20b").outline, catalog.drafts["peagle-gpt-oss-20b"]
+    head = estimate_draft_shape(draft, target)
+    assert head is not None
+    assert (head.n_layer, head.block_size, head.upper_vocab, head.is_head) == (4, 7, target.n_vocab, True)
+    assert count_kv_bytes(head) == 8192
+    values = target.n_vocab * target.n_embd
+    assert head.tied_output_bytes == pytest.approx(values * 4.5 / 8, rel=1e-6)
+    assert head.embedding_bytes - head.tied_output_bytes == pytest.approx(values * 8.5 / 8, rel=1e-6)
+    assert head.active_bytes == head.weights_bytes - (head.embedding_bytes - head.tied_output_bytes)
+    parameters = 8 * (head.active_bytes / 4.5 + values * 8.5 / 8 / 8.5)
+    assert parameters == pytest.approx(1.8e9, rel=0.01)

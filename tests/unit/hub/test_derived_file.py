@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from doubles.demo_sources import DemoSources
+from doubles.layered_heads import add_upper_layers
 from doubles.plain_llama import drafted, logits_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -204,6 +205,13 @@ def test_a_head_of_another_model_is_refused_in_the_small_models_figures(tmp_path
     found = find_target(find(target, "100m"), on_progress=None)
     with pytest.raises(IncompatibleError, match="made for hidden size 320, the target has 256"):
         find_draft(str(head), found)
+
+
+def test_a_head_of_several_layers_is_not_inflated(tmp_path: Path) -> None:
+    target, small = DemoSources(norm_output=False, num_depths=4).write(tmp_path)
+    head = add_upper_layers(small, target, tmp_path / "layered.gguf", num_layers=2)
+    draft = find_draft(str(head), find_target(find(target, "100m"), on_progress=None))
+    assert draft.kind == "ngram" and draft.reason.endswith("cannot be inflated: only EAGLE-3 heads of one layer can")
 
 
 def test_copies_draft_for_the_model_and_for_its_inflation(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_post_norm_has_two_names_and_two_places(flag: str, place: str) -> None:
 @pytest.mark.parametrize(
     ("more", "error", "says"),
     [
-        ({"num_hidden_layers": 2}, IncompatibleError, "2 layers, llama.cpp runs heads with one"),
+        ({"num_hidden_layers": 2}, ModelFileError, "says 2 layers, the head's tensors are of 1"),
         ({"hidden_act": "gelu"}, IncompatibleError, "activation is gelu"),
         ({"parallel_drafting": True}, ModelFileError, "lacks mask_hidden"),
         ({"partial_rotary_factor": 0.5}, IncompatibleError, "turns 50% of each head"),
@@ -171,7 +171,8 @@ ONES = np.ones((4, 4), np.float32)
     ("name", "array", "says"),
     [
         ("layer.self_attn.q_norm.weight", ONES[0], "normalises its queries and keys"),
-        ("layers.1.mlp.up_proj.weight", ONES, "more than one layer"),
+        ("layers.1.mlp.up_proj.weight", ONES, "lacks layers.1.input_layernorm.weight"),
+        ("layers.1.hidden_norm.weight", ONES[0], "no EAGLE-3 head has: layers.1.hidden_norm.weight"),
         ("layer.self_attn.q_proj.bias", ONES[0], "has biases"),
         ("layer.self_attn.kv_a_proj_with_mqa.weight", ONES, "MLA"),
         ("mask_hidden", ONES[0], "names no mask token"),
@@ -344,7 +345,7 @@ def test_a_parallel_head_that_says_no_length_drafts_the_usual(target: Path, tmp_
         (FLAT, {"num_depths": 1}, "it drafts 1 tokens in one pass, expected 2 to 64"),
         (FLAT, {"num_depths": 100}, "it drafts 100 tokens in one pass"),
         (FLAT, {"num_depths": "6"}, "num_depths is 6, not a count"),
-        (FLAT, {"num_hidden_layers": 4}, "has 4 layers"),
+        (FLAT, {"num_hidden_layers": 4}, "says 4 layers, the head's tensors are of 1"),
     ],
 )
 def test_a_wrong_mask_is_refused_by_name(
@@ -372,3 +373,70 @@ def test_a_hidden_state_of_another_width_is_refused(width: int, target: Path, tm
     folder = write_parallel_head(tmp_path / "published", head, FLAT)
     with pytest.raises(ModelFileError, match=f"mask_hidden has {width} numbers, fc reads 384"):
         imported(folder, target, tmp_path / "head.gguf")
+
+
+# ---- several layers
+LAYERED = random_parallel_head(Kind(num_layers=3))
+
+
+@pytest.mark.parametrize("dialect", P_EAGLE_DIALECTS)
+def test_a_head_of_several_layers_becomes_one_file_that_reads_as_one_model(
+    dialect: str, target: Path, tmp_path: Path
+) -> None:
+    folder = write_parallel_head(tmp_path / "published", LAYERED, dialect)
+    path = imported(folder, target, tmp_path / "head.gguf")
+    header = read_header(path)
+    info = EagleInfo.from_header(header)
+    assert (info.n_layer, info.draft_vocab, info.method) == (3, 200, "P-EAGLE")
+    assert header.array("eaglelocal.draft_tokens") == tuple(LAYERED.draft_tokens.tolist())
+    assert header.file_bytes == path.stat().st_size
+    assert {name.split(".")[1] for name in header.tensors if name.startswith("blk.")} == {"0", "1", "2"}
+    for name, array in (("output.weight", "lm_head"), ("blk.2.ffn_down.weight", "layers.2.mlp.down_proj")):
+        np.testing.assert_array_equal(read_tensor(path, header, name), LAYERED.arrays[f"{array}.weight"])
+
+
+@pytest.mark.parametrize("part", ["input_layernorm", "self_attn.k_proj", "mlp.gate_proj"])
+@pytest.mark.parametrize("layer", [1, 2])
+def test_a_missing_tensor_of_a_layer_is_named(part: str, layer: int, target: Path, tmp_path: Path) -> None:
+    name = f"layers.{layer}.{part}.weight"
+    kept = {key: array for key, array in LAYERED.arrays.items() if key != name}
+    folder = write_parallel_head(tmp_path / "published", replace(LAYERED, arrays=kept), FLAT)
+    with pytest.raises(ModelFileError, match=f"the head lacks {name}"):
+        understood(folder, target)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "says"),
+    [
+        ("layers.2.mlp.up_proj.weight", (191, 128), r"blk\.2\.ffn_up\.weight is \(128, 191\), expected \(128, 192\)"),
+        ("layers.1.self_attn.q_proj.weight", (100, 128), "no matrix of heads 64 rows high"),
+        ("layers.1.post_attention_layernorm.weight", (64,), r"blk\.1\.ffn_norm\.weight"),
+    ],
+)
+def test_a_malformed_tensor_of_a_layer_is_named(
+    name: str, shape: tuple[int, ...], says: str, target: Path, tmp_path: Path
+) -> None:
+    head = replace(LAYERED, arrays={**LAYERED.arrays, name: np.ones(shape, np.float32)})
+    folder = write_parallel_head(tmp_path / "published", head, FLAT)
+    with pytest.raises(EagleLocalError, match=says):
+        imported(folder, target, tmp_path / "head.gguf")
+
+
+def test_several_layers_without_a_mask_are_refused(target: Path, tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, random_checkpoint(Kind(num_layers=2)), "SafeAILab")
+    with pytest.raises(IncompatibleError, match="has 2 layers, and only P-EAGLE heads of several layers are run"):
+        understood(folder, target)
+
+
+def test_several_layers_need_an_output(target: Path, tmp_path: Path) -> None:
+    kept = {name: array for name, array in LAYERED.arrays.items() if name != "lm_head.weight"}
+    head = replace(LAYERED, arrays=kept, draft_tokens=None)
+    folder = write_parallel_head(tmp_path / "published", head, FLAT)
+    with pytest.raises(IncompatibleError, match="3 layers and no lm_head"):
+        understood(folder, target)
+
+
+def test_layers_that_say_fewer_are_refused(target: Path, tmp_path: Path) -> None:
+    folder = write_parallel_head(tmp_path / "published", LAYERED, FLAT, num_hidden_layers=2)
+    with pytest.raises(ModelFileError, match="says 2 layers, the head's tensors are of 3"):
+        understood(folder, target)

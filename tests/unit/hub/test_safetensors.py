@@ -159,7 +159,7 @@ def test_eight_bit_floats_are_refused_by_name(tmp_path: Path) -> None:
     [
         ({}, "no config.json"),
         ({"config.json": "{"}, "config.json: no JSON"),
-        ({"config.json": "{}"}, "has no \\*.safetensors and no"),
+        ({"config.json": "{}"}, "has no \\*.safetensors, pytorch_model.bin or"),
         ({"config.json": "{}", "pytorch_model.bin": "x"}, "not in torch's present format"),
         ({"config.json": "{}", "model.safetensors.index.json": "{}"}, "no weight_map"),
         (

@@ -18,6 +18,7 @@ from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import IncompatibleError, ModelFileError, UsageError
 from eaglelocal.hub.inflation.inflate import locate_inflated, parse_demo_reference
 from eaglelocal.hub.target_resolver import make_label
+from eaglelocal.planning.plan_models import plan_models
 from eaglelocal.planning.resolve import resolve
 
 WIDTH, TAPS, FFN = 64, (0, 1, 2), 64
@@ -386,7 +387,32 @@ def test_lookup_needs_no_file_but_a_cache_that_rolls_back(tmp_path: Path, target
 def test_unknown_drafts(target: str, reference: str) -> None:
     with pytest.raises(UsageError, match="unknown draft") as error:
         plan(target=target, draft=reference)
-    assert "`auto`, `ngram`, `mtp`, `none`" in error.value.hint
+    assert "`auto`, `ngram`, `lookahead`, `mtp`, `none`" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("reference", "hint"),
+    [("a.gguf,b.gguf", "`--draft a.gguf,ngram,lookahead`"), ("a.gguf,lokahead", "`--draft lookahead`")],
+)
+def test_only_one_draft_can_be_a_model(target: str, reference: str, hint: str) -> None:
+    with pytest.raises(UsageError, match="only one can be a model") as error:
+        plan(target=target, draft=reference)
+    with pytest.raises(UsageError, match="only one can be a model") as planned:
+        plan_models(RunOptions(target="qwen3-8b", draft=reference))
+    assert error.value.hint == planned.value.hint == hint
+
+
+def test_a_draft_whose_path_has_a_comma(tmp_path: Path, target: str) -> None:
+    draft = Model("llama").write(tmp_path / "a,b.gguf")
+    assert plan(target=target, draft=str(draft)).draft == draft
+
+
+def test_drafters_without_a_model_are_named_beside_the_models(tmp_path: Path, target: str) -> None:
+    draft = Model("llama").write(tmp_path / "small.gguf")
+    both = plan(target=target, draft=str(draft), lookups=("ngram", "lookahead"))
+    assert both.lookups == ("ngram", "lookahead") and both.draft_label.endswith(" and lookahead")
+    alone = plan(target=target, draft="ngram", lookups=("lookahead",))
+    assert (alone.draft_kind, alone.lookups, alone.draft_label) == ("ngram", ("lookahead",), "lookahead")
 
 
 def test_a_hubs_model_that_is_not_here_is_reported_and_not_fetched(target: str) -> None:

@@ -1,0 +1,179 @@
+"""The file of a head of several layers: two GGUFs, one after the other, which are read and written as one.
+
+llama.cpp's `eagle3` graph has one layer. So the first GGUF is a head with the first layer only, whose own output is a
+few rows that nobody reads. The second one holds the upper layers, which are plain ones, as a model of the architecture
+`llama` without a vocabulary: it takes the rows of the first layer and gives the tokens. llama.cpp loads it from its
+place in the file.
+
+    in the file                                 as this project names it
+    eagle3  fc, token_embd, blk.0 ...           fc.weight, token_embd.weight, blk.0 ...
+            output_norm, output [32], d2t [32]  left out
+    llama   blk.0, blk.1 ...                    blk.1, blk.2 ...
+            output_norm, token_embd             output_norm.weight, output.weight
+
+The keys are those of the first GGUF. The second one repeats what it needs of them, which is checked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from eaglelocal.gguf.architectures import EAGLE
+from eaglelocal.gguf.cursor import malformed_error
+from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
+from eaglelocal.gguf.header import Header, TensorInfo
+from eaglelocal.gguf.values import Scalar, ValueType
+from eaglelocal.gguf.writer import KeyValue, StreamedTensor
+
+NUM_LAYERS_KEY = "eaglelocal.num_layers"  # of both GGUFs together; only in heads of several layers
+DRAFT_TOKENS_KEY = "eaglelocal.draft_tokens"  # d2t of such a head: llama.cpp has no place for it
+MAX_LAYERS = 64
+ALIGNMENT = 4096  # of the second GGUF in the file, so that it can be mapped
+NUM_UNREAD = 32  # rows of the first GGUF's own output
+UNREAD = frozenset({"output.weight", "output_norm.weight", "d2t"})
+ROPE_FACTORS = "rope_freqs.weight"  # in both
+BLOCK = re.compile(r"blk\.(\d+)\.")
+UPPER, NO_VOCABULARY = "llama", "no_vocab"
+# what both architectures call alike, besides all of rope.*
+SHARED_KEYS = frozenset(
+    {
+        "context_length", "embedding_length", "feed_forward_length", "attention.head_count", "attention.head_count_kv",
+        "attention.key_length", "attention.value_length", "attention.layer_norm_rms_epsilon",
+    }
+)  # fmt: skip
+
+
+class GgufPart(NamedTuple):
+    """A GGUF of a file, with its architecture, keys and tensors."""
+
+    architecture: str
+    entries: Sequence[KeyValue]
+    tensors: Sequence[StreamedTensor]
+
+
+@dataclass(frozen=True, slots=True)
+class UpperLayers:
+    """The second GGUF of a file.
+
+    begin         the byte of the file at which it begins
+    num_rows      of its output
+    draft_tokens  [num_rows] the target's tokens that they stand for; empty: the same numbers
+    """
+
+    begin: int
+    num_rows: int
+    draft_tokens: tuple[int, ...]
+
+
+def find_upper_layers(header: Header) -> UpperLayers | None:
+    """Return the second GGUF of a head of several layers; None for every other file."""
+    begin = next((shard.begin for shard in header.shards if shard.begin), 0)
+    if not begin:
+        return None
+    tokens = tuple(token for token in header.array(DRAFT_TOKENS_KEY) or () if isinstance(token, int))
+    return UpperLayers(begin, header.tensors["output.weight"].shape[-1], tokens)
+
+
+def count_layers(metadata: Mapping[str, object]) -> int:
+    """Return the layers of a head by its keys; 1 for every other file."""
+    num_layers = metadata.get(NUM_LAYERS_KEY, 1)
+    return num_layers if isinstance(num_layers, int) else 1
+
+
+def merge_tensors(first: Mapping[str, TensorInfo], upper: Iterable[TensorInfo], *, shard: int) -> dict[str, TensorInfo]:
+    """Return the tensors of both GGUFs under the names of one model; those of the second lie in shard `shard`."""
+    merged = {name: tensor for name, tensor in first.items() if name not in UNREAD}
+    for tensor in upper:
+        if tensor.name != ROPE_FACTORS:
+            name = _rename_upper(tensor.name)
+            merged[name] = replace(tensor, name=name, shard=shard)
+    return merged
+
+
+def _rename_upper(name: str) -> str:
+    if name == "token_embd.weight":
+        return "output.weight"
+    return BLOCK.sub(lambda match: f"blk.{int(match[1]) + 1}.", name, count=1)
+
+
+def check_upper_metadata(
+    first: Mapping[str, object], upper: Mapping[str, object], tensors: Sequence[TensorInfo], *, file: str
+) -> None:
+    """Raise ModelFileError where the second GGUF's keys are not those that follow from the first's."""
+    num_rows = next((tensor.shape[-1] for tensor in tensors if tensor.name == "token_embd.weight"), 0)
+    if not num_rows:
+        raise malformed_error(file, "its upper layers lack an output")
+    expected = {"general.architecture": UPPER, **make_upper_metadata(first, num_rows)}
+    for key in sorted(expected.keys() | upper.keys()):
+        if upper.get(key) != expected.get(key):
+            raise malformed_error(
+                file,
+                f"its upper layers are not of this head: {key} is {upper.get(key)}, expected {expected.get(key)}",
+            )
+
+
+def make_upper_metadata(first: Mapping[str, object], num_rows: int) -> dict[str, Scalar]:
+    """Return the keys of the second GGUF, by those of the first and the rows of its output."""
+    shared = {}
+    for key, value in first.items():
+        name = key.removeprefix(f"{EAGLE}.")
+        if name != key and (name in SHARED_KEYS or name.startswith("rope.")) and isinstance(value, Scalar):
+            shared[f"{UPPER}.{name}"] = value
+    if f"{UPPER}.attention.key_length" in shared:  # llama.cpp would abort if another part of a head turned
+        shared[f"{UPPER}.rope.dimension_count"] = shared[f"{UPPER}.attention.key_length"]
+    return shared | {
+        f"{UPPER}.block_count": count_layers(first) - 1,
+        f"{UPPER}.vocab_size": num_rows,
+        "tokenizer.ggml.model": NO_VOCABULARY,
+    }
+
+
+def split_head(entries: Sequence[KeyValue], tensors: Sequence[StreamedTensor]) -> list[GgufPart]:
+    """Return the GGUFs that a head's file consists of: two if its keys say that it has several layers, else one."""
+    metadata = {entry.key: entry.value for entry in entries}
+    if count_layers(metadata) == 1:
+        return [GgufPart(EAGLE, entries, tensors)]
+    named = {tensor.name: tensor for tensor in tensors}
+    output, norm = named["output.weight"], named["output_norm.weight"]
+    upper = make_upper_metadata(metadata, output.shape[1])
+    return [
+        GgufPart(EAGLE, entries, [*_first_tensors(tensors), norm, *_make_unread(norm.shape[0])]),
+        GgufPart(UPPER, [_make_entry(key, value) for key, value in upper.items()], list(_upper_tensors(tensors))),
+    ]
+
+
+def _make_entry(key: str, value: Scalar) -> KeyValue:
+    if isinstance(value, str):
+        return KeyValue(key, ValueType.STRING, value)
+    return KeyValue(key, ValueType.FLOAT32 if isinstance(value, float) else ValueType.UINT32, value)
+
+
+def _first_tensors(tensors: Iterable[StreamedTensor]) -> Iterator[StreamedTensor]:
+    for tensor in tensors:
+        block = BLOCK.match(tensor.name)
+        if tensor.name not in UNREAD and (block is None or block[1] == "0"):
+            yield tensor
+
+
+def _upper_tensors(tensors: Iterable[StreamedTensor]) -> Iterator[StreamedTensor]:
+    for tensor in tensors:
+        block = BLOCK.match(tensor.name)
+        if block and block[1] != "0":
+            yield replace(tensor, name=BLOCK.sub(f"blk.{int(block[1]) - 1}.", tensor.name, count=1))
+        elif tensor.name == "output.weight":
+            yield replace(tensor, name="token_embd.weight")
+        elif tensor.name in ("output_norm.weight", ROPE_FACTORS):
+            yield tensor
+
+
+def _make_unread(width: int) -> Iterator[StreamedTensor]:
+    """Yield an output of few rows, and the tokens that they stand for: the graph computes it, or the target's."""
+    import numpy as np
+
+    rows = np.zeros((NUM_UNREAD, width), np.float32).reshape(-1).view(np.uint8)
+    tokens = np.arange(NUM_UNREAD, dtype=np.int64).view(np.uint8)
+    yield StreamedTensor("output.weight", (width, NUM_UNREAD), GGML_TYPES_BY_NAME["F32"], lambda: iter([rows]))
+    yield StreamedTensor("d2t", (NUM_UNREAD,), GGML_TYPES_BY_NAME["I64"], lambda: iter([tokens]))

@@ -1,0 +1,255 @@
+"""A published Medusa head: its tensors in each dialect, and their conversion to a GGUF that llama.cpp runs.
+
+FasterDecoding and TGI number parts and layers, `0.0.linear.weight`, and put a part's lm_head after its layers,
+`0.1.weight`. vLLM has `blocks.0.layers.0.weight`, an lm_head for each part or one for all, and may map the rows of it
+to fewer tokens. A tensor that is not known here is an error, never ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from eaglelocal.errors import IncompatibleError, ModelFileError
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.medusa_info import MAX_LAYERS, MAX_PARTS
+from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.writer import KeyValue, StreamedTensor
+from eaglelocal.hub.heads.convert import is_same_matrix
+from eaglelocal.hub.heads.head_config import FETCH_REST, OTHER_HEAD, ConfigKeys
+from eaglelocal.hub.heads.head_folder import PublishedHead
+from eaglelocal.hub.heads.medusa_file import (
+    MedusaShape,
+    join_columns,
+    make_graph_tensors,
+    make_medusa_entries,
+)
+from eaglelocal.hub.heads.safetensors_files import Floats, Ints, StoredTensor
+from eaglelocal.hub.heads.weight_conversion import Rows, convert_indices, convert_matrix
+
+PREFIXES = ("medusa_heads.", "medusa_head.")
+LAYER = re.compile(r"(?:(\d{1,3})\.(\d{1,3})\.linear|blocks\.(\d{1,3})\.layers\.(\d{1,3}))\.(weight|bias)", re.ASCII)
+OUTPUT = re.compile(r"(?:(\d{1,3})\.(\d{1,3})|lm_heads\.(\d{1,3}))\.weight", re.ASCII)
+SHARED_OUTPUT, TOKEN_MAP = "lm_head.weight", "token_map"
+ALL, LAST = -1, -1  # instead of a part, and of the number of layers before an lm_head
+MAX_SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class MedusaTensors:
+    """The tensors of a head by what they are."""
+
+    weights: Mapping[tuple[int, int], StoredTensor]  # by part and layer
+    biases: Mapping[tuple[int, int], StoredTensor]
+    outputs: Mapping[tuple[int, int], StoredTensor]  # by part (or ALL), and number of layers before it
+    token_map: StoredTensor | None
+    dialect: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MedusaHead:
+    """A Medusa head that was understood, and can be run beside its target.
+
+    outputs        none: the target's lm_head; one for all parts; or one for each
+    target_tokens  [draft vocabulary] that the rows of the lm_heads stand for; None: row i is token i
+    """
+
+    name: str
+    shape: MedusaShape
+    tensors: MedusaTensors
+    outputs: tuple[StoredTensor, ...]
+    target_tokens: Ints | None
+    verifier: str
+    notes: tuple[str, ...]
+
+
+def is_medusa_head(published: PublishedHead) -> bool:
+    """Return whether a folder holds a Medusa head, by its configuration or its tensors."""
+    keys = ConfigKeys(published.config)
+    is_stated = keys.text("model_type") == "medusa" or "medusa_num_heads" in published.config
+    return is_stated or any(LAYER.fullmatch(normalize_name(name)) for name in published.tensors)
+
+
+def normalize_name(name: str) -> str:
+    for prefix in PREFIXES:
+        name = name.removeprefix(prefix)
+    return name
+
+
+def read_medusa_head(published: PublishedHead, beside: Header, target: ModelInfo, *, name: str) -> MedusaHead:
+    """Read a head; `beside` is the target's header. Raises ModelFileError or IncompatibleError with the reason."""
+    keys, tensors = ConfigKeys(published.config), sort_tensors(published.tensors)
+    num_parts, num_layers = _count(tensors)
+    _check_layers(tensors, target)
+    outputs = _find_outputs(tensors, num_parts, num_layers, is_shared=keys.flag("original_lm_head") or False)
+    target_tokens = _read_token_map(tensors, outputs, target)
+    notes = list(_list_notes(keys, num_parts, outputs, target))
+    if len(outputs) == 1 and target_tokens is None and is_same_matrix(outputs[0], beside, _lent_output(beside)):
+        outputs = ()
+        notes.append("its lm_head is a copy of the target's, which is used")
+    return MedusaHead(
+        name=name,
+        shape=MedusaShape(num_parts, num_layers, target.n_embd, has_own_outputs=len(outputs) > 1),
+        tensors=tensors,
+        outputs=outputs,
+        target_tokens=target_tokens,
+        verifier=keys.text("base_model_name_or_path"),
+        notes=tuple(notes),
+    )
+
+
+def sort_tensors(stored: Mapping[str, StoredTensor]) -> MedusaTensors:
+    """Sort tensors by what they are. Raises ModelFileError on a name that no Medusa head has, or a repeated one."""
+    weights: dict[tuple[int, int], StoredTensor] = {}
+    biases: dict[tuple[int, int], StoredTensor] = {}
+    outputs: dict[tuple[int, int], StoredTensor] = {}
+    token_map, unknown = None, []
+    for full_name, tensor in stored.items():
+        name = normalize_name(full_name)
+        if found := LAYER.fullmatch(name):
+            place = int(found[1] or found[3]), int(found[2] or found[4])
+            _add(weights if found[5] == "weight" else biases, place, tensor)
+        elif found := OUTPUT.fullmatch(name):
+            _add(outputs, (int(found[1] or found[3]), LAST if found[2] is None else int(found[2])), tensor)
+        elif name == SHARED_OUTPUT:
+            _add(outputs, (ALL, LAST), tensor)
+        elif name == TOKEN_MAP:
+            token_map = tensor
+        else:
+            unknown.append(full_name)
+    if unknown:
+        raise ModelFileError(f"tensors that no Medusa head has: {', '.join(unknown[:MAX_SHOWN])}", hint=OTHER_HEAD)
+    dialect = "vLLM" if any("blocks." in tensor.name for tensor in weights.values()) else "FasterDecoding"
+    return MedusaTensors(weights, biases, outputs, token_map, dialect)
+
+
+def _add(tensors: dict[tuple[int, int], StoredTensor], place: tuple[int, int], tensor: StoredTensor) -> None:
+    if place in tensors:
+        raise ModelFileError(f"tensors {tensors[place].name} and {tensor.name} are the same part of the head")
+    tensors[place] = tensor
+
+
+def _count(tensors: MedusaTensors) -> tuple[int, int]:
+    """Return the numbers of parts and of layers in each. Raises ModelFileError where some are missing."""
+    if not tensors.weights:
+        raise ModelFileError("there is no layer of a Medusa head in it", hint=FETCH_REST)
+    num_parts, num_layers = (1 + max(place[i] for place in tensors.weights) for i in range(2))
+    if num_parts > MAX_PARTS or num_layers > MAX_LAYERS:
+        raise IncompatibleError(
+            f"it has {num_parts} heads of {num_layers} layers, run are up to {MAX_PARTS} of {MAX_LAYERS}",
+            hint=OTHER_HEAD,
+        )
+    wanted = {(part, layer) for part in range(num_parts) for layer in range(num_layers)}
+    for places, what in ((tensors.weights, "weights"), (tensors.biases, "biases")):
+        missing = sorted(wanted - places.keys()) if places else []
+        if missing:
+            raise ModelFileError(
+                f"the {what} of head {missing[0][0]}, layer {missing[0][1]} are missing", hint=FETCH_REST
+            )
+        for place in places.keys() - wanted:
+            raise ModelFileError(f"tensor {places[place].name} belongs to no layer")
+    return num_parts, num_layers
+
+
+def _check_layers(tensors: MedusaTensors, target: ModelInfo) -> None:
+    width = target.n_embd
+    for tensor, shape in (
+        *((tensor, (width, width)) for tensor in tensors.weights.values()),
+        *((tensor, (width,)) for tensor in tensors.biases.values()),
+    ):
+        if tensor.shape != shape:
+            raise IncompatibleError(
+                f"tensor {tensor.name} is {list(tensor.shape)}, for {target.name} it would be {list(shape)}",
+                hint=OTHER_HEAD,
+            )
+
+
+def _find_outputs(
+    tensors: MedusaTensors, num_parts: int, num_layers: int, *, is_shared: bool
+) -> tuple[StoredTensor, ...]:
+    """Return the lm_heads: none, one for all parts, or one for each. Raises ModelFileError on any other number."""
+    for (_, layer), tensor in tensors.outputs.items():
+        if layer not in (LAST, num_layers):
+            raise ModelFileError(f"tensor {tensor.name} comes after {layer} layers of {num_layers}")
+    by_part = {part: tensor for (part, _), tensor in tensors.outputs.items()}
+    if ALL in by_part:
+        if len(by_part) > 1:
+            raise ModelFileError(f"there is {SHARED_OUTPUT}, and an lm_head of single heads beside it")
+        return (by_part[ALL],)
+    if by_part.keys() == {0} and is_shared:  # as vLLM does
+        return (by_part[0],)
+    if by_part and by_part.keys() != set(range(num_parts)):
+        raise ModelFileError(f"there are lm_heads of heads {sorted(by_part)}, of {num_parts}", hint=FETCH_REST)
+    return tuple(by_part[part] for part in sorted(by_part))
+
+
+def _read_token_map(tensors: MedusaTensors, outputs: tuple[StoredTensor, ...], target: ModelInfo) -> Ints | None:
+    """Return the tokens of the lm_heads' rows, and check their shapes. Raises ModelFileError."""
+    found = None if tensors.token_map is None else tensors.token_map.integers().reshape(-1)
+    if found is not None and (found.min() < 0 or found.max() >= target.n_vocab or len(np.unique(found)) != len(found)):
+        raise ModelFileError(
+            f"{TOKEN_MAP} names tokens {found.min()} to {found.max()} of {target.n_vocab}, or one twice"
+        )
+    needed = target.n_vocab if found is None else len(found)
+    for output in outputs:
+        if len(output.shape) != 2 or output.shape[1] != target.n_embd or output.shape[0] < needed:
+            raise IncompatibleError(
+                f"tensor {output.name} is {list(output.shape)}, for {target.name} it would be "
+                f"{[needed, target.n_embd]}",
+                hint=OTHER_HEAD,
+            )
+    if found is not None and not outputs:
+        raise ModelFileError(f"there is a {TOKEN_MAP}, but no lm_head whose rows it could name", hint=FETCH_REST)
+    return found
+
+
+def _lent_output(beside: Header) -> str:
+    return "output.weight" if "output.weight" in beside.tensors else "token_embd.weight"
+
+
+def _list_notes(
+    keys: ConfigKeys, num_parts: int, outputs: tuple[StoredTensor, ...], target: ModelInfo
+) -> Iterator[str]:
+    stated = keys.optional_count("num_heads") or keys.optional_count("medusa_num_heads")
+    if stated not in (None, num_parts):
+        yield f"config.json counts {stated} heads, there are {num_parts}"
+    vocab = keys.optional_count("vocab_size")
+    if vocab not in (None, target.n_vocab):
+        yield f"config.json counts {vocab} tokens, the target's file {target.n_vocab}"
+    if len(outputs) > 1:
+        yield f"each of its heads has an lm_head: together they are {len(outputs)} times as large as the target's"
+
+
+def make_entries(head: MedusaHead, beside: Header, target: ModelInfo, kind: str) -> list[KeyValue]:
+    """Return the file's keys."""
+    places = sorted(head.tensors.biases)
+    biases = np.concatenate([head.tensors.biases[place].floats() for place in places]) if places else None
+    return make_medusa_entries(head.shape, biases, beside, target, name=head.name, kind=kind)
+
+
+def make_tensors(head: MedusaHead, target: ModelInfo, kind: str) -> list[StreamedTensor]:
+    """Return the file's tensors. Rows of lm_heads after the target's vocabulary are padding, and left out."""
+    shape, weights = head.shape, head.tensors.weights
+    matrices = [[weights[part, layer].rows for layer in range(shape.num_layers)] for part in range(shape.num_parts)]
+    written = make_graph_tensors(shape, matrices, kind)
+    if head.outputs:
+        num_rows = target.n_vocab if head.target_tokens is None else len(head.target_tokens)
+        readers = [select_rows(output, head.target_tokens) for output in head.outputs]
+        written.append(convert_matrix("output.weight", join_columns(readers), (num_rows, shape.width), kind))
+    if head.target_tokens is not None:
+        written.append(convert_indices("d2t", head.target_tokens))
+    return written
+
+
+def select_rows(output: StoredTensor, tokens: Ints | None) -> Rows:
+    """Return a reader of an lm_head's rows, those of `tokens` where it has rows for the whole vocabulary."""
+    if tokens is None or output.shape[0] == len(tokens):
+        return output.rows
+
+    def rows(first: int, end: int) -> Floats:
+        return np.concatenate([output.rows(token, token + 1) for token in tokens[first:end].tolist()])
+
+    return rows
