@@ -28,7 +28,6 @@ from eaglelocal.speculation.policy.step_report import Change, StepReport
 from eaglelocal.speculation.policy.throughput import Throughput
 from eaglelocal.speculation.policy.token_costs import TokenCosts
 
-KEEP = True
 MIN_EVIDENCE_STEPS = 24.0  # of other texts, before a new text may start asleep
 HOPELESS_SPEED = 0.95  # of other texts, below which it does
 
@@ -153,18 +152,15 @@ class Controller:
             leveled=self._leveled,
             max_siblings=self._max_siblings,
         )
-        self._keep_drafted(drafts)
+        self._keep_rests(drafts)
         return StepPolicy(drafts)
 
-    def _keep_drafted(self, drafts: StepDrafts) -> None:
-        """Propose what was drafted in an earlier step and not sent, where the text has followed it so far."""
-        name, primary = self._drafters.kept, self._drafters.primary
-        for slot in drafts.auto if primary else ():
-            rest = self._pending_drafts.rest(slot, primary)
-            if rest is not None and KEEP:
-                at = rest.num_right
-                drafts.add(slot, name, rest.tokens[at:][: drafts.max_draft[slot]], rest.confidences[at:])
-                drafts.end(slot, name)
+    def _keep_rests(self, drafts: StepDrafts) -> None:
+        """Propose what the primary drafter drafted in an earlier step, where the text has followed it so far."""
+        for slot in drafts.auto:
+            rest = self._pending_drafts.rest(slot, self._drafters.primary or "")
+            if rest is not None and drafts.max_draft[slot]:
+                drafts.keep(slot, rest)
 
     def _is_ruled(self, slots: Iterable[int]) -> bool:
         """Return whether a rule (fixed, PID, off) sets the lengths of all these slots, whatever they cost."""
@@ -275,7 +271,7 @@ class Controller:
                 gate.record_probe(promised_speed)
             if not gate.is_probing and gate.is_awake:
                 self._all_texts = DecayingSums()  # contradicted
-        elif charge is not None and (not len(draft) or draft.drafter == self._drafters.primary):
+        elif charge is not None and (not len(draft) or self._is_primary(draft.drafter)):
             seen = DecayingSums(
                 steps=1.0,
                 extra=verdict.num_accepted,
@@ -284,6 +280,10 @@ class Controller:
             )
             self._all_texts.add(seen)
             gate.record_step(seen, promised_speed, is_dear=self._is_dear)
+
+    def _is_primary(self, name: str) -> bool:
+        """Return whether the primary drafter proposed what is sent under this name, now or in an earlier step."""
+        return name in (self._drafters.primary, self._drafters.kept)
 
     # ---- costs
     def learn_costs(self) -> None:

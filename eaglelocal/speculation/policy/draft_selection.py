@@ -32,10 +32,10 @@ class DraftSelection:
         costs = self._drafts.slot_costs(len(gains))
         return find_best_size(gains[: len(costs) - 1], costs)[1] + costs[0]
 
-    def is_settled_by_lookup(self, slot: int) -> bool:
-        """Return whether a lookup promises at least as much as the primary drafter is expected to."""
+    def is_settled(self, slot: int) -> bool:
+        """Return whether a lookup, or the rest of an earlier draft, promises as much as the primary drafter may."""
         step, drafters = self._drafts, self._drafts.drafters
-        best = max((self.worth(c) for name in (drafters.kept, *drafters.lookups) if (c := step.chains[name].get(slot))), default=0)
+        best = max((self.worth(c) for name in drafters.free if (c := step.chains[name].get(slot))), default=0)
         if best <= 0.0:
             return False
         primary = drafters.primary or ""
@@ -79,8 +79,10 @@ class DraftSelection:
         Where a rule sets the length, whatever it is worth, that is the first drafter's that proposed something.
         """
         step = self._drafts
-        names = step.drafters.lookups if step.policies[slot].is_probing else (step.drafters.kept, *step.drafters.names)
-        chains = [step.chains[name][slot] for name in names if slot in step.chains[name]]
+        names = (step.drafters.kept, *step.drafters.names)
+        if step.policies[slot].is_probing:
+            names = step.drafters.lookups
+        chains = [step.chains[name][slot] for name in names if slot in step.chains.get(name, ())]
         if len(chains) < 2:
             return chains[0] if chains else DraftChain("")
         if step.policies[slot].gate is None:

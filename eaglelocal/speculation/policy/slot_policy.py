@@ -35,13 +35,18 @@ class DrafterSet:
         return -(-num_tokens // self.block_size) if drafter == self.primary else num_tokens
 
     @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.lookups, self.primary) if self.primary else self.lookups
+
+    @property
     def kept(self) -> str:
-        """The name of what the primary drafter proposed in an earlier step."""
+        """The name under which the rest of an earlier draft is proposed."""
         return kept_table(self.primary or "")
 
     @property
-    def names(self) -> tuple[str, ...]:
-        return (*self.lookups, self.primary) if self.primary else self.lookups
+    def free(self) -> tuple[str, ...]:
+        """The names of what costs next to nothing to propose."""
+        return (self.kept, *self.lookups) if self.primary else self.lookups
 
 
 class DecodeSlot(NamedTuple):

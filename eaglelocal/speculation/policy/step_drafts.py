@@ -38,7 +38,7 @@ class StepDrafts:
         self.is_leveled = leveled and len(slots) > 1
         self.max_siblings = max_siblings
         self.token_costs = token_costs
-        self.chains: dict[str, dict[int, DraftChain]] = {name: {} for name in (drafters.kept, *drafters.names)}
+        self.chains: dict[str, dict[int, DraftChain]] = {name: {} for name in (*drafters.free, *drafters.names)}
         self._outlooks: dict[tuple[int, str, int], Outlook] = {}
 
     @cached_property
@@ -101,6 +101,12 @@ class StepDrafts:
         if trunk is None:
             trunk = chains[slot] = DraftChain(drafter)
         return trunk.branches[branch - 1] if branch else trunk
+
+    def keep(self, slot: int, rest: PendingDraft) -> None:
+        """Propose what is left of an earlier draft again, at no cost; its chances are learned apart."""
+        name, most = self.drafters.kept, self.max_draft[slot]
+        self.add(slot, name, rest.tokens[rest.num_right :][:most], rest.confidences[rest.num_right :][:most])
+        self.end(slot, name)
 
     def chain(self, slot: int, drafter: str, number: int = 0) -> DraftChain | None:
         """Return a chain of the slot's tree, or None if the drafter has proposed nothing."""

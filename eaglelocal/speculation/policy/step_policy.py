@@ -95,7 +95,7 @@ class StepPolicy:
         gate = self._policies[slot].gate
         if drafter != self._drafters.primary:
             return gate is not None or self._drafters.primary is None
-        return gate is None or gate.is_probing or (gate.is_awake and not self._selection.is_settled_by_lookup(slot))
+        return gate is None or gate.is_probing or (gate.is_awake and not self._selection.is_settled(slot))
 
     def _must_grow(self, slot: int, drafter: str) -> bool:
         """Return whether the chain grows whatever it costs: by a rule, for a probe, or for a first lookup."""
