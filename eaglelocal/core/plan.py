@@ -80,7 +80,7 @@ class Plan:
         """
         if not (self.is_unified and self.speculates and self.draft_kind != "ngram"):
             return 0
-        return max(min(MAX_BRANCHES, self.n_batch // self.num_slots - 1), 0)
+        return max(min(MAX_BRANCHES, self.max_draft, self.n_batch // self.num_slots - 1), 0)
 
     @property
     def max_draft(self) -> int:

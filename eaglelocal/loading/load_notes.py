@@ -27,7 +27,7 @@ def collect_notes(
     header = parts.target.header
     return (
         *filter(None, [template_note, no_images, parts.plan.draft_note]),
-        *list_draft_notes(parts.draft, header, target),
+        *list_draft_notes(parts.draft, header, target, parts.plan.n_ctx),
         *list_tree_notes(parts.plan, parts.shape),
         *parts.notes,
         *list_repack_notes(library, header),
@@ -58,21 +58,24 @@ def list_tree_notes(plan: Plan, target: ModelShape) -> tuple[str, ...]:
     return (f"drafts are chains: {problem}",) if problem else ()
 
 
-def list_draft_notes(part: DryRunPart | None, beside: Header, target: ModelInfo) -> tuple[str, ...]:
+def list_draft_notes(part: DryRunPart | None, beside: Header, target: ModelInfo, n_ctx: int) -> tuple[str, ...]:
     """Return notes about a draft that fits its target only partly.
 
     It is not refused: it drafts badly, but never changes the answers' distribution.
     """
     if part is None:
         return ()
-    return (*draft_warnings(part.info, part.header, target_header=beside, target=target), *list_context_notes(part))
+    return (
+        *draft_warnings(part.info, part.header, target_header=beside, target=target),
+        *list_context_notes(part, n_ctx),
+    )
 
 
-def list_context_notes(part: DryRunPart) -> tuple[str, ...]:
-    """Return a note about a draft model whose context ends before the target's."""
+def list_context_notes(part: DryRunPart, n_ctx: int) -> tuple[str, ...]:
+    """Return a note about a draft model that was trained for less than the `n_ctx` positions of the target."""
     if isinstance(part.info, HeadInfo):
         return ()
-    trained, n_ctx = part.info.context_length, part.context.n_ctx
+    trained = part.info.context_length
     if not 0 < trained < n_ctx:
         return ()
     return (f"the draft model was trained for {trained} of {n_ctx} positions; after them fewer drafts are accepted",)

@@ -29,10 +29,9 @@ def ask(name: str, prompt: Sequence[int], **params: object) -> ChatRequest:
 class Reader(FlakyDrafter):
     """Drafts random tokens, and keeps the text with everything that was refused after it."""
 
-    traits = dataclasses.replace(FlakyDrafter.traits, reads_refused=True)
-
     def __init__(self, seed: int) -> None:
         super().__init__(TABLE.n_vocab, seed)
+        self.traits = dataclasses.replace(self.traits, reads_refused=True)
         self.text: list[int] = []
         self.refused: list[tuple[list[int], Sequence[tuple[int, int]]]] = []
 

@@ -27,7 +27,7 @@ from eaglelocal.backend.context_params import ContextParams, create_context
 from eaglelocal.backend.dry_run import DryRunPart, PlannedModel, plan_buffers, record_log
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
-from eaglelocal.core.plan import Plan
+from eaglelocal.core.plan import MAX_BRANCHES, Plan
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.medusa_info import read_graph_head
 from eaglelocal.gguf.model_info import ModelInfo
@@ -251,7 +251,8 @@ def rehearsed(plan: Plan, pair: tuple[Path, Path]) -> Iterator[Buffer]:
 
 
 @pytest.mark.parametrize(
-    ("slots", "unified", "num_branches"), [(1, None, 4), (2, True, 4), (2, False, 0), (4, None, 0)]
+    ("slots", "unified", "num_branches"),
+    [(1, None, MAX_BRANCHES), (2, True, MAX_BRANCHES), (2, False, 0), (4, None, 0)],
 )
 def test_target_and_head_together(pair: tuple[Path, Path], slots: int, unified: bool | None, num_branches: int) -> None:
     plan = replace(Case(2048, slots=slots, unified=unified).plan, draft_kind="eagle3", draft=pair[1])

@@ -256,7 +256,7 @@ def test_buffers_count_next_to_weights_and_cache(
 ) -> None:
     head = write_head(tmp_path / "head.gguf", HEAD, SMALL) if kind == "eagle3" else None
     weights = sum(read_header(path).tensor_bytes for path in (target, head) if path)
-    cache = 4096 * 2 * 2 * 64 * (4 + (head is not None))
+    cache = 2 * 2 * 64 * (4 * 4096 + (0 if head is None else 4096 + 256))  # the head has room for a tree
     plan = plan_of(target, kind, head, n_ctx=4096)
     with_memory(monkeypatch, weights + cache + 1000)
     error = refusal(plan, ResourceError)
