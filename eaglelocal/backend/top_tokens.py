@@ -4,11 +4,11 @@ A softmax over a large vocabulary costs more than the drafting itself, so confid
 MIN_RANKED, or one more than requested. It ranks drafts as well as the full softmax does, and is mapped to acceptance
 by learning (speculation/acceptance/acceptance_model.py). Siblings are ranked anyway, so they cost nothing.
 
-A sibling matters when the first token is wrong, so its confidence is its share among itself and the third: its share
-including the first says nothing about that.
+A sibling matters when every better token is wrong, so its confidence is its share among itself and the worse ones: its
+share including the better ones says nothing about that.
 
-    logits  a 5.0   b 3.0   c 1.0   d -4.0     one branch or two: among a, b, c
-            a: 0.87         b: 0.88
+    logits  a 5.0   b 3.0   c 1.0   d -4.0     one to three branches: among a, b, c, d
+            a: 0.87         b: 0.88         c: 0.99
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import math
 
 from eaglelocal.core.batch import Proposals
 
-MIN_RANKED = 3
+MIN_RANKED = 4
 UNKNOWN = math.nan
 
 

@@ -17,7 +17,7 @@ from eaglelocal.memory.cache_bytes import CacheParams
 ROLLBACKS = (8, 4, 2)
 PLANNED_ROLLBACK, PLANNED_LOOKUP_ROLLBACK = 4, 2  # the number that a plan assumes
 PLANNED_BLOCK_ROLLBACK = 8  # of a block head, which drafts its tokens together
-TREE_CELLS = 128  # of drafted tokens after which more are drafted: 16 levels of 8
+TREE_CELLS = 256  # of drafted tokens after which more are drafted: at most 16 levels of 8 and some chains' ends
 HEAD_ROWS, MTP_ROWS, ROWS_PER_SLOT = 128, 64, 32  # the most rows of one call; long prompts take several
 
 

@@ -29,7 +29,7 @@ OPTIMISM = 0.5  # standard deviations of the shift that an outlook adds
 UNKNOWN_CONFIDENCE = 0.6  # for drafters that report none
 LOWEST, HIGHEST = sigmoid(LOW), sigmoid(HIGH)  # range of confidences that the bins distinguish
 SIBLING_LEVEL, SIBLING_SLOPE = -1.0, 0.7  # of siblings, fitted to the embedded head
-FORMAT = 3  # 3: a sibling's confidence is its share relative to the third choice
+FORMAT = 4  # 4: a confidence is the share among four, a sibling's among itself and the worse of them
 MAX_STORED = 16  # drafters
 
 

@@ -62,6 +62,7 @@ class Controller:
         self._all_texts = DecayingSums()  # of the primary drafter
         self._is_dear = False  # its draft steps cost far more than usual
         self._pending_drafts = PendingDrafts()
+        self._is_reported = True  # the last step; while a device computes, the next one begins before
 
     # ---- slots
     @property
@@ -152,13 +153,15 @@ class Controller:
             leveled=self._leveled,
             max_siblings=self._max_siblings,
         )
-        self._keep_rests(drafts)
+        if self._is_reported:  # else it is not known yet what follows the rests
+            self._keep_rests(drafts)
+        self._is_reported = False
         return StepPolicy(drafts)
 
     def _keep_rests(self, drafts: StepDrafts) -> None:
         """Propose what the primary drafter drafted in an earlier step, where the text has followed it so far."""
         for slot in drafts.auto:
-            rest = self._pending_drafts.rest(slot, self._drafters.primary or "")
+            rest = self._pending_drafts.find_rest(slot, self._drafters.primary or "")
             if rest is not None and drafts.max_draft[slot]:
                 drafts.keep(slot, rest)
 
@@ -179,6 +182,7 @@ class Controller:
 
     def learn(self, report: StepReport) -> list[Change]:
         """Learn from a finished step. Return the slots whose drafting fell asleep or woke."""
+        self._is_reported = True
         is_ruled, num_awake = self._is_ruled(report.verdicts), self._num_awake(report.verdicts)
         is_drafted = num_awake > 0 or report.num_drafted > 0
         if not (is_ruled or report.num_prefill_rows) and self._cost_checks.record(report, is_retry=self._is_retry):
@@ -209,6 +213,7 @@ class Controller:
 
     def learn_plain(self, report: StepReport) -> list[Change]:
         """Learn from a step without a StepPolicy, for which nothing was drafted; no drafting changes."""
+        self._is_reported = True
         self._cost_checks.interrupt()
         self._cost_learner.add(report, is_awake=False, is_priced=False)
         for slot, (_, verdict) in report.verdicts.items():

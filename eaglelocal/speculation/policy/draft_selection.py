@@ -45,15 +45,21 @@ class DraftSelection:
         return best >= estimate_worth(mean, costs, step_cost, block_size=drafters.block_size)
 
     def promised_speed(self, slot: int) -> float:
-        """Return the speed relative to plain decoding if the primary drafter's chain for the slot were sent."""
+        """Return the speed relative to plain decoding if the primary drafter's chain for the slot were sent.
+
+        Without one, the rest of an earlier draft counts, for which nothing is drafted.
+        """
         step, drafters = self._drafts, self._drafts.drafters
-        chain = step.chains[drafters.primary].get(slot) if drafters.primary else None
-        if chain is None:
+        found = [
+            chain for name in (drafters.primary, drafters.kept) if (chain := step.chains.get(name or "", {}).get(slot))
+        ]
+        if not found:
             return 1.0
+        chain = found[0]
         gains = chain.node_gains
         costs, num = step.slot_costs(len(gains)), len(step.auto)
         size, _ = find_best_size(gains[: len(costs) - 1], costs)
-        num_steps = drafters.num_steps(chain.drafter, len(chain.gains))
+        num_steps = 0 if chain.drafter == drafters.kept else drafters.num_steps(chain.drafter, len(chain.gains))
         drafting = (num_steps * step.token_costs.draft_step(chain.drafter, num) + step.token_costs.drafted) / num
         # cost of a plain step for one slot: one token, where nothing is gained by drafting
         a_token = costs[0] if step.is_leveled else costs[0] / len(step.max_draft)

@@ -30,9 +30,13 @@ Sibling = tuple[int, float]  # a token in the place of another one, the drafter'
 RANK_MARK, KEPT_MARK = "/", "+"
 
 
-def kept_table(drafter: str) -> str:
-    """Return the name under which what a drafter proposed in an earlier step, and is still to come, is sent."""
+def kept_name(drafter: str) -> str:
+    """Return the name under which the rest of a drafter's earlier draft is proposed."""
     return drafter + KEPT_MARK
+
+
+def is_kept(name: str) -> bool:
+    return name.endswith(KEPT_MARK)
 
 
 def sibling_table(drafter: str, rank: int) -> str:
@@ -109,7 +113,7 @@ class PendingDrafts:
     def forget(self, slot: int) -> None:
         self._chains.pop(slot, None)
 
-    def rest(self, slot: int, drafter: str) -> PendingDraft | None:
+    def find_rest(self, slot: int, drafter: str) -> PendingDraft | None:
         """Return the newest chain of a drafter that the slot's text has followed so far, and that goes on."""
         chains = self._chains.get(slot, ())
         return next((chain for chain in chains if chain.drafter == drafter and chain.num_right), None)
@@ -122,5 +126,6 @@ class PendingDrafts:
         judged_places: set[tuple[str, int]] = set()
         chains = (*new, *self._chains.get(slot, ()))
         left = [chain.compare(text, judged, judged_places) for chain in chains]
-        self._chains[slot] = [chain for chain in left if chain is not None]
+        # the rest of an earlier draft is already among these, and is proposed again as long as it is right
+        self._chains[slot] = [chain for chain in left if chain is not None and not is_kept(chain.drafter)]
         return judged

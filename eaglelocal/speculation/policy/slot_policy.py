@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from eaglelocal.core.request import DraftPolicy, Spec
 from eaglelocal.speculation.policy.draft_gate import DraftGate, GateState
-from eaglelocal.speculation.policy.pending_drafts import kept_table
+from eaglelocal.speculation.policy.pending_drafts import kept_name
 from eaglelocal.speculation.policy.pid import LengthController
 
 MATCH_LENGTHS = (2, 4, 8)  # tokens that a lookup's match must have; more after finds that were not worth sending
@@ -41,7 +41,7 @@ class DrafterSet:
     @property
     def kept(self) -> str:
         """The name under which the rest of an earlier draft is proposed."""
-        return kept_table(self.primary or "")
+        return kept_name(self.primary or "")
 
     @property
     def free(self) -> tuple[str, ...]:

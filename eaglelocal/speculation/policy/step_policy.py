@@ -52,14 +52,15 @@ class StepPolicy:
         growth = self._growth if drafter == self._drafters.primary else None
         self._is_branching = growth is not None and growth.may_pay() and self._are_undecided(drafter)
         if growth is not None and self._is_branching:
-            return growth.select([slot for slot in self._auto if self._takes_part(slot, drafter)])
+            chains = self._chains[drafter]
+            return growth.select([s for s in self._auto if s in chains and self._takes_part(s, drafter)])
         return [SlotTip(slot) for slot in self.select_slots(drafter)]
 
     def _are_undecided(self, drafter: str) -> bool:
-        """Return whether no slot's chain is to grow whatever it costs, and every slot that takes part has one."""
-        slots = [slot for slot in self._max_draft if self._takes_part(slot, drafter)]
-        chains = self._chains[drafter]
-        return all([slot in self._auto and slot in chains and not self._must_grow(slot, drafter) for slot in slots])
+        """Return whether no chain is to grow whatever it costs, and every `auto` slot that takes part has one."""
+        slots = [s for s, most in self._max_draft.items() if most and self._takes_part(s, drafter)]
+        has_begun = all([slot in self._chains[drafter] for slot in slots if slot in self._auto])
+        return has_begun and not any([self._must_grow(slot, drafter) for slot in slots])
 
     def select_slots(self, drafter: str) -> list[int]:
         """Return the slots for which this drafter should propose another level."""

@@ -17,7 +17,6 @@ from eaglelocal.speculation.policy.step_drafts import StepDrafts
 from eaglelocal.speculation.tree import Place
 
 WIDTHS = (1, 2, 3, 4, 6, 8)  # nodes after which one call drafts, at most
-HOPED_SECOND = 0.5  # probability that a second choice is right, before it is known
 
 
 class SlotTip(NamedTuple):
@@ -47,8 +46,9 @@ class TreeGrowth:
         """Return whether siblings are likely to pay in this step, before anything is drafted."""
         step = self._drafts
         mean, gains, odds, reach = step.outlook(slot, self._drafter).mean, [], [], 1.0
+        second = step.acceptance.mean(sibling_table(self._drafter, 2))
         for _ in range(step.max_draft[slot]):
-            odds.append(reach * (1.0 - mean) * HOPED_SECOND)
+            odds.append(reach * (1.0 - mean) * second)
             reach *= mean
             gains.append(reach)
         return leaves_pay([gains], odds, step.row_costs)

@@ -60,7 +60,7 @@ def test_a_second_choice_is_as_sure_as_it_is_next_to_the_third() -> None:
         said = choices.read(1, count, branches, confident=True)
         assert said.tokens == [[1, 3][:branches]]
         np.testing.assert_allclose(said.confidences, [[0.8668, 0.8808][:branches]], atol=1e-4)
-    assert [num_ranked(n, 99, confident=True) for n in (1, 2, 3)] == [3, 3, 4]
+    assert [num_ranked(n, 99, confident=True) for n in (1, 2, 3, 4)] == [4, 4, 4, 5]
     assert [num_ranked(n, 2, confident=True) for n in (1, 2)] == [2, 2]
     assert [num_ranked(n, 99, confident=False) for n in (1, 2)] == [1, 2]
 

@@ -10,9 +10,11 @@ from doubles.simulated_machine import BF16, Q4_0, SimulatedMachine
 from doubles.simulation import PRIMARY, DraftCosts, Profile, Simulation, curve, plain_text, speed
 
 from eaglelocal.core.draft import Draft
+from eaglelocal.core.request import AUTO
+from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
 from eaglelocal.speculation.policy.pending_drafts import PendingDraft, PendingDrafts
-from eaglelocal.speculation.policy.slot_policy import DrafterSet
+from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet
 
 BLOCK = [5, 6, 7, 8]
 
@@ -20,7 +22,7 @@ BLOCK = [5, 6, 7, 8]
 def after(text: Sequence[int], *, drafter: str = "head") -> PendingDraft | None:
     pending = PendingDrafts()
     pending.judge(0, [PendingDraft(drafter, BLOCK, [0.9] * 4)], text)
-    return pending.rest(0, "head")
+    return pending.find_rest(0, "head")
 
 
 @pytest.mark.parametrize(("text", "rest"), [([5], [6, 7, 8]), ([5, 6, 7], [8])])
@@ -98,3 +100,25 @@ def test_rests_are_judged_apart() -> None:
     simulation = simulate(Q4_0, 0.9, 1, keeps=True)
     state = simulation.controller.acceptance.state()
     assert {"head", "head+"} <= set(state["drafters"])  # type: ignore[call-overload]
+
+
+def test_a_rest_is_judged_once_a_step() -> None:
+    """It is proposed anew in each step; what is left of it then must not be learned from again and again."""
+    pending = PendingDrafts()
+    pending.judge(0, [PendingDraft("head", BLOCK, [0.9] * 4)], BLOCK[:1])
+    judged = [pending.judge(0, [PendingDraft("head+", BLOCK[at:], [0.9] * 3)], [BLOCK[at]]) for at in (1, 2, 3)]
+    assert [[seen.drafter for seen in each] for each in judged] == [["head+", "head"]] * 3
+
+
+def test_no_rest_is_proposed_before_the_step_before_it_is_reported() -> None:
+    """A device still computes that step: the rest would be of a text that has gone on since."""
+    controller = Controller(AUTO, DrafterSet("head", block_size=4), StepCosts())
+    controller.begin(0, None)
+    controller._pending_drafts.judge(0, [PendingDraft("head", BLOCK, [0.9] * 4)], BLOCK[:1])
+    slots = [DecodeSlot(0, 8)]
+    first, second = (controller.begin_step(slots, num_prefill_rows=0, num_cells=0) for _ in range(2))
+    assert first.drafts.num_drafted(0, "head+") == 3
+    assert second.drafts.num_drafted(0, "head+") == 0
+    controller.begin(0, None)  # another request in the slot
+    controller._is_reported = True
+    assert controller.begin_step(slots, num_prefill_rows=0, num_cells=0).drafts.num_drafted(0, "head+") == 0
