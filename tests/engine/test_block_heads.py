@@ -21,6 +21,7 @@ from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
+from eaglelocal.backend.top_tokens import MIN_RANKED
 from eaglelocal.core.batch import FeatureRows, Roots
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import fixed_spec
@@ -74,7 +75,7 @@ def test_it_says_what_the_arithmetic_says(tmp_path: Path, name: str) -> None:
             for slot, text in enumerate(texts):
                 logits = reference.logits(text, firsts[slot], tokens[slot], depth)
                 assert [row[0] for row in said.tokens[slot::3]] == target_tokens(head_file, logits.argmax(axis=1))
-                top = np.sort(logits, axis=1)[:, -3:]
+                top = np.sort(logits, axis=1)[:, -MIN_RANKED:]
                 shares = 1 / np.exp(top - top[:, -1:]).sum(axis=1)
                 assert [row[0] for row in said.confidences[slot::3]] == pytest.approx(shares, abs=2e-3)
 
