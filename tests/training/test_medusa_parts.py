@@ -14,6 +14,7 @@ from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.medusa_context import LlamaMedusaContext
 from eaglelocal.backend.model import LlamaModel, Placement
+from eaglelocal.backend.top_tokens import MIN_RANKED
 from eaglelocal.core.batch import Batch
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.medusa_info import MedusaInfo
@@ -64,7 +65,7 @@ def test_torch_and_llama_cpp_draft_the_same(num_tokens: int | None, tmp_path: Pa
     found = parts(torch.empty(0), parts.fuse([torch.from_numpy(states)[None]]), torch.tensor([[len(TEXT) - 1]]), 3)
     output = draft_head.output.float()
     for (drafted, shares), state in zip(proposed, found, strict=True):
-        logits, best = torch.topk(state[0, 0] @ output.T, 3)
+        logits, best = torch.topk(state[0, 0] @ output.T, MIN_RANKED)
         ids = best.tolist() if tokens is None else tokens[best.numpy()].tolist()
         assert drafted == ids[0]
         np.testing.assert_allclose(shares, torch.softmax(logits, -1)[0].item(), atol=1e-2)  # lent outputs are bfloat16
