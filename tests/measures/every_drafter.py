@@ -22,6 +22,7 @@ from in_turns import answer, spread
 
 from eaglelocal.bench.bench_prompts import BenchPrompt, builtin_prompts, read_prompts
 from eaglelocal.bench.statistics import bound_mean, geometric_mean
+from eaglelocal.core.draft_sources import parse_draft
 from eaglelocal.core.request import AUTO, OFF
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.engine.engine import Engine
@@ -95,7 +96,9 @@ def measure(
 
 def show(target: str, draft: str, prompts: Sequence[BenchPrompt], num_rounds: int, max_tokens: int) -> None:
     try:
-        plan = resolve(RunOptions(target=target, draft=draft, parallel=1), on_progress=lambda share, what: None)
+        sources = parse_draft(draft)
+        options = RunOptions(target=target, draft=sources.model, lookups=sources.lookups, parallel=1)
+        plan = resolve(options, on_progress=lambda share, what: None)
         engine = build(replace(plan, n_ctx=2048, spec=AUTO), lambda progress: None)
     except EagleLocalError as error:
         sys.stdout.write(f"| {draft} | {error.message} |\n")
@@ -105,7 +108,7 @@ def show(target: str, draft: str, prompts: Sequence[BenchPrompt], num_rounds: in
     said = bound_mean(list(gains.values()))
     by_kind = " | ".join(f"{geometric_mean(each):.2f}" for _, each in sorted(gains.items()))
     gain = f"{said.mean:.2f} ({said.low:.2f} to {said.high:.2f})"
-    sys.stdout.write(f"| {Path(draft).name} | {watch} | {gain} | {by_kind} |\n")
+    sys.stdout.write(f"| {draft} | {watch} | {gain} | {by_kind} |\n")
     sys.stdout.flush()
 
 
