@@ -88,14 +88,14 @@ def check_one_model(reference: str) -> None:
     models = reference.split(",")
     if len(models) == 1 or Path(reference).expanduser().exists():
         return
-    for name in models:
-        if near := difflib.get_close_matches(name, DRAFT_WORDS, n=1):
-            raise UsageError(
-                f"--draft names {' and '.join(models)}, and only one can be a model", hint=f"`--draft {near[0]}`"
-            )
+    mended = models.copy()
+    for at, name in enumerate(models):
+        if name not in DRAFT_WORDS:
+            mended[at] = next(iter(difflib.get_close_matches(name, DRAFT_WORDS, n=1)), name)
+    hint = ",".join(mended) if mended != models else f"{models[0]},ngram,lookahead"
     raise UsageError(
         f"--draft names {' and '.join(models)}, and only one can be a model",
-        hint=f"`--draft {models[0]},ngram,lookahead`",
+        hint=f"`--draft {hint}`",
     )
 
 

@@ -392,7 +392,11 @@ def test_unknown_drafts(target: str, reference: str) -> None:
 
 @pytest.mark.parametrize(
     ("reference", "hint"),
-    [("a.gguf,b.gguf", "`--draft a.gguf,ngram,lookahead`"), ("a.gguf,lokahead", "`--draft lookahead`")],
+    [
+        ("a.gguf,b.gguf", "`--draft a.gguf,ngram,lookahead`"),
+        ("a.gguf,lokahead", "`--draft a.gguf,lookahead`"),
+        ("auto,ngrm", "`--draft auto,ngram`"),
+    ],
 )
 def test_only_one_draft_can_be_a_model(target: str, reference: str, hint: str) -> None:
     with pytest.raises(UsageError, match="only one can be a model") as error:
