@@ -58,6 +58,9 @@ class DraftModel(ContextDrafter):
         self._context, self._branches = context, branches
         self._slots: defaultdict[int, DraftModelSlot] = defaultdict(DraftModelSlot)
 
+    def end(self, slot: int) -> None:
+        self._sequences.drop_drafted(slot)
+
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
     ) -> list[Continuation]:

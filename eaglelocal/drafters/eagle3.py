@@ -122,6 +122,9 @@ class Eagle3(ContextDrafter):
     def begin(self, slot: int, owner: str, num_prompt: int) -> None:
         self._first_needed[slot] = 0 if self._max_prompt_rows is None else num_prompt - self._max_prompt_rows
 
+    def end(self, slot: int) -> None:
+        self._sequences.drop_drafted(slot)
+
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
     ) -> list[Continuation]:

@@ -53,9 +53,8 @@ def drafter_of(kind: str, num_slots: int) -> Drafter | Sequence[Drafter]:
     if kind == "flaky":
         return FlakyDrafter(TABLE.n_vocab, num_branches=BRANCHES)
     if kind == "model":
-        context = ScriptedContext(
-            HEADS["second"], gives_features=False, num_slots=num_slots, num_branches=num_slots * BRANCHES
-        )
+        sizes = {"n_ctx": 128 + 64, "num_slots": num_slots, "num_branches": num_slots * BRANCHES}  # room for a tree
+        context = ScriptedContext(HEADS["second"], gives_features=False, **sizes)
         return DraftModel(context, branches=3, sequences=BranchSequences(context, num_slots, BRANCHES))
     return head_drafter(kind, num_slots)
 

@@ -8,6 +8,7 @@ from doubles.scripted_context import ScriptedHead
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eaglelocal.drafters.branch_sequences import BranchSequences
 from eaglelocal.drafters.drafter import NOTHING, Node
 from eaglelocal.drafters.eagle3 import MAX_WAITING_PAIRS, Eagle3
 from eaglelocal.drafters.row_buffer import MAX_BUFFERED
@@ -342,3 +343,17 @@ def test_states_that_wait_and_what_is_remembered_asleep_take_main_memory_too() -
     assert drafter.swapped_bytes(0) == head.swapped_bytes(0) + 3 * of_state
     drafter.buffer([committed(0, text, 4)])
     assert drafter.swapped_bytes(0) == head.swapped_bytes(0) + 3 * of_state + committed(0, text, 4).features.nbytes
+
+
+def test_an_ended_request_leaves_no_cells_of_its_branches() -> None:
+    head = ScriptedHead(TABLE)
+    drafter = Eagle3(head, (0,), branches=3, sequences=BranchSequences(head, 1, 2))
+    text = [4, 5, 6]
+    drafter.commit([committed(0, text, 0)])
+    text.append(best(text))
+    (first,) = drafter.draft([root(0, text)])
+    sibling, _ = first.siblings[0][0]
+    drafter.draft([Node(0, 0, sibling, len(text), 1, 0)])
+    assert head.reach(1) == (0, len(text))
+    drafter.end(0)
+    assert head.reach(1) == (0, len(text) - 1)  # what stays is committed
