@@ -158,7 +158,7 @@ def write_head_folder(
 
 @contextmanager
 def _partial_folder(folder: Path) -> Iterator[Path]:
-    """Make a folder beside `folder`, which is deleted afterwards unless it was renamed; also those of killed writers."""
+    """Make a folder beside `folder`, deleted afterwards unless it was renamed, and delete those of killed writers."""
     for left in folder.parent.glob(f".{_escape(folder.name)}.*{PARTIAL}"):
         writer = WRITER.search(left.name)
         if writer and not is_alive(int(writer["pid"]), writer["birth"]):
@@ -204,5 +204,5 @@ def _check_disk(folder: Path, wanted_bytes: int) -> None:
     if missing_bytes > 0:
         raise ResourceError(
             f"the head takes {format_disk(wanted_bytes)} on disk, {format_disk(free)} are free in {folder}",
-            hint=f"free {format_disk(missing_bytes)}, or --out of another disk",
+            hint=f"free {format_disk(missing_bytes)}, or choose a folder of another disk",
         )

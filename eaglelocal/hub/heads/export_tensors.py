@@ -48,7 +48,7 @@ class ExportHead:
     @property
     def tap_order(self) -> list[int]:
         """The taps by their layers, lowest first: engines collect the states in this order, whatever is stated."""
-        return np.argsort(self.info.target_layers, kind="stable").tolist()
+        return sorted(range(len(self.info.target_layers)), key=self.info.target_layers.__getitem__)
 
     def dtype(self, name: str) -> str:
         """Return the type in which a matrix is written, as safetensors names it."""

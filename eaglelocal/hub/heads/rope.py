@@ -55,15 +55,14 @@ class Rope:
         """Return the rotation as keys of a config.json, as `read_rope` reads them."""
         shared = {"rope_type": self.kind, "factor": self.factor}
         longest = {"original_max_position_embeddings": self.original_context}
+        scaling: dict[str, object] | None = None
         match self.kind:
             case "llama3":
                 scaling = {**shared, **longest, "low_freq_factor": self.low, "high_freq_factor": self.high}
             case "yarn":
                 scaling = {**shared, **longest, "beta_slow": self.low, "beta_fast": self.high}
             case "linear":
-                scaling = shared
-            case _:
-                scaling = None
+                scaling = {**shared}
         return {"rope_theta": self.theta, "rope_scaling": scaling}
 
     def factors(self, head_dim: int) -> Floats | None:

@@ -229,7 +229,7 @@ def test_a_full_disk_or_a_failed_write_leaves_nothing(
     exported(path, place / "older", SPECFORGE)
     before = (place / "older" / "config.json").read_text()
     monkeypatch.setattr(export_folder, "free_bytes", lambda folder: 1000)
-    with pytest.raises(ResourceError, match="1.0 kB are free"):
+    with pytest.raises(ResourceError, match=r"1\.0 kB are free"):
         exported(path, place / "out", SPECFORGE)
     monkeypatch.undo()
 
