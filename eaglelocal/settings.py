@@ -31,10 +31,10 @@ OWN_VARIABLES = frozenset({"TRACEBACK", "ENGINE_LOG", "API_KEY", "ATTENTION"})
 # of flags for a single invocation, which the config file does not accept
 FLAG_VARIABLES = frozenset({
     "AGAINST", "AGAINST_KEY_FILE", "AGAINST_MODEL", "ALL", "CATEGORY", "CONCURRENCY", "CONTINUE", "DRAFT_VOCAB",
-    "EPOCHS", "FINGERPRINT", "FORCE", "FORMAT", "FROM", "GOAL", "IGNORE_EOS", "IMAGE", "JSON", "KIND",
-    "MACHINE", "MEASURE", "NO_TRIAL", "NO_TUI", "ONCE", "OUT", "PAIRS", "PLAIN", "PRINT", "PROMPTS", "QUANT",
-    "RAM", "REPEATS", "REPORT", "SAVE", "SKIP", "SVG", "TARGET_REPO", "TINT", "TOKENS", "TORCH_DEVICE", "TYPE",
-    "VERIFY", "WARM_UP", "WEB", "WORK", "YES",
+    "EPOCHS", "FINGERPRINT", "FORCE", "FORMAT", "FROM", "GOAL", "IGNORE_EOS", "IMAGE", "JSON", "KIND", "LOSS",
+    "MACHINE", "MEASURE", "NO_TRIAL", "NO_TUI", "ONCE", "ON_POLICY", "OUT", "PAIRS", "PLAIN", "PRINT", "PROMPTS",
+    "QUANT", "RAM", "REPEATS", "REPORT", "SAVE", "SKIP", "STATE_NOISE", "SVG", "TARGET_REPO", "TINT", "TOKENS",
+    "TORCH_DEVICE", "TYPE", "UNROLL", "VERIFY", "WARM_UP", "WEB", "WORK", "YES",
 })  # fmt: skip
 OTHER_VARIABLES = frozenset(PREFIX + name for name in OWN_VARIABLES | FLAG_VARIABLES)  # ours, but not settings
 

@@ -119,7 +119,7 @@ def sample_tokens(log_draft: Tensor, num_samples: int, generator: torch.Generato
 
 @torch.no_grad()
 def leave_one_out(returns: Tensor, reached: Tensor, *, alone: Tensor) -> Tensor:
-    """Return for each sample [n, samples] the mean return of the others that are reached; `alone` [n, 1] without any."""
+    """Return for each sample [n, samples] the mean return of the reached others; if there is none, `alone` [n, 1]."""
     others = reached.sum(-1, keepdim=True) - reached
     mean = ((returns * reached).sum(-1, keepdim=True) - returns * reached) / others.clamp(min=1.0)
     return torch.where(others > 0, mean, alone)

@@ -1,4 +1,4 @@
-"""The losses against plain numpy, their gradients against differences, and the policy's against the exact expectation."""
+"""The losses against numpy, their gradients against differences, and the policy's against the exact expectation."""
 
 from __future__ import annotations
 
