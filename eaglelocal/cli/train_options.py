@@ -130,7 +130,7 @@ def choose_unrolling(source: HeadSource, given: LossFlags) -> Unrolling:
     if given.unroll is not None and source.num_depths > 1:
         raise UsageError(
             f"a {source.method} head drafts {source.num_depths} tokens in one pass, so nothing is unrolled",
-            hint="`--kind eagle`",
+            hint="leave --unroll out",
         )
     num_steps = given.unroll or unrolling.num_steps
     return dataclasses.replace(unrolling, loss=given.loss, num_steps=num_steps, state_noise=given.state_noise)

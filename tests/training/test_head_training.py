@@ -121,6 +121,16 @@ def test_every_loss_teaches(loss: str, training_setup: TrainingSetup, tmp_path: 
     assert learned.after.length > learned.before.length + 0.3
 
 
+def test_a_head_gets_better_by_its_own_drafts_alone(training_setup: TrainingSetup, tmp_path: Path) -> None:
+    training = training_setup.training(tmp_path / "state", epochs=3)
+    first = train_head(training)
+    accepted_with(training_setup, first, training, path := tmp_path / "head.gguf")
+    further = training_setup.training(tmp_path / "further", epochs=0, head=path)
+    learned = train_head(replace(further, num_policy_steps=24))
+    assert learned.before == first.after
+    assert learned.after.length > learned.before.length + 0.1
+
+
 def test_a_head_learns_on_from_its_own_drafts_and_resumes_exactly(
     training_setup: TrainingSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
