@@ -23,12 +23,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from eaglelocal.core.atomic_file import remove_abandoned, writing_atomically
 from eaglelocal.core.batch import Bytes
+from eaglelocal.core.json_text import read_object
 from eaglelocal.scheduler.stored_texts import StoredText, StoredTexts
 
 SUFFIX = ".cells"
@@ -206,7 +207,7 @@ def pieces_of(part: memoryview) -> Iterator[memoryview]:
     return (part[at : at + PIECE_BYTES] for at in range(0, len(part), PIECE_BYTES))
 
 
-def read_text(file: BinaryIO, name: str) -> tuple[StoredText, dict[str, Any]]:
+def read_text(file: BinaryIO, name: str) -> tuple[StoredText, dict[str, object]]:
     """Read a file's tokens, and its description. Raises DamagedFileError and OSError."""
     if file.read(len(MAGIC)) != MAGIC:
         raise DamagedFileError
@@ -214,20 +215,34 @@ def read_text(file: BinaryIO, name: str) -> tuple[StoredText, dict[str, Any]]:
     if size > MAX_DESCRIPTION:
         raise DamagedFileError
     try:
-        described = json.loads(read_exactly(file, size))
-        num_tokens, places, check = int(described["tokens"]), described["places"], described["tokens_check"]
-        resumable = None if places is None else tuple(map(int, places))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        described = read_object(read_exactly(file, size))
+    except ValueError as error:
         raise DamagedFileError from error
+    num_tokens, places = whole(described.get("tokens")), described.get("places")
     if not 0 < num_tokens <= MAX_TOKENS:
         raise DamagedFileError
     content = read_exactly(file, 4 * num_tokens)
-    if zlib.crc32(content) != check:
+    if zlib.crc32(content) != whole(described.get("tokens_check")):
         raise DamagedFileError
     tokens = array("i", content)
     if sys.byteorder == "big":
         tokens.byteswap()
+    resumable = None if places is None else tuple(map(whole, values(places)))
     return StoredText(name, tokens.tolist(), resumable), described
+
+
+def whole(value: object) -> int:
+    """Return a number that is not negative. Raises DamagedFileError for anything else."""
+    if not isinstance(value, int) or value < 0:
+        raise DamagedFileError
+    return value
+
+
+def values(value: object) -> list[object]:
+    """Return a list. Raises DamagedFileError for anything else."""
+    if not isinstance(value, list):
+        raise DamagedFileError
+    return value
 
 
 def read_exactly(file: BinaryIO, size: int) -> bytes:
@@ -242,12 +257,11 @@ def read_file(path: Path) -> StoredCells:
     with path.open("rb") as file:
         text, described = read_text(file, path.name)
         left = os.fstat(file.fileno()).st_size - file.tell() - LENGTH.size
-        try:
-            sizes = [int(described["cells"]), *(int(size) for _, size in described["states"])]
-            positions = [int(at) for at, _ in described["states"]]
-        except (ValueError, TypeError, KeyError) as error:
-            raise DamagedFileError from error
-        if min(sizes) < 0 or sum(sizes) != left:
+        states = [list(map(whole, values(pair))) for pair in values(described.get("states"))]
+        if any(len(pair) != 2 for pair in states):
+            raise DamagedFileError
+        sizes = [whole(described.get("cells")), *(size for _, size in states)]
+        if sum(sizes) != left:
             raise DamagedFileError
         check = zlib.crc32(to_bytes(text.tokens))
         parts = []
@@ -256,8 +270,8 @@ def read_file(path: Path) -> StoredCells:
             parts.append(part)
         if LENGTH.pack(check) != read_exactly(file, LENGTH.size):
             raise DamagedFileError
-    states = {at: bytearray(part.tobytes()) for at, part in zip(positions, parts[1:], strict=True)}
-    return StoredCells(text, parts[0], states)
+    cells, *others = parts
+    return StoredCells(text, cells, {at: bytearray(part) for (at, _), part in zip(states, others, strict=True)})
 
 
 def read_part(file: BinaryIO, size: int, check: int) -> tuple[Bytes, int]:
