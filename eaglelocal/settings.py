@@ -26,6 +26,7 @@ from eaglelocal.errors import ResourceError, UsageError
 
 PREFIX = "EAGLELOCAL_"
 DEFAULT = "default"
+MAX_CACHE_DISK = 100_000.0  # GB
 MAX_LOOKUP_MEMORY = 2_000_000  # tokens; the index in RAM takes up to 600 bytes for each
 OWN_VARIABLES = frozenset({"TRACEBACK", "ENGINE_LOG", "API_KEY", "ATTENTION"})
 # of flags for a single invocation, which the config file does not accept
@@ -58,6 +59,7 @@ class Settings:
     flash_attn: str = "auto"
     cache_ram: int | None = None  # MiB; None: by free memory
     lookup_memory: int = 0  # tokens of each key's texts that are kept on disk, to draft from
+    cache_disk: float = 0.0  # GB on disk for the caches of conversations
     ctx: int | None = None
     parallel: int | None = None
     temperature: float = 0.7
@@ -337,6 +339,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "flash_attn": _choice("auto", "on", "off"),
         "cache_ram": _or("auto", None, _whole(0)),
         "lookup_memory": _or("off", 0, _whole(0, MAX_LOOKUP_MEMORY)),
+        "cache_disk": _or("off", 0.0, _number(0.0, MAX_CACHE_DISK)),
         "ctx": _or("auto", None, _whole(1)),
         "parallel": _or("auto", None, _whole(1, MAX_SLOTS)),
         "temperature": _number(*RANGES["temperature"]),

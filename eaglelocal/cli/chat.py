@@ -23,6 +23,7 @@ from eaglelocal.cli.early_engine import ENGINE
 from eaglelocal.cli.load_model import (
     count_slots,
     default_sampling,
+    keep_conversations,
     load_model,
     load_settings,
     make_run_options,
@@ -70,6 +71,7 @@ def chat(  # many parameters: typer reads the flags from the signature
     min_p: flags.MinP = None,
     cache_ram: flags.CacheRam = None,
     lookup_memory: flags.LookupMemory = None,
+    cache_disk: flags.CacheDisk = None,
     parallel: flags.Slots = None,
     plain: Annotated[bool, typer.Option("--plain", help="Chat line by line, without the full screen.")] = False,
     as_json: Annotated[
@@ -257,7 +259,7 @@ def open_session(
 
 def make_chat_options(settings: Settings, choice: ModelChoice, start: ChatStart) -> RunOptions:
     options = make_run_options(settings, choice, parallel=count_slots(settings))
-    return replace(options, is_brief=start.is_brief, cache_ram=settings.cache_ram, lookup_memory=settings.lookup_memory)
+    return replace(keep_conversations(options, settings), is_brief=start.is_brief)
 
 
 def plan_start(

@@ -125,6 +125,13 @@ LookupMemory = Annotated[
         help="Keep so many tokens of each key's texts on disk, to draft from; `eaglelocal forget` deletes them.",
     ),
 ]
+CacheDisk = Annotated[
+    str | None,
+    typer.Option(
+        metavar="off|GB",
+        help="Keep long conversations' caches on disk, so that they go on after a restart without being read anew.",
+    ),
+]
 FlashAttn = Annotated[
     str | None,
     typer.Option(

@@ -29,7 +29,7 @@ FLAG_GROUPS = {
     ),
     "Memory and processor": (
         *("ctx", "parallel", "kv_type", "gpu_layers", "n_cpu_moe", "device", "split"),
-        *("flash_attn", "threads", "cache_ram", "lookup_memory"),
+        *("flash_attn", "threads", "cache_ram", "lookup_memory", "cache_disk"),
     ),
     "Answers": ("system", "temperature", "max_tokens", "top_k", "top_p", "min_p", "seed"),
 }

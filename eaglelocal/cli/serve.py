@@ -24,7 +24,7 @@ import typer
 from eaglelocal.cli import flags
 from eaglelocal.cli.early_engine import ENGINE
 from eaglelocal.cli.json_output import JsonOutput
-from eaglelocal.cli.load_model import default_sampling, load_settings, make_run_options
+from eaglelocal.cli.load_model import default_sampling, keep_conversations, load_settings, make_run_options
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.server_engines import ServerEngines
 from eaglelocal.conversation.session import ModelChoice
@@ -79,6 +79,7 @@ def serve(  # many parameters: typer reads the flags from the signature
     max_tokens: flags.MaxTokens = None,
     cache_ram: flags.CacheRam = None,
     lookup_memory: flags.LookupMemory = None,
+    cache_disk: flags.CacheDisk = None,
     log: flags.Log = None,
     web: flags.Web = False,
     web_port: flags.WebPort = None,
@@ -282,9 +283,7 @@ def list_requested(settings: Settings) -> list[str]:
 
 def server_options(settings: Settings, choice: ModelChoice, parallel: int) -> RunOptions:
     options = make_run_options(settings, choice, parallel=parallel)
-    return dataclasses.replace(
-        options, binds_answers=True, cache_ram=settings.cache_ram, lookup_memory=settings.lookup_memory
-    )
+    return dataclasses.replace(keep_conversations(options, settings), binds_answers=True)
 
 
 def plan_first(settings: Settings) -> Decision:

@@ -74,6 +74,7 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
         is_brief=options.is_brief,
         cache_ram=options.cache_ram,
         lookup_memory=options.lookup_memory,
+        cache_disk=options.cache_disk,
         task=files.task,
         takes_tools=features.takes_tools,
         thinks=features.thinks,

@@ -642,5 +642,5 @@ def test_what_lookups_remember_is_forgotten(person: Person) -> None:
     folder.mkdir(parents=True)
     (folder / "ab.tokens").write_bytes(bytes(4000))
     assert "--yes is needed" in person.runs("forget").stderr
-    assert "texts of 1 key, 4.0 kB" in person.runs("forget", "--yes").stderr
+    assert "1 texts for lookups, 4.0 kB" in person.runs("forget", "--yes").stderr
     assert not folder.parent.exists()
