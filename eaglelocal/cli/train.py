@@ -21,7 +21,7 @@ from eaglelocal.cli.import_head import check_head_flags, show_fraction
 from eaglelocal.cli.load_model import default_sampling, load_settings, start_engine
 from eaglelocal.cli.next_command import make_chat_command
 from eaglelocal.cli.output import Output, standard_output
-from eaglelocal.cli.train_options import HeadFlags, TrainOptions, check_memory_and_disk, hash_parts, resolve_options
+from eaglelocal.cli.train_options import HeadFlags, TrainOptions, check_resources, hash_parts, resolve_options
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.errors import UsageError
 from eaglelocal.training.device import DEVICES, choose_device
@@ -120,7 +120,7 @@ def run_training(options: TrainOptions, questions: TrainQuestions, *, tokens: in
     from eaglelocal.training.training_folder import enter_folder
 
     with enter_folder(options.folder, options.found.label), mention_resuming(options.output):
-        check_memory_and_disk(options)
+        check_resources(options)
         collected = collect_answers(options, questions, max_answer_tokens=tokens)
         training = make_training(options, collected, epochs=epochs)
         trained = keep_if_better(options, training, train_head(training), questions, collected)
@@ -253,17 +253,11 @@ def split_held_out(
 
 def choose_recipe(options: TrainOptions, num_steps: int) -> Recipe:
     """Return the learning rates. A pre-trained head gets a quarter of them, decaying from the first step on."""
-    from eaglelocal.training.loop import Recipe
+    from eaglelocal.training.loop import scale_recipe
 
-    width = options.found.info.n_embd
-    width_factor = min(1.0, 256 / width)  # AdamW's steps, unlike Muon's, do not shrink with a matrix's width
-    scale = 1.0 if options.source.start is None else 0.25
-    return Recipe(
-        muon_lr=0.02 * scale,
-        adam_lr=3e-3 * scale * max(width_factor, 0.1),
-        attention_lr=1.5e-3 * scale * width_factor,
-        warmup_steps=max(1, min(100, num_steps // 10)),
-        decay_share=0.5 if options.source.start is None else 1.0,
+    is_new = options.source.start is None
+    return scale_recipe(
+        options.found.info.n_embd, num_steps, scale=1.0 if is_new else 0.25, decay_share=0.5 if is_new else 1.0
     )
 
 

@@ -32,6 +32,8 @@ from eaglelocal.worker.supervisor import DEFAULT_POLICY, EngineState, RestartPol
 _log = logging.getLogger(__name__)
 
 OnProgress = Callable[[LoadProgress], None]
+Submit = Callable[[AnyRequest, OnEvent], None]
+WatchSubmit = Callable[[Submit, AnyRequest, OnEvent], None]
 
 
 class EngineClient:
@@ -49,8 +51,13 @@ class EngineClient:
         on_progress: OnProgress | None = None,
         restart: RestartPolicy = DEFAULT_POLICY,
         spare: SpareProcess | None = None,
+        watch: WatchSubmit | None = None,
     ) -> None:
-        """`spare`: a process that already waits for a plan; the caller closes it."""
+        """`spare`: a process that already waits for a plan; the caller closes it.
+
+        watch  called with each request and the function that submits it
+        """
+        self._watch = watch
         self._requests = InFlightRequests(EngineError("the engine has not been started"))
         self._snapshots = Snapshots()
         self._listener = _EngineListener(self._requests, self._snapshots, on_progress, restart.wait_limit_s)
@@ -92,7 +99,10 @@ class EngineClient:
 
     def submit(self, request: AnyRequest, on_event: OnEvent) -> None:
         """Submit a request; see Client. It waits while the engine loads, and up to `wait_limit_s` while it restarts."""
-        self._requests.submit(request, on_event)
+        if self._watch is None:
+            self._requests.submit(request, on_event)
+        else:
+            self._watch(self._requests.submit, request, on_event)
 
     def stream(self, request: ChatRequest) -> RequestStream:
         """Submit a request and return an iterator over its events."""

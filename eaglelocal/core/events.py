@@ -144,6 +144,7 @@ class Finished:
     speculation: SpeculationStats
     reasoning: str = ""  # rest of the reasoning that was held back
     stop: str = ""  # the stop string that ended it
+    tokens: tuple[int, ...] = ()  # prompt and answer, if the request asked for them
 
 
 @dataclass(frozen=True, slots=True)

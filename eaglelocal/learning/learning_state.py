@@ -1,0 +1,71 @@
+"""What learning remembers of one head between its processes: the round in progress, and the version on watch.
+
+Every change is one atomic write. A state that cannot be read counts as none: then a new round begins.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from eaglelocal.core.atomic_file import write_atomically
+from eaglelocal.core.json_text import read_object
+from eaglelocal.learning.learning_round import Round
+
+STATE = "learning.json"
+CHECKPOINT, PARTIAL = ".checkpoint", ".partial"
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """A version that became current, until it has proved itself on live answers.
+
+    before  the version that it replaced
+    since   only later answers count, in seconds since 1970
+    """
+
+    version: int
+    before: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class LearningState:
+    """The state of one head.
+
+    learned_until  answers kept up to this time are not new any more
+    candidate      number of the version that the round has made
+    """
+
+    learned_until: float = 0.0
+    round: Round | None = None
+    candidate: int | None = None
+    watch: Watch | None = None
+
+
+def read_state(folder: Path) -> LearningState:
+    """Return the state of a folder; an empty one if there is none, or it is damaged."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        content: Any = read_object((folder / STATE).read_bytes())
+        round_, watch = content["round"], content["watch"]
+        return LearningState(
+            float(content["learned_until"]),
+            round_ and Round(int(round_["start"]), tuple(map(str, round_["keys"])), float(round_["until"])),
+            None if content["candidate"] is None else int(content["candidate"]),
+            watch and Watch(int(watch["version"]), int(watch["before"]), float(watch["since"])),
+        )
+    return LearningState()
+
+
+def write_state(folder: Path, state: LearningState) -> None:
+    """Write the state. Raises OSError."""
+    write_atomically(folder / STATE, json.dumps(asdict(state)))
+
+
+def delete_checkpoints(folder: Path) -> None:
+    for path in [*folder.glob(f"*{CHECKPOINT}"), *folder.glob(f"*{PARTIAL}")]:
+        with suppress(OSError):
+            path.unlink()
