@@ -14,13 +14,15 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 
 from eaglelocal.client.answer_stream import RequestStream, stream
 from eaglelocal.client.client import OnEvent
+from eaglelocal.client.head_swap import HeadSwaps
 from eaglelocal.client.in_flight_requests import InFlightRequests
 from eaglelocal.client.snapshots import Snapshots
-from eaglelocal.core.events import EngineInfo, EngineSnapshot, LoadProgress, RequestEvent
+from eaglelocal.core.events import EngineInfo, EngineSnapshot, HeadSwapped, LoadProgress, RequestEvent
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AnyRequest, ChatRequest, Spec
 from eaglelocal.errors import EagleLocalError, EngineAwayError, EngineError
@@ -30,6 +32,8 @@ from eaglelocal.worker.spare_process import SpareProcess
 from eaglelocal.worker.supervisor import DEFAULT_POLICY, EngineState, RestartPolicy, Supervisor
 
 _log = logging.getLogger(__name__)
+
+SWAP_TIMEOUT_S = 60.0  # a head is read from disk
 
 OnProgress = Callable[[LoadProgress], None]
 Submit = Callable[[AnyRequest, OnEvent], None]
@@ -60,7 +64,10 @@ class EngineClient:
         self._watch = watch
         self._requests = InFlightRequests(EngineError("the engine has not been started"))
         self._snapshots = Snapshots()
-        self._listener = _EngineListener(self._requests, self._snapshots, on_progress, restart.wait_limit_s)
+        self._heads = HeadSwaps()
+        self._listener = _EngineListener(
+            self._requests, self._snapshots, self._heads, on_progress, restart.wait_limit_s
+        )
         self._supervisor = Supervisor(plan, builder, restart, self._listener, spare)
         self._lock = threading.Lock()  # guards _is_started and _is_closed
         self._is_started = False
@@ -115,6 +122,16 @@ class EngineClient:
         """Set how to draft for requests that do not say it themselves, running ones included."""
         self._requests.set_spec(spec)
 
+    def swap_head(self, path: Path, version: int, *, timeout_s: float = SWAP_TIMEOUT_S) -> None:
+        """Draft with the head in another file from now on, and after restarts too; return when it drafts.
+
+        version  its number among the learned versions; 0: the base head
+
+        Running answers go on. Raises EagleLocalError where the head cannot replace the one in use, which then stays.
+        """
+        self._heads.swap(self._requests.process, path, version, timeout_s)
+        self._supervisor.replace_plan(lambda plan: plan.with_head(path, version))
+
     def snapshot(self, *, timeout_s: float = 1.0) -> EngineSnapshot:
         """Return totals since the engine process started.
 
@@ -140,13 +157,19 @@ class EngineClient:
 
 
 class _EngineListener:
-    """The supervisor's listener: passes its events on to requests, snapshots and the caller of `start`."""
+    """The supervisor's listener: passes its events on to requests, snapshots, swaps and the caller of `start`."""
 
     def __init__(
-        self, requests: InFlightRequests, snapshots: Snapshots, on_progress: OnProgress | None, wait_limit_s: float
+        self,
+        requests: InFlightRequests,
+        snapshots: Snapshots,
+        heads: HeadSwaps,
+        on_progress: OnProgress | None,
+        wait_limit_s: float,
     ) -> None:
         self._requests = requests
         self._snapshots = snapshots
+        self._heads = heads
         self._on_progress = on_progress
         self._wait_limit_s = wait_limit_s
         self.trouble = ""  # why there is no engine; empty while it runs
@@ -192,6 +215,9 @@ class _EngineListener:
     def on_snapshot(self, snapshot: EngineSnapshot) -> None:
         self._snapshots.receive(snapshot)
 
+    def on_head_swapped(self, swapped: HeadSwapped) -> None:
+        self._heads.receive(swapped)
+
     @property
     def in_flight(self) -> tuple[InFlight, ...]:
         return self._requests.in_flight
@@ -199,6 +225,7 @@ class _EngineListener:
     def on_lost(self, error: EagleLocalError, *, is_crash: bool) -> None:
         self.trouble = error.message
         self._requests.fail_sent(error, is_crash=is_crash)
+        self._heads.fail(error)
         self._snapshots.clear_gauges()
         if self._wait_timer is None:
             what = f"the engine was not restarted within {self._wait_limit_s:g} s: {error.message}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from eaglelocal.core.costs import MeasuredCosts
@@ -191,6 +192,7 @@ class EngineSnapshot:
     reused_tokens: int = 0  # prompt tokens found in a cache
     swapped_bytes: int = 0  # of evicted conversations kept in RAM
     spec: str = ""  # of requests that have none of their own; "": nothing can draft
+    draft_version: int = 0  # the learned version of the head that drafts; 0: the base head, or none
 
 
 NOTHING_YET = EngineSnapshot(
@@ -209,6 +211,14 @@ NOTHING_YET = EngineSnapshot(
 @dataclass(frozen=True, slots=True)
 class SnapshotTaken:
     snapshot: EngineSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSwapped:
+    """The outcome of the SwapHead with this number."""
+
+    number: int
+    error: EagleLocalError | None = None  # why the old head stays in use
 
 
 RequestEvent = Prompted | Started | Tokens | SpeculationChanged | Embeddings | Finished | Failed
@@ -233,6 +243,19 @@ class SetSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class SwapHead:
+    """A command to draft with the head of another file from now on; HeadSwapped follows once it does.
+
+    number   of this command
+    version  of the head; 0: the base head
+    """
+
+    number: int
+    path: Path
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class TakeSnapshot:
     pass
 
@@ -242,4 +265,4 @@ class Shutdown:
     """A command to finish nothing, free everything and end."""
 
 
-Command = Submit | Cancel | SetSpec | TakeSnapshot | Shutdown
+Command = Submit | Cancel | SetSpec | SwapHead | TakeSnapshot | Shutdown

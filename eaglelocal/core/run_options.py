@@ -34,6 +34,7 @@ class RunOptions:
     lookup_memory  tokens of each owner's texts that are kept on disk for lookups; 0: none
     binds_answers  prepare grammars while loading, not with the first answer that needs them
     is_brief    the model is loaded for one answer, so that loading time counts as much as speed
+    learns      a head's current learned version drafts, and goes on learning
     model_folders  folders of the user's own models, whose names a target may be
     """
 
@@ -57,6 +58,7 @@ class RunOptions:
     lookup_memory: int = 0
     binds_answers: bool = False
     is_brief: bool = False
+    learns: bool = False
     model_folders: tuple[str, ...] = ()
 
     @property

@@ -266,6 +266,13 @@ class Eagle3(ContextDrafter):
             for batch in rows.batches(self._head.n_batch):
                 self._head.decode(batch, 1, confident=False)
 
+    def inherit(self, old: Eagle3) -> None:
+        """Take over the target's rows that `old` kept of sleeping slots. Its states are those of another encoder."""
+        self._head.attach()
+        self._first_needed = old._first_needed
+        for index, slot in old._slots.items():
+            self._slots[index] = EagleSlot(buffered=slot.buffered)
+
     def skip(self, image: Committed) -> None:
         """Forget the slot: drafting starts over after the image."""
         self.rollback(image.slot, 0)

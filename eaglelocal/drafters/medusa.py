@@ -79,6 +79,10 @@ class Medusa(ContextDrafter):
     def buffer(self, committed: Sequence[Committed]) -> None:
         self.commit(committed)
 
+    def inherit(self, old: Medusa) -> None:
+        """Take over the target's states, which every head of this kind reads."""
+        self._slots = old._slots
+
     def skip(self, image: Committed) -> None:
         """Forget the slot: drafting starts over after the image."""
         self.rollback(image.slot, 0)

@@ -54,6 +54,8 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
         draft_kind=draft.kind,
         draft=draft.path,
         draft_origin=draft.origin,
+        draft_base=draft.base,
+        draft_version=draft.version,
         draft_label=label_draft(draft, options),
         lookups=options.lookups,
         draft_note=draft.note,

@@ -19,6 +19,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Protocol, cast
 
@@ -29,6 +32,7 @@ from eaglelocal.core.events import (
     EngineSnapshot,
     Failed,
     Finished,
+    HeadSwapped,
     LoadFailed,
     LoadProgress,
     Ready,
@@ -37,6 +41,7 @@ from eaglelocal.core.events import (
     Shutdown,
     SnapshotTaken,
     Submit,
+    SwapHead,
     TakeSnapshot,
 )
 from eaglelocal.core.plan import Plan
@@ -70,6 +75,13 @@ class EngineLoop(Protocol):
     def set_spec(self, spec: Spec) -> None:
         """Set the spec of requests that have none of their own; without drafters it has no effect."""
 
+    def prepare_head(self, path: Path, version: int) -> Exchange:
+        """Open a head to replace the one in use. Safe in any thread while the engine steps; may take a second.
+
+        Returns what exchanges it, to be called between two steps, and not after `close`. That returns what closes the
+        old head, in any thread. Raises EagleLocalError if it cannot replace the one in use, which then stays.
+        """
+
     def step(self) -> list[RequestEvent]:
         """Schedule, draft, run, verify, commit. An exception is fatal for the requests in flight."""
 
@@ -81,9 +93,19 @@ class EngineLoop(Protocol):
     def close(self) -> None: ...
 
 
+CloseHead = Callable[[], None]
+Exchange = Callable[[], CloseHead]
 ReportProgress = Callable[[LoadProgress], None]
 Builder = Callable[[Plan, ReportProgress], EngineLoop]
 Commands = SimpleQueue[object]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadReady:
+    """A command of this process to itself: the head of a SwapHead is open."""
+
+    number: int
+    exchange: Exchange
 
 
 class EngineService:
@@ -100,6 +122,7 @@ class EngineService:
         self._channel = channel
         self._in_flight: set[str] = set()
         self._num_iterations = 0
+        self._heads = ThreadPoolExecutor(1, thread_name_prefix="heads")  # opens and closes them, one after the other
 
     @property
     def num_iterations(self) -> int:
@@ -136,6 +159,10 @@ class EngineService:
                     self._engine.cancel(request_id)
             case SetSpec(spec):
                 self._engine.set_spec(spec)
+            case SwapHead():
+                self._heads.submit(self._open_head, command)
+            case HeadReady():
+                self._exchange_head(command)
             case TakeSnapshot():
                 self._channel.send(SnapshotTaken(self._engine.snapshot()))
             case Shutdown():
@@ -143,6 +170,25 @@ class EngineService:
             case _:
                 raise EngineError(f"unknown command for the engine: {type(command).__name__}")
         return True
+
+    def _open_head(self, command: SwapHead) -> None:
+        """Open a head beside the steps, and let the main thread exchange it."""
+        try:
+            exchange = self._engine.prepare_head(command.path, command.version)
+        except Exception as error:
+            problem = make_engine_error(error, f"{command.path} cannot be opened")
+            with contextlib.suppress(OSError):  # the parent is gone
+                self._channel.send(HeadSwapped(command.number, problem))
+        else:
+            self._commands.put(HeadReady(command.number, exchange))
+
+    def _exchange_head(self, command: HeadReady) -> None:
+        self._heads.submit(command.exchange())
+        self._channel.send(HeadSwapped(command.number))
+
+    def close(self) -> None:
+        """Wait until no head is being opened or closed. The engine can be closed then."""
+        self._heads.shutdown(cancel_futures=True)
 
     def _submit(self, request: AnyRequest) -> None:
         try:
@@ -218,6 +264,7 @@ def main(builder: str) -> int:
     threading.Thread(target=_send_beats, args=(service, channel), name="beat", daemon=True).start()
     status = service.run()
     if status == 0:
+        service.close()
         engine.close()  # after a fatal error only the operating system can free it safely
     return status
 

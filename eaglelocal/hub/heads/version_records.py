@@ -139,7 +139,7 @@ def _read_version(record: object) -> HeadVersion:
             kinds={kind: _read_count(count) for kind, count in _read_fields(learned.get("kinds")).items()},
         ),
         figures=None if figures is None else _read_figures(_read_fields(figures)),
-        state=VersionState(record.get("state")),
+        state=VersionState(str(record.get("state"))),
         why=str(record.get("why", "")),
     )
 
