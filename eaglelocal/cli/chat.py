@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +21,7 @@ from eaglelocal.cli.chat_connection import choose_spec, join_running_server
 from eaglelocal.cli.chat_line import converse
 from eaglelocal.cli.chat_once import answer_once, join_question, read_stdin
 from eaglelocal.cli.early_engine import ENGINE
+from eaglelocal.cli.learning import LazyLearning
 from eaglelocal.cli.load_model import (
     count_slots,
     default_sampling,
@@ -47,6 +49,7 @@ from eaglelocal.settings import Settings
 from eaglelocal.worker.spare_process import SpareProcess
 
 if TYPE_CHECKING:
+    from eaglelocal.learning.idle_learning import IdleLearning
     from eaglelocal.planning.decision import Decision
 
 
@@ -70,6 +73,10 @@ def chat(  # many parameters: typer reads the flags from the signature
     min_p: flags.MinP = None,
     cache_ram: flags.CacheRam = None,
     lookup_memory: flags.LookupMemory = None,
+    learn: flags.Learn = None,
+    learn_gb: flags.LearnGb = None,
+    learn_days: flags.LearnDays = None,
+    learn_after: flags.LearnAfter = None,
     parallel: flags.Slots = None,
     plain: Annotated[bool, typer.Option("--plain", help="Chat line by line, without the full screen.")] = False,
     as_json: Annotated[
@@ -92,16 +99,18 @@ def chat(  # many parameters: typer reads the flags from the signature
     output = standard_output(colour=settings.colour)
     pictures = read_pictures(image or [])
     question = read_question(prompt, settings, output, as_json=as_json)
-    start = ChatStart(begin_conversation(settings, resumes=resumes), pictures, is_brief=question is not None)
-    if question is None and not plain and can_show_screen(output):
-        raise typer.Exit(show_screen(settings, start, keeps=save, tint=bool(tint)))
-    session = open_session(settings, output, ModelChoice(), start=start, early=context.obj)
-    try:
-        session.check_attached()
-        asker = Asker(session, output, tint=tint is not False, quiet=as_json, has_figures=settings.figures)
-        raise typer.Exit(answer_or_converse(asker, question, list_models=partial(list_model_names, settings)))
-    finally:
-        end_session(session, output, saves=resumes and save)
+    conversation = begin_conversation(settings, resumes=resumes)
+    with closing(LazyLearning(settings)) as learning:
+        start = ChatStart(conversation, pictures, is_brief=question is not None, learning=learning)
+        if question is None and not plain and can_show_screen(output):
+            raise typer.Exit(show_screen(settings, start, keeps=save, tint=bool(tint)))
+        session = open_session(settings, output, ModelChoice(), start=start, early=context.obj)
+        try:
+            session.check_attached()
+            asker = Asker(session, output, tint=tint is not False, quiet=as_json, has_figures=settings.figures)
+            raise typer.Exit(answer_or_converse(asker, question, list_models=partial(list_model_names, settings)))
+        finally:
+            end_session(session, output, saves=resumes and save)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +120,10 @@ class ChatStart:
     conversation: Conversation
     pictures: Pictures = ()
     is_brief: bool = False  # the chat ends after one answer
+    learning: LazyLearning | None = None  # None: nothing is learned, whatever the settings say
+
+    def open_learning(self, output: MessageOutput) -> IdleLearning | None:
+        return None if self.learning is None else self.learning.open(output)
 
 
 def begin_conversation(settings: Settings, *, resumes: bool) -> Conversation:
@@ -231,7 +244,7 @@ def open_session(
             show_decision(decision, output)
             if choice.target is None:  # a target that was chosen here is kept: later less memory is free
                 settings = replace(settings, target=decision.target)
-            model = load_model(write_plan(decision, output), output, spare)
+            model = load_model(write_plan(decision, output), output, spare, begun.open_learning(output))
     elif early is not None:
         early.close()
     keeps_model = settings.origins()["target"].startswith("--")
@@ -240,7 +253,7 @@ def open_session(
         output.note(other)
     loader = ModelLoader(
         plan=lambda choice: plan_run(make_chat_options(settings, choice, begun), output),
-        load=lambda plan: load_model(plan, output),
+        load=lambda plan: load_model(plan, output, learning=begun.open_learning(output)),
     )
     return Session(
         loader=loader,
@@ -257,7 +270,13 @@ def open_session(
 
 def make_chat_options(settings: Settings, choice: ModelChoice, start: ChatStart) -> RunOptions:
     options = make_run_options(settings, choice, parallel=count_slots(settings))
-    return replace(options, is_brief=start.is_brief, cache_ram=settings.cache_ram, lookup_memory=settings.lookup_memory)
+    return replace(
+        options,
+        is_brief=start.is_brief,
+        cache_ram=settings.cache_ram,
+        lookup_memory=settings.lookup_memory,
+        learns=settings.learn,
+    )
 
 
 def plan_start(

@@ -125,6 +125,15 @@ LookupMemory = Annotated[
         help="Keep so many tokens of each key's texts on disk, to draft from; `eaglelocal forget` deletes them.",
     ),
 ]
+Learn = Annotated[
+    bool | None,
+    typer.Option("--learn", help="Keep answers on disk, and let the head learn from them while nobody asks."),
+]
+LearnGb = Annotated[str | None, typer.Option(metavar="GB", help="Most that --learn keeps of each model's answers.")]
+LearnDays = Annotated[str | None, typer.Option(metavar="DAYS", help="Days after which --learn drops an answer.")]
+LearnAfter = Annotated[
+    str | None, typer.Option(metavar="SECONDS", help="Time without a request until learning begins.")
+]
 FlashAttn = Annotated[
     str | None,
     typer.Option(

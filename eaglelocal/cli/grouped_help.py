@@ -31,6 +31,7 @@ FLAG_GROUPS = {
         *("ctx", "parallel", "kv_type", "gpu_layers", "n_cpu_moe", "device", "split"),
         *("flash_attn", "threads", "cache_ram", "lookup_memory"),
     ),
+    "Learning": ("learn", "learn_gb", "learn_days", "learn_after"),
     "Answers": ("system", "temperature", "max_tokens", "top_k", "top_p", "min_p", "seed"),
 }
 OTHERS = "Options"

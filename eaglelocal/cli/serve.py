@@ -24,6 +24,7 @@ import typer
 from eaglelocal.cli import flags
 from eaglelocal.cli.early_engine import ENGINE
 from eaglelocal.cli.json_output import JsonOutput
+from eaglelocal.cli.learning import open_learning
 from eaglelocal.cli.load_model import default_sampling, load_settings, make_run_options
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.server_engines import ServerEngines
@@ -79,6 +80,10 @@ def serve(  # many parameters: typer reads the flags from the signature
     max_tokens: flags.MaxTokens = None,
     cache_ram: flags.CacheRam = None,
     lookup_memory: flags.LookupMemory = None,
+    learn: flags.Learn = None,
+    learn_gb: flags.LearnGb = None,
+    learn_days: flags.LearnDays = None,
+    learn_after: flags.LearnAfter = None,
     log: flags.Log = None,
     web: flags.Web = False,
     web_port: flags.WebPort = None,
@@ -115,11 +120,12 @@ def run_server(
     from eaglelocal.cli.browser import bind_page
 
     access, key_names, own_key = open_access(settings, output)
+    learning = open_learning(settings, access.keys.learning_owners, output)
     decisions = plan_all(settings, output)
     certificate = find_certificate(settings)
     listening = bind_server_socket(settings)
     page = bind_page(settings, access, output) if web else None
-    engines = ServerEngines(decisions, output, most=settings.max_loaded or None, spare=spare)
+    engines = ServerEngines(decisions, output, most=settings.max_loaded or None, spare=spare, learning=learning)
     engines.begin()
     try:
         with pause_collector():
@@ -131,6 +137,8 @@ def run_server(
             status = output.status() if settings.log == "text" else None
             log_to(output, status)
             serving = make_server_state(settings, decisions, engines, access)
+            if learning is not None:
+                serving.read_learning = learning.status
             app = create_app(serving, access)
         host, port = listening.getsockname()[:2]
         scheme = "http" if certificate is None else "https"
@@ -155,6 +163,8 @@ def run_server(
             log.close()
     finally:
         engines.close()
+        if learning is not None:
+            learning.close()
 
 
 def find_certificate(settings: Settings) -> ServerCertificate | None:
@@ -283,7 +293,11 @@ def list_requested(settings: Settings) -> list[str]:
 def server_options(settings: Settings, choice: ModelChoice, parallel: int) -> RunOptions:
     options = make_run_options(settings, choice, parallel=parallel)
     return dataclasses.replace(
-        options, binds_answers=True, cache_ram=settings.cache_ram, lookup_memory=settings.lookup_memory
+        options,
+        binds_answers=True,
+        cache_ram=settings.cache_ram,
+        lookup_memory=settings.lookup_memory,
+        learns=settings.learn,
     )
 
 

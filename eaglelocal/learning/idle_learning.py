@@ -18,9 +18,11 @@ from eaglelocal import locations
 from eaglelocal.client.client import OnEvent
 from eaglelocal.client.engine_client import Submit
 from eaglelocal.core.file_fingerprint import fingerprint
+from eaglelocal.core.learning_status import LearningStatus
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AnyRequest
 from eaglelocal.errors import EagleLocalError
+from eaglelocal.hub.heads.requantized_copy import make_light_copy
 from eaglelocal.hub.heads.version_records import BASE
 from eaglelocal.hub.heads.versions import HeadVersions, find_versions
 from eaglelocal.learning.answer_keeper import Activity, AnswerKeeper
@@ -33,6 +35,7 @@ from eaglelocal.probe.power import runs_on_battery
 from eaglelocal.probe.thread_count import count_usable_threads
 
 ANSWERS = "answers"  # folder of a target's kept answers
+LIGHT_KINDS = ("q4_0", "q8_0")
 CHECK_S = 1.0
 RETRY_S = 600.0  # after a failure, such as too little memory
 GIGABYTE = 1_000_000_000
@@ -42,6 +45,9 @@ _log = logging.getLogger(__name__)
 
 class HeadClient(Protocol):
     """The part of an engine's client that learning uses."""
+
+    @property
+    def state(self) -> str: ...
 
     def swap_head(self, path: Path, version: int) -> None:
         """Draft with another head from now on. Raises EagleLocalError."""
@@ -56,20 +62,6 @@ class LearningOptions:
     idle_s: float = 60.0
     min_new: int = MIN_NEW
     owners: frozenset[str] = frozenset({""})
-
-
-@dataclass(frozen=True, slots=True)
-class LearningStatus:
-    """What learning does, for people: on the screens, in snapshots and in metrics.
-
-    state   idle, learning, judging, or paused: the note says why
-    """
-
-    kept_answers: int = 0
-    kept_bytes: int = 0
-    state: str = "idle"
-    version: int = 0
-    note: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -93,6 +85,14 @@ class ModelLearning:
 
     def submit(self, submit: Submit, request: AnyRequest, on_event: OnEvent) -> None:
         self.keeper.submit(submit, request, on_event)
+
+    def begin(self, client: HeadClient) -> None:
+        """Let the head learn, now that its engine is ready."""
+        self.client = client
+
+    @property
+    def is_closed(self) -> bool:
+        return self.client is not None and self.client.state == "closed"
 
     def is_due(self, now: float) -> bool:
         can_learn = self.base is not None and self.client is not None
@@ -149,34 +149,25 @@ class IdleLearning:
         keeper = AnswerKeeper(answers, self._options.owners, self._activity)
         base, why = find_base(plan)
         versions = find_versions(plan.target, base) if base is not None else None
-        version = versions.read()[0].used if versions is not None else BASE
-        model = ModelLearning(plan, keeper, folder, base, versions, why, version=version)
+        model = ModelLearning(plan, keeper, folder, base, versions, why, version=plan.draft_version)
         self._models.append(model)
         return model
 
-    def forget_model(self, model: ModelLearning) -> None:
-        """Stop the learning of a model whose engine is closed."""
-        if (running := self._running) is not None and running.model is model:
-            running.child.stop()
-        model.client = None
-        model.keeper.close()
-        if model in self._models:
-            self._models.remove(model)
-
-    def status(self, model: ModelLearning | None = None) -> LearningStatus:
-        """Return what is kept of all models, and the state of the one that matters most now."""
-        running = self._running
-        shown = model or (running.model if running else next(iter(self._models), None))
-        if shown is None:
-            return LearningStatus(note=self._paused)
-        state = running.state if running is not None else "paused" if self._paused or shown.why else "idle"
-        note = shown.keeper.trouble or shown.why or self._paused or shown.note
+    def status(self) -> LearningStatus:
+        """Return what is kept of all models, and the state of the one that learns, or else of the first one."""
+        running, models = self._running, list(self._models)
+        kept = [model.keeper.size for model in models]
+        shown = running.model if running is not None else next(iter(models), None)
+        state, version, note = "idle", BASE, self._paused
+        if shown is not None:
+            version, note = shown.version, shown.keeper.trouble or shown.why or self._paused or shown.note
+            state = running.state if running is not None else "paused" if self._paused or shown.why else "idle"
         return LearningStatus(
-            sum(each.keeper.size.num_answers for each in self._models),
-            sum(each.keeper.size.num_bytes for each in self._models),
-            state,
-            shown.version,
-            note,
+            kept_answers=sum(size.num_answers for size in kept),
+            kept_bytes=sum(size.num_bytes for size in kept),
+            state=state,
+            version=version,
+            note=note,
         )
 
     def close(self) -> None:
@@ -207,6 +198,9 @@ class IdleLearning:
 
     def _choose_model(self) -> ModelLearning | None:
         now = self._now()
+        for model in [model for model in self._models if model.is_closed]:
+            self._models.remove(model)
+            model.keeper.close()
         due = next((model for model in list(self._models) if model.is_due(now)), None)
         if due is None or self._activity.idle_s() < self._options.idle_s:
             self._paused = ""
@@ -251,6 +245,7 @@ class IdleLearning:
             return
         path = model.base if version == BASE else model.versions.path(version)
         try:
+            path = lighten(path, model.plan)
             model.client.swap_head(path, version)
         except EagleLocalError as error:
             model.note = f"version {version} is used after the next start: {error.message}"
@@ -264,4 +259,12 @@ def find_base(plan: Plan) -> tuple[Path | None, str]:
     """Return the head in a file of its own with which learning begins; None with the reason why there is none."""
     if plan.draft_kind != "eagle3" or plan.draft is None:
         return None, "only an EAGLE head goes on learning: eaglelocal train makes one"
-    return plan.draft_origin or plan.draft, ""
+    return plan.base_head, ""
+
+
+def lighten(path: Path, plan: Plan) -> Path:
+    """Return the head in as few bits as the plan's own; its copy is written if needed. Raises EagleLocalError."""
+    if plan.draft is None or plan.draft_origin is None:
+        return path
+    kind = next((kind for kind in LIGHT_KINDS if plan.draft.stem.endswith(f"-{kind}")), None)
+    return path if kind is None else make_light_copy(path, kind, on_progress=lambda fraction: None)
