@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from eaglelocal.planning.decision import Decision
 
 
-@flags.add_machine_flags(before="cache_ram")
+@flags.add_machine_flags(before="cache_ram", more=flags.LEARNING)
 def chat(  # many parameters: typer reads the flags from the signature
     context: typer.Context,
     prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="Your question.", show_default=False)] = None,
@@ -73,10 +74,6 @@ def chat(  # many parameters: typer reads the flags from the signature
     min_p: flags.MinP = None,
     cache_ram: flags.CacheRam = None,
     lookup_memory: flags.LookupMemory = None,
-    learn: flags.Learn = None,
-    learn_gb: flags.LearnGb = None,
-    learn_days: flags.LearnDays = None,
-    learn_after: flags.LearnAfter = None,
     parallel: flags.Slots = None,
     plain: Annotated[bool, typer.Option("--plain", help="Chat line by line, without the full screen.")] = False,
     as_json: Annotated[
@@ -105,12 +102,9 @@ def chat(  # many parameters: typer reads the flags from the signature
         if question is None and not plain and can_show_screen(output):
             raise typer.Exit(show_screen(settings, start, keeps=save, tint=bool(tint)))
         session = open_session(settings, output, ModelChoice(), start=start, early=context.obj)
-        try:
-            session.check_attached()
-            asker = Asker(session, output, tint=tint is not False, quiet=as_json, has_figures=settings.figures)
+        asker = Asker(session, output, tint=tint is not False, quiet=as_json, has_figures=settings.figures)
+        with ending_session(session, output, saves=resumes and save):
             raise typer.Exit(answer_or_converse(asker, question, list_models=partial(list_model_names, settings)))
-        finally:
-            end_session(session, output, saves=resumes and save)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +145,24 @@ def continue_target(settings: Settings, conversation: Conversation) -> Settings:
     return replace(settings, target=reference, **own)
 
 
-def end_session(session: Session, output: Output, *, saves: bool) -> None:
-    """Close a session. saves: save what was added to a named conversation; the screen does so by itself."""
-    session.close()
+@contextmanager
+def ending_session(session: Session, output: Output, *, saves: bool) -> Iterator[None]:
+    """Check the session's pictures, and close it after the block.
+
+    saves  save what was added to a named conversation; the screen does so by itself
+    """
+    try:
+        session.check_attached()
+        yield
+    finally:
+        session.close()
+        if saves:
+            save_additions(session, output)
+
+
+def save_additions(session: Session, output: Output) -> None:
     conversation = session.conversation
-    if saves and conversation.name and len(conversation.turns) > conversation.num_saved:
+    if conversation.name and len(conversation.turns) > conversation.num_saved:
         saved = save_session(session, locations.conversations_dir())
         if saved.notice:
             output.note(saved.notice)

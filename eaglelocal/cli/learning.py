@@ -59,7 +59,7 @@ class LazyLearning:
 
 
 def learning_lines(settings: Settings, owners: frozenset[str], max_bytes: int) -> list[str]:
-    """Return what a user is told when learning begins."""
+    """Return the messages with which learning begins."""
     keys = sorted(owners - {"", "local", "this machine"})
     whose = f" of {', '.join(keys)} and of this machine's chat" if keys else ""
     lines = [

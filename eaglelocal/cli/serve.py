@@ -48,7 +48,7 @@ DEFAULT_PARALLEL = 4
 MAX_OFFERED = 20  # models of Ollama and LM Studio that a server offers though nobody named them
 
 
-@flags.add_machine_flags(before="cache_ram")
+@flags.add_machine_flags(before="cache_ram", more=flags.LEARNING)
 def serve(  # many parameters: typer reads the flags from the signature
     context: typer.Context,
     target: flags.Target = None,
@@ -80,10 +80,6 @@ def serve(  # many parameters: typer reads the flags from the signature
     max_tokens: flags.MaxTokens = None,
     cache_ram: flags.CacheRam = None,
     lookup_memory: flags.LookupMemory = None,
-    learn: flags.Learn = None,
-    learn_gb: flags.LearnGb = None,
-    learn_days: flags.LearnDays = None,
-    learn_after: flags.LearnAfter = None,
     log: flags.Log = None,
     web: flags.Web = False,
     web_port: flags.WebPort = None,
@@ -120,11 +116,11 @@ def run_server(
     from eaglelocal.cli.browser import bind_page
 
     access, key_names, own_key = open_access(settings, output)
-    learning = open_learning(settings, access.keys.learning_owners, output)
     decisions = plan_all(settings, output)
     certificate = find_certificate(settings)
     listening = bind_server_socket(settings)
     page = bind_page(settings, access, output) if web else None
+    learning = open_learning(settings, access.keys.learning_owners, output)
     engines = ServerEngines(decisions, output, most=settings.max_loaded or None, spare=spare, learning=learning)
     engines.begin()
     try:
@@ -137,8 +133,6 @@ def run_server(
             status = output.status() if settings.log == "text" else None
             log_to(output, status)
             serving = make_server_state(settings, decisions, engines, access)
-            if learning is not None:
-                serving.read_learning = learning.status
             app = create_app(serving, access)
         host, port = listening.getsockname()[:2]
         scheme = "http" if certificate is None else "https"
@@ -163,8 +157,6 @@ def run_server(
             log.close()
     finally:
         engines.close()
-        if learning is not None:
-            learning.close()
 
 
 def find_certificate(settings: Settings) -> ServerCertificate | None:
@@ -351,4 +343,5 @@ def make_server_state(
         metrics=metrics,
         defaults=default_sampling(settings),
         limits=limits,
+        read_learning=engines.read_learning,
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from eaglelocal.cli.load_model import LoadingEngine, write_plan
 from eaglelocal.conversation.answer_stats import model_line
+from eaglelocal.core.learning_status import LEARNING_OFF, LearningStatus
 from eaglelocal.core.plan import Plan
 
 if TYPE_CHECKING:
@@ -77,9 +78,14 @@ class ServerEngines:
         """Return the loaded models to unload before this one is loaded."""
         return self._make_plans().victims(name, loaded) if loaded else []
 
+    def read_learning(self) -> LearningStatus:
+        return LEARNING_OFF if self._learning is None else self._learning.status()
+
     def close(self) -> None:
-        """End an engine that was begun and that nobody waited for."""
+        """End learning, and an engine that was begun and that nobody waited for."""
         self._is_closed = True
+        if self._learning is not None:
+            self._learning.close()
         first, self._first = self._first, None
         if first is not None and first.done() and first.exception() is None:
             first.result().close()

@@ -1,4 +1,4 @@
-"""What learning from answers does at the moment, as screens, snapshots and metrics show it."""
+"""The state of learning from answers, as screens, snapshots and metrics show it."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ CLOSE_S = 2.0
 _log = logging.getLogger(__name__)
 
 
-class Activity:
-    """What the requests of all engines of this process tell learning: when to stop, and when all is quiet."""
+class RequestActivity:
+    """The requests of all engines of this process: learning stops when one begins, and waits until all is quiet."""
 
     def __init__(self, on_begin: Callable[[], None], now: Callable[[], float]) -> None:
         self._on_begin, self._now = on_begin, now
@@ -52,7 +52,7 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
+class _EndedAnswer:
     owner: str
     tokens: tuple[int, ...]
     num_prompt: int
@@ -62,9 +62,9 @@ class _Ended:
 class AnswerKeeper:
     """Keeps the answers of one model for the owners who agreed. After an error nothing is kept any more."""
 
-    def __init__(self, answers: KeptAnswers, owners: frozenset[str], activity: Activity) -> None:
+    def __init__(self, answers: KeptAnswers, owners: frozenset[str], activity: RequestActivity) -> None:
         self._answers, self._owners, self._activity = answers, owners, activity
-        self._ended: SimpleQueue[_Ended | None] = SimpleQueue()
+        self._ended: SimpleQueue[_EndedAnswer | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._write, name="kept-answers", daemon=True)
         self._thread.start()
         self.trouble = ""  # why nothing is kept any more
@@ -74,10 +74,10 @@ class AnswerKeeper:
     def submit(self, submit: Submit, request: AnyRequest, on_event: OnEvent) -> None:
         """Submit a request by `submit`, and look at its events. Raises what that raises."""
         keeps = isinstance(request, ChatRequest) and self._may_keep(request)
-        told = replace(request, tells_tokens=True) if keeps and isinstance(request, ChatRequest) else request
+        changed = replace(request, tells_tokens=True) if keeps and isinstance(request, ChatRequest) else request
         self._activity.begin()
         try:
-            submit(told, _Listener(request.owner, on_event, self, keeps=keeps))
+            submit(changed, _KeptListener(request.owner, on_event, self, keeps=keeps))
         except BaseException:
             self._activity.end()
             raise
@@ -95,7 +95,7 @@ class AnswerKeeper:
         tokens, num = finished.tokens, finished.completion_tokens
         least = MIN_CANCELLED_TOKENS if finished.reason == "cancelled" else MIN_TOKENS
         if num >= least and len(tokens) > num and min(tokens) >= 0:
-            self._ended.put(_Ended(owner, tokens, len(tokens) - num, kind))
+            self._ended.put(_EndedAnswer(owner, tokens, len(tokens) - num, kind))
 
     def close(self) -> None:
         """Write what has ended, and end the thread."""
@@ -123,7 +123,7 @@ class AnswerKeeper:
             _log.debug("the kept answers cannot be counted: %s", error.strerror)
 
 
-class _Listener:
+class _KeptListener:
     """The listener of one request: passes its events on, and its answer to the keeper."""
 
     def __init__(self, owner: str, on_event: OnEvent, keeper: AnswerKeeper, *, keeps: bool) -> None:

@@ -25,9 +25,9 @@ from eaglelocal.errors import EagleLocalError
 from eaglelocal.hub.heads.requantized_copy import make_light_copy
 from eaglelocal.hub.heads.version_records import BASE
 from eaglelocal.hub.heads.versions import HeadVersions, find_versions
-from eaglelocal.learning.answer_keeper import Activity, AnswerKeeper
+from eaglelocal.learning.answer_keeper import AnswerKeeper, RequestActivity
 from eaglelocal.learning.kept_answers import DAY_S, KeptAnswers
-from eaglelocal.learning.learner import LearningJob, Report
+from eaglelocal.learning.learner import LearningJob, SessionReport
 from eaglelocal.learning.learning_child import LearningChild
 from eaglelocal.learning.learning_process import FAILED
 from eaglelocal.learning.learning_round import MIN_NEW
@@ -112,7 +112,7 @@ class ModelLearning:
 
 
 @dataclass(slots=True)
-class _Running:
+class _RunningSession:
     model: ModelLearning
     child: LearningChild
     state: str = "learning"
@@ -132,9 +132,9 @@ class IdleLearning:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options, self._on_battery, self._now = options, on_battery, now
-        self._activity = Activity(self._interrupt, now)
+        self._activity = RequestActivity(self._interrupt, now)
         self._models: list[ModelLearning] = []
-        self._running: _Running | None = None
+        self._running: _RunningSession | None = None
         self._lock = threading.Lock()  # guards _running: a child is started only while no request runs
         self._ending = threading.Event()
         self._paused = ""
@@ -212,7 +212,7 @@ class IdleLearning:
         """Run one session, from the start of its process to its end."""
         job = model.make_job(max(count_usable_threads() - 1, 1), self._options.min_new)
         num_kept, last = model.keeper.num_kept, None
-        running = _Running(model, LearningChild(job))
+        running = _RunningSession(model, LearningChild(job))
         with self._lock:
             self._running = running
         if self._activity.num_running or self._ending.is_set():  # since the process was started
@@ -227,7 +227,7 @@ class IdleLearning:
         if last is not None:
             self._apply(model, last, num_kept)
 
-    def _apply(self, model: ModelLearning, last: Report, num_kept: int) -> None:
+    def _apply(self, model: ModelLearning, last: SessionReport, num_kept: int) -> None:
         """Note what the session ended with, and exchange the head if another one is current now."""
         if last.state == FAILED:
             model.note, model.retry_at = last.note, self._now() + RETRY_S

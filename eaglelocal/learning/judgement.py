@@ -1,4 +1,4 @@
-"""Whether a head that went on learning is better than the one before: paired statistics over texts. Pure.
+"""Judges whether a head that went on learning is better than the one before: paired statistics over texts. Pure.
 
 Both heads draft at the same positions of the same texts, which neither learned from; a text counts by its difference in
 acceptance length. Owners weigh the same however much they ask, and none of them, and no kind of text, may get worse.
@@ -42,7 +42,7 @@ class JudgedText:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class MeanDifference:
     """A mean difference in acceptance length, and its standard error."""
 
     mean: float
@@ -59,37 +59,37 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class HeadVerdict:
     is_better: bool
     is_worse: bool
     why: str  # for people
-    difference: Difference
+    difference: MeanDifference
 
 
-def judge(texts: Sequence[JudgedText], name_kind: Callable[[int], str] = str) -> Verdict:
+def judge(texts: Sequence[JudgedText], name_kind: Callable[[int], str] = str) -> HeadVerdict:
     """Compare two heads.
 
     Better: by more than two standard errors, and worse beyond noise for no owner and no kind of text.
     Worse: by more than two standard errors.
     """
     if len(texts) < MIN_TEXTS:
-        return Verdict(False, False, f"{len(texts)} texts decide nothing", Difference(0.0, math.inf))
+        return HeadVerdict(False, False, f"{len(texts)} texts decide nothing", MeanDifference(0.0, math.inf))
     by_owner = group_by(texts, lambda text: text.owner)
     common = common_variance(list(by_owner.values()))
     owners = [measure_group(group, common) for group in by_owner.values()]
     pool = average(owners)
     if pool.is_below(BETTER):
-        return Verdict(False, True, f"acceptance length {pool}", pool)
+        return HeadVerdict(False, True, f"acceptance length {pool}", pool)
     if not pool.exceeds(BETTER):
-        return Verdict(False, False, f"no better: acceptance length {pool}", pool)
+        return HeadVerdict(False, False, f"no better: acceptance length {pool}", pool)
     if any(owner.is_below(WORSE_GROUP) for owner in owners):
         worst = min(owners, key=lambda owner: owner.mean)
-        return Verdict(False, False, f"better ({pool}), but worse for one of {len(owners)} owners ({worst})", pool)
+        return HeadVerdict(False, False, f"better ({pool}), but worse for one of {len(owners)} owners ({worst})", pool)
     for kind, group in sorted(group_by(texts, lambda text: text.kind).items()):
         own = measure_group(group, common)
         if own.is_below(WORSE_GROUP):
-            return Verdict(False, False, f"better ({pool}), but worse on {name_kind(kind)} ({own})", pool)
-    return Verdict(True, False, f"acceptance length {pool}", pool)
+            return HeadVerdict(False, False, f"better ({pool}), but worse on {name_kind(kind)} ({own})", pool)
+    return HeadVerdict(True, False, f"acceptance length {pool}", pool)
 
 
 def group_by(texts: Sequence[JudgedText], key_of: Callable[[JudgedText], Key]) -> dict[Key, list[JudgedText]]:
@@ -107,18 +107,18 @@ def common_variance(groups: Sequence[Sequence[JudgedText]]) -> float:
     return sum(variance(differences(group)) * (len(group) - 1) for group in groups if len(group) > 1) / degrees
 
 
-def measure_group(group: Sequence[JudgedText], common: float) -> Difference:
+def measure_group(group: Sequence[JudgedText], common: float) -> MeanDifference:
     """Return the mean of a group, with its own variance if it has enough texts, else the common one."""
     spread = variance(differences(group)) if len(group) >= MIN_OWN_VARIANCE else common
-    return Difference(fmean(differences(group)), math.sqrt(spread / len(group)))
+    return MeanDifference(fmean(differences(group)), math.sqrt(spread / len(group)))
 
 
 def differences(group: Sequence[JudgedText]) -> list[float]:
     return [text.difference for text in group]
 
 
-def average(groups: Sequence[Difference]) -> Difference:
+def average(groups: Sequence[MeanDifference]) -> MeanDifference:
     """Return the mean over groups, which weigh the same."""
-    return Difference(
+    return MeanDifference(
         fmean(group.mean for group in groups), math.sqrt(sum(group.error**2 for group in groups)) / len(groups)
     )

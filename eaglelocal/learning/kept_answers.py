@@ -71,7 +71,7 @@ class KeptSize:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _AnswerFile:
     path: Path
     owner: str
     began_at: float
@@ -132,11 +132,11 @@ class KeptAnswers:
         self._counted = counted
         return KeptSize(sum(num for _, num in counted.values()), sum(file.num_bytes for file in files))
 
-    def _count_answers(self, file: _File) -> tuple[int, int]:
+    def _count_answers(self, file: _AnswerFile) -> tuple[int, int]:
         known = self._counted.get(file.path)
         return known if known and known[0] == file.num_bytes else (file.num_bytes, count_records(file.path))
 
-    def _choose_file(self, owner: str, now: float, files: list[_File]) -> Path:
+    def _choose_file(self, owner: str, now: float, files: list[_AnswerFile]) -> Path:
         """Return this process's file of the owner: the one in use, or a new one if that is gone, full or old."""
         own = next((file for file in files if file.path == self._own.get(owner)), None)
         if own and own.num_bytes < self._file_bytes and 0 <= now - own.began_at < self._file_age_s:
@@ -145,7 +145,7 @@ class KeptAnswers:
         self._own[owner] = path = self.folder / owner / name
         return path
 
-    def _prune(self, now: float, *, room: int) -> list[_File]:
+    def _prune(self, now: float, *, room: int) -> list[_AnswerFile]:
         """Delete old files, and more until there is room for so many bytes; return those that remain."""
         files = []
         for file in self._list_files():
@@ -163,12 +163,12 @@ class KeptAnswers:
             files.remove(oldest)
         return files
 
-    def _list_files(self) -> list[_File]:
+    def _list_files(self) -> list[_AnswerFile]:
         found = []
         for path in self.folder.glob(f"*/*{SUFFIX}"):
             with suppress(OSError, ValueError):  # deleted meanwhile, or not ours
                 began_at = int(path.name.partition("-")[0]) / 1000
-                found.append(_File(path, path.parent.name, began_at, path.stat().st_size))
+                found.append(_AnswerFile(path, path.parent.name, began_at, path.stat().st_size))
         return found
 
     @contextmanager

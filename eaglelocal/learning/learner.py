@@ -1,4 +1,4 @@
-"""One session of learning: judge what is on watch, or take a round on to its end. It may be killed at any moment.
+"""A session of learning: judge what is on watch, or take a round on to its end. It may be killed at any moment.
 
     answers -> round -> train (checkpoints) -> candidate on disk -> judge -> current, on watch -> judge on live answers
 
@@ -19,11 +19,11 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import OFF
 from eaglelocal.hub.heads.version_records import BASE, HeldBackFigures, LearnedFrom, VersionState
 from eaglelocal.hub.heads.versions import HeadVersions
-from eaglelocal.learning.judgement import JudgedText, Verdict, judge
+from eaglelocal.learning.judgement import HeadVerdict, JudgedText, judge
 from eaglelocal.learning.kept_answers import KeptAnswer, KeptAnswers
 from eaglelocal.learning.learning_round import (
     MIN_NEW,
-    Round,
+    LearningRound,
     choose_judges,
     choose_round,
     choose_since,
@@ -33,7 +33,7 @@ from eaglelocal.learning.learning_round import (
 from eaglelocal.learning.learning_state import (
     CHECKPOINT,
     LearningState,
-    Watch,
+    VersionWatch,
     delete_checkpoints,
     read_state,
     write_state,
@@ -51,7 +51,7 @@ HEAD_TYPE = "bf16"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningJob:
-    """What a learning process needs to know.
+    """The task of a learning process.
 
     plan      of the engine that serves, whose target is read
     base      the head from which the first version began
@@ -78,8 +78,8 @@ class LearningJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What a session tells its parent.
+class SessionReport:
+    """A message of a session to its parent.
 
     state    learning, judging; at the end: done
     version  the version that is current now, if this changed it
@@ -93,7 +93,7 @@ class Report:
     note: str = ""
 
 
-Tell = Callable[[Report], None]
+Tell = Callable[[SessionReport], None]
 
 
 class LearningSession:
@@ -115,7 +115,7 @@ class LearningSession:
             self._judge_candidate(chosen, candidate)
         else:
             num_new = len(find_new(self._answers, self._state.learned_until))
-            self._tell(Report(state="done", missing=max(self._job.min_new - num_new, 1)))
+            self._tell(SessionReport(state="done", missing=max(self._job.min_new - num_new, 1)))
 
     # ---- rounds
     def _complete(self) -> None:
@@ -129,7 +129,7 @@ class LearningSession:
         if self._state.watch is not None and self._state.watch.version != known.current:
             self._save(replace(self._state, watch=None))
 
-    def _resume_round(self) -> Round | None:
+    def _resume_round(self) -> LearningRound | None:
         """Return the round in progress, if its answers are still kept and its start is still current."""
         chosen = self._state.round
         if chosen is None:
@@ -140,7 +140,7 @@ class LearningSession:
         self._save(replace(self._state, round=None, candidate=None))
         return None
 
-    def _begin_round(self) -> Round | None:
+    def _begin_round(self) -> LearningRound | None:
         start = self._versions.read()[0].current
         chosen = choose_round(
             self._answers, start=start, learned_until=self._state.learned_until, min_new=self._job.min_new
@@ -150,9 +150,9 @@ class LearningSession:
             self._save(replace(self._state, round=chosen, candidate=None))
         return chosen
 
-    def _end_round(self, chosen: Round, version: int | None) -> None:
+    def _end_round(self, chosen: LearningRound, version: int | None) -> None:
         """Forget the round; watch the version that it made, if it is current."""
-        watch = None if version is None else Watch(version, chosen.start, time.time())
+        watch = None if version is None else VersionWatch(version, chosen.start, time.time())
         self._save(LearningState(learned_until=chosen.until, watch=watch))
         delete_checkpoints(self._job.folder)
 
@@ -161,7 +161,7 @@ class LearningSession:
         self._state = state
 
     # ---- learning
-    def _learn(self, chosen: Round) -> int:
+    def _learn(self, chosen: LearningRound) -> int:
         """Train from the round's start, or from its checkpoint; write the candidate and return its number."""
         from eaglelocal.hub.heads.head_store import write_head_file
         from eaglelocal.training.batches import make_unrolling
@@ -176,7 +176,7 @@ class LearningSession:
         texts = tuple(map(self._as_text, answers))
         source = read_source(plan.target, self._head_path(chosen.start))
         check_memory_and_disk(source, plan, job.folder, "cpu")
-        self._tell(Report(state="learning"))
+        self._tell(SessionReport(state="learning"))
         num_steps = EPOCHS * math.ceil(len(texts) / ROWS_PER_STEP)
         recipe = scale_recipe(source.info.n_embd, num_steps, scale=SCALE, decay_share=1.0)
         digest = hashlib.blake2b(repr(chosen).encode(), digest_size=8).hexdigest()
@@ -207,7 +207,7 @@ class LearningSession:
         return made.number
 
     # ---- judging
-    def _judge_candidate(self, chosen: Round, candidate: int) -> None:
+    def _judge_candidate(self, chosen: LearningRound, candidate: int) -> None:
         """Make the candidate current if it is better on answers that neither head learned from."""
         judges = choose_judges(self._answers, chosen, self._state.learned_until)
         texts, verdict = self._compare(chosen.start, candidate, judges.answers)
@@ -220,25 +220,25 @@ class LearningSession:
             self._versions.refuse(candidate, verdict.why)
         self._end_round(chosen, candidate if verdict.is_better else None)
         version = candidate if verdict.is_better else None
-        self._tell(Report(state="done", version=version, missing=self._job.min_new, note=verdict.why))
+        self._tell(SessionReport(state="done", version=version, missing=self._job.min_new, note=verdict.why))
 
-    def _check_watched(self, watch: Watch) -> None:
+    def _check_watched(self, watch: VersionWatch) -> None:
         """Judge a current version by live answers, once there are enough; go back if it is worse."""
         live = choose_since(self._answers, watch.since, WATCH_TOKENS)
         if not live:
-            self._tell(Report(state="done", missing=1))
+            self._tell(SessionReport(state="done", missing=1))
             return
         _, verdict = self._compare(watch.before, watch.version, live)
         version = None
         if verdict.is_worse:
             version = self._versions.roll_back(f"worse on live answers: {verdict.why}")
         self._save(replace(self._state, watch=None))
-        self._tell(Report(state="done", version=version, missing=1, note=verdict.why))
+        self._tell(SessionReport(state="done", version=version, missing=1, note=verdict.why))
 
-    def _compare(self, old: int, new: int, answers: Sequence[KeptAnswer]) -> tuple[list[JudgedText], Verdict]:
+    def _compare(self, old: int, new: int, answers: Sequence[KeptAnswer]) -> tuple[list[JudgedText], HeadVerdict]:
         from eaglelocal.training.head_comparison import compare_heads, read_source
 
-        self._tell(Report(state="judging"))
+        self._tell(SessionReport(state="judging"))
         plan = self._job.reading_plan
         sources = [read_source(plan.target, self._head_path(number)) for number in (new, old)]
         texts = [self._as_text(answer) for answer in answers]

@@ -17,7 +17,7 @@ from io import FileIO
 from typing import IO, cast
 
 from eaglelocal.core.child_process import make_environment
-from eaglelocal.learning.learner import LearningJob, Report
+from eaglelocal.learning.learner import LearningJob, SessionReport
 from eaglelocal.learning.learning_process import FAILED
 
 MODULE = "eaglelocal.learning.learning_process"
@@ -49,15 +49,15 @@ class LearningChild:
     def is_running(self) -> bool:
         return self._process.poll() is None
 
-    def reports(self) -> Iterator[Report]:
+    def reports(self) -> Iterator[SessionReport]:
         """Yield the reports until the process has ended; a failed one if it died without being stopped."""
         with cast(FileIO, self._process.stdout) as stdout:
             for line in stdout:
                 with contextlib.suppress(ValueError, TypeError):
-                    yield Report(**json.loads(line))
+                    yield SessionReport(**json.loads(line))
         status = self._process.wait()
         if status and not self.was_stopped:
-            yield Report(state=FAILED, note=f"the learning process ended with status {status}")
+            yield SessionReport(state=FAILED, note=f"the learning process ended with status {status}")
 
     def stop(self) -> None:
         """Ask the process to end, and kill it soon. Returns at once; safe from any thread."""

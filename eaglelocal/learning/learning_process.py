@@ -16,7 +16,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
-    from eaglelocal.learning.learner import LearningJob, Report
+    from eaglelocal.learning.learner import LearningJob, SessionReport
 
 NICE = 19
 FAILED = "failed"
@@ -36,10 +36,10 @@ def main() -> None:
 def run(job: LearningJob, out: BinaryIO) -> None:
     """Run a session; tell its reports, and an error as the last one."""
     from eaglelocal.errors import EagleLocalError
-    from eaglelocal.learning.learner import LearningSession, Report
+    from eaglelocal.learning.learner import LearningSession, SessionReport
     from eaglelocal.training.device import choose_device
 
-    def tell(report: Report) -> None:
+    def tell(report: SessionReport) -> None:
         out.write(json.dumps(asdict(report)).encode() + b"\n")
         out.flush()
 
@@ -47,9 +47,9 @@ def run(job: LearningJob, out: BinaryIO) -> None:
         choose_device("cpu")  # reports a missing torch
         LearningSession(job, tell).run()
     except EagleLocalError as error:
-        tell(Report(state=FAILED, note=f"{error.message}{f' ({error.hint})' if error.hint else ''}"))
+        tell(SessionReport(state=FAILED, note=f"{error.message}{f' ({error.hint})' if error.hint else ''}"))
     except Exception as error:
-        tell(Report(state=FAILED, note=f"{type(error).__name__}: {error}"))
+        tell(SessionReport(state=FAILED, note=f"{type(error).__name__}: {error}"))
 
 
 def lower_priority() -> None:

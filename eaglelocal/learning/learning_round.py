@@ -1,4 +1,4 @@
-"""What a round of learning learns from, and by which answers its result is judged. Pure decisions.
+"""Chooses what a round of learning learns from, and by which answers its result is judged. Pure decisions.
 
 One in HELD_BACK_EVERY questions, chosen by a hash, is never learned from. A round learns from what is new since the
 one before, and from as many older answers, so that nothing is lost; every owner gives as many as the others, as far
@@ -24,7 +24,7 @@ MIN_PROMPT = 64  # tokens of a prompt that stay, where a text is too long
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class LearningRound:
     """A round: keys of the answers to learn from, and where it begins.
 
     start     version of the head with which it begins
@@ -59,7 +59,7 @@ def find_new(answers: Iterable[KeptAnswer], learned_until: float) -> list[KeptAn
 
 def choose_round(
     answers: Sequence[KeptAnswer], *, start: int, learned_until: float, min_new: int = MIN_NEW
-) -> Round | None:
+) -> LearningRound | None:
     """Return the next round; None if there are not enough new answers. `answers`: by time."""
     new = find_new(answers, learned_until)
     if len(new) < min_new:
@@ -68,7 +68,7 @@ def choose_round(
     learned = share_equally(new[:-newest], MAX_NEW)
     older = [each for each in answers if each.kept_at <= learned_until and not is_held_back(each)]
     replayed = share_equally(older, len(learned))
-    return Round(start, tuple(each.key for each in (*learned, *replayed)), answers[-1].kept_at)
+    return LearningRound(start, tuple(each.key for each in (*learned, *replayed)), answers[-1].kept_at)
 
 
 def share_equally(answers: Sequence[KeptAnswer], most: int) -> tuple[KeptAnswer, ...]:
@@ -85,7 +85,7 @@ def share_equally(answers: Sequence[KeptAnswer], most: int) -> tuple[KeptAnswer,
     return take_turns(drawn, most)
 
 
-def choose_judges(answers: Sequence[KeptAnswer], round: Round, learned_until: float) -> Judges:
+def choose_judges(answers: Sequence[KeptAnswer], round: LearningRound, learned_until: float) -> Judges:
     """Return the answers by which the round's head is judged: the newest of those that no round learned from."""
     keys = set(round.keys)
     held_back = [each for each in answers if is_held_back(each)]

@@ -1,4 +1,4 @@
-"""What learning remembers of one head between its processes: the round in progress, and the version on watch.
+"""The state of one head's learning between its processes: the round in progress, and the version on watch.
 
 Every change is one atomic write. A state that cannot be read counts as none: then a new round begins.
 """
@@ -13,14 +13,14 @@ from typing import Any
 
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.json_text import read_object
-from eaglelocal.learning.learning_round import Round
+from eaglelocal.learning.learning_round import LearningRound
 
 STATE = "learning.json"
 CHECKPOINT, PARTIAL = ".checkpoint", ".partial"
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class VersionWatch:
     """A version that became current, until it has proved itself on live answers.
 
     before  the version that it replaced
@@ -41,9 +41,9 @@ class LearningState:
     """
 
     learned_until: float = 0.0
-    round: Round | None = None
+    round: LearningRound | None = None
     candidate: int | None = None
-    watch: Watch | None = None
+    watch: VersionWatch | None = None
 
 
 def read_state(folder: Path) -> LearningState:
@@ -53,9 +53,9 @@ def read_state(folder: Path) -> LearningState:
         round_, watch = content["round"], content["watch"]
         return LearningState(
             float(content["learned_until"]),
-            round_ and Round(int(round_["start"]), tuple(map(str, round_["keys"])), float(round_["until"])),
+            round_ and LearningRound(int(round_["start"]), tuple(map(str, round_["keys"])), float(round_["until"])),
             None if content["candidate"] is None else int(content["candidate"]),
-            watch and Watch(int(watch["version"]), int(watch["before"]), float(watch["since"])),
+            watch and VersionWatch(int(watch["version"]), int(watch["before"]), float(watch["since"])),
         )
     return LearningState()
 

@@ -1,4 +1,4 @@
-"""Whether this machine runs on a battery. Never raises."""
+"""Asks whether this machine runs on a battery. Never raises."""
 
 from __future__ import annotations
 

@@ -199,12 +199,9 @@ def read_key_file(path: Path) -> ApiKeys:
         place = f"{path}:{number}"
         name, key = split_key_line(line, place)
         name = name or f"key {len(found) + 1}"
-        key, _, word = key.partition(" ")
-        if word.strip() == LEARN:
+        if key.endswith(f" {LEARN}"):
+            key = key.removesuffix(LEARN).rstrip()
             learning.add(name)
-        elif word:
-            hint = f"a key has no spaces; only the word {LEARN} may follow it"
-            raise UsageError(f"{place}: {word.strip()!r} follows the key", hint=hint)
         if name in OWN_NAMES:
             raise UsageError(f"{place}: the name {name!r} is reserved")
         if name in found:

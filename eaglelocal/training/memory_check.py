@@ -1,4 +1,4 @@
-"""Whether this machine has the memory and the disk to train a head for a target, checked before anything is loaded."""
+"""Checks for the memory and the disk to train a head for a target, before anything is loaded."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.demo.corpus.mixture import render_prompt, tasks_of
 from eaglelocal.hub.heads.head_store import write_head_file
-from eaglelocal.learning.answer_keeper import Activity, AnswerKeeper
+from eaglelocal.learning.answer_keeper import AnswerKeeper, RequestActivity
 from eaglelocal.learning.kept_answers import KeptAnswers
 from eaglelocal.learning.learner import LearningJob
 from eaglelocal.training.draft_head import (
@@ -82,7 +82,7 @@ def keep_answers(plan: Plan, folder: Path, requests: Iterable[ChatRequest]) -> K
     """Let the engine answer, and keep the answers of all owners."""
     answers = KeptAnswers(folder, max_bytes=1_000_000_000, max_age_s=1e9)
     asked = list(requests)
-    activity = Activity(lambda: None, lambda: 0.0)
+    activity = RequestActivity(lambda: None, lambda: 0.0)
     keeper = AnswerKeeper(answers, frozenset(request.owner for request in asked), activity)
     places = threading.Semaphore(AT_ONCE)
 
