@@ -242,7 +242,12 @@ class LearningSession:
         plan = self._job.reading_plan
         sources = [read_source(plan.target, self._head_path(number)) for number in (new, old)]
         texts = [self._as_text(answer) for answer in answers]
-        usable = [pair for pair in zip(answers, texts, strict=True) if not pair[1].is_short]
+        known = range(sources[0].info.n_vocab)  # a damaged file may have others
+        usable = [
+            (answer, text)
+            for answer, text in zip(answers, texts, strict=True)
+            if not text.is_short and min(text.tokens) in known and max(text.tokens) in known
+        ]
         judged = []
         measured = compare_heads(plan, sources, [text for _, text in usable], "cpu")
         for (answer, text), (by_new, by_old) in zip(usable, measured, strict=True):

@@ -19,7 +19,7 @@ from eaglelocal.core.plan import Plan  # noqa: E402
 from eaglelocal.hub.heads.version_records import BASE, VersionState  # noqa: E402
 from eaglelocal.hub.heads.versions import HeadVersions  # noqa: E402
 from eaglelocal.learning import learner  # noqa: E402
-from eaglelocal.learning.kept_answers import KeptAnswers, make_answer  # noqa: E402
+from eaglelocal.learning.kept_answers import KeptAnswers, hash_owner, make_answer  # noqa: E402
 from eaglelocal.learning.learner import LearningJob, LearningSession, SessionReport  # noqa: E402
 from eaglelocal.learning.learning_child import LearningChild  # noqa: E402
 from eaglelocal.learning.learning_state import CHECKPOINT, VersionWatch, read_state  # noqa: E402
@@ -123,33 +123,26 @@ def test_a_version_that_is_worse_on_live_answers_is_rolled_back(job: LearningJob
 def test_a_stream_of_random_tokens_changes_nothing_for_others(
     tmp_path: Path, plan: Plan, worse: Path, answered: Path
 ) -> None:
-    """A hostile owner sends ten times as much as the others; what comes of it is no worse for them."""
+    """A hostile owner sends five times as much as both others; what comes of it is no worse for them."""
     job = make_job(plan, worse, tmp_path)
     own = KeptAnswers(answered, max_bytes=10**9, max_age_s=1e9).read()
     kept = KeptAnswers(job.answers, max_bytes=10**9, max_age_s=1e9)
     for number, answer in enumerate(own):
         kept.append("ann" if number % 2 else "bob", answer)
     generator = torch.Generator().manual_seed(1)
-    for _ in range(10 * len(own)):
-        tokens = tuple(torch.randint(300, 7000, (60,), generator=generator).tolist())
+    for _ in range(5 * len(own)):
+        tokens = tuple(torch.randint(300, 4200, (60,), generator=generator).tolist())  # some are none of the target's
         kept.append("eve", make_answer(tokens, 20, now=own[-1].kept_at))
     run(job)
     known, _ = HeadVersions(job.versions).read()
     (version,) = known.versions
-    share = version.learned_from.num_tokens
-    assert version.learned_from.num_answers < 3 * len(own), share
+    assert version.learned_from.num_answers <= 2 * len(own)  # no owner more than twice as much as another
     assert version.state in (VersionState.CURRENT, VersionState.ROLLED_BACK)
     if version.state is VersionState.CURRENT:
         judged = learner.LearningSession(job, lambda report: None)
-        mine = [answer for answer in judged._answers if answer.owner != learner_owner("eve")][-60:]
+        mine = [answer for answer in judged._answers if answer.owner != hash_owner("eve")][-60:]
         _, verdict = judged._compare(BASE, version.number, mine)
         assert not verdict.is_worse
-
-
-def learner_owner(name: str) -> str:
-    from eaglelocal.learning.kept_answers import hash_owner
-
-    return hash_owner(name)
 
 
 @pytest.mark.slow
