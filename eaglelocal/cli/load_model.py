@@ -117,7 +117,9 @@ def load_model(
             f"{plan.target_label} {plan.task.description}", hint=f"eaglelocal serve --target {plan.target}"
         )
     client, info = start_engine(plan, output, spare, learning)
-    return ActiveModel(client, plan, info)
+    if learning is None:
+        return ActiveModel(client, plan, info)
+    return ActiveModel(client, plan, info, read_learning=learning.status)
 
 
 def start_engine(
