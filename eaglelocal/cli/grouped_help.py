@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 COMMAND_GROUPS = {
     "Chat and serve": ("chat", "serve", "launch", "ps", "stop", "top"),
     "Models": ("plan", "pull", "ls", "show", "rm"),
-    "Drafting": ("bench", "tune", "import", "train", "forget"),
+    "Drafting": ("bench", "tune", "import", "train", "heads", "forget"),
     "This machine": ("doctor", "probe", "config", "trust"),
 }
 FLAG_GROUPS = {

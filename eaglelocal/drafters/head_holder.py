@@ -109,7 +109,7 @@ class HeadHolder:
             raise IncompatibleError(
                 f"the new head drafts differently ({describe(head.drafter.traits)}) from the one in use "
                 f"({describe(self.traits)})",
-                hint="load it with --draft instead",
+                hint="--draft HEAD.gguf",
             )
 
     def _exchange(self, head: OpenHead) -> CloseHead:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pickle
 import subprocess
@@ -17,11 +16,24 @@ from io import FileIO
 from typing import IO, cast
 
 from eaglelocal.core.child_process import make_environment
+from eaglelocal.core.json_text import read_object
 from eaglelocal.learning.learner import LearningJob, SessionReport
 from eaglelocal.learning.learning_process import FAILED
 
 MODULE = "eaglelocal.learning.learning_process"
 STOP_S = 0.2  # between SIGTERM and SIGKILL
+
+
+def read_report(line: bytes) -> SessionReport:
+    """Return the report in a line of JSON. Raises ValueError, KeyError or TypeError for anything else."""
+    fields = read_object(line)
+    version = fields["version"]
+    return SessionReport(
+        state=str(fields["state"]),
+        version=None if version is None else int(cast(int, version)),
+        missing=int(cast(int, fields["missing"])),
+        note=str(fields["note"]),
+    )
 
 
 class LearningChild:
@@ -53,8 +65,8 @@ class LearningChild:
         """Yield the reports until the process has ended; a failed one if it died without being stopped."""
         with cast(FileIO, self._process.stdout) as stdout:
             for line in stdout:
-                with contextlib.suppress(ValueError, TypeError):
-                    yield SessionReport(**json.loads(line))
+                with contextlib.suppress(ValueError, KeyError, TypeError):
+                    yield read_report(line)
         status = self._process.wait()
         if status and not self.was_stopped:
             yield SessionReport(state=FAILED, note=f"the learning process ended with status {status}")

@@ -1,6 +1,6 @@
 """The records of a learned head's versions: plain data, and the JSON in which they are kept.
 
-Knows no files. A record holds figures and counts, never text.
+It knows nothing of files. A record holds figures and counts, never text.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from enum import StrEnum
 from eaglelocal.core.json_text import read_object
 
 FORMAT = 1
+TEXTS = ("target", "base", "target_key", "target_path", "base_path")
 BASE = 0  # number of the head from which learning began
 
 
@@ -60,9 +61,10 @@ class HeadVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionList:
-    """All versions of a head.
+    """Lists the versions of a head.
 
     target, base  names of both models, for people
+    target_key    fingerprint of the target's file
     target_path, base_path  files at the time of the last writing
     last_number  of any version so far, deleted ones included
     pinned       the number that the user chose; None: the current one is used
@@ -70,6 +72,7 @@ class VersionList:
 
     target: str = ""
     base: str = ""
+    target_key: str = ""
     target_path: str = ""
     base_path: str = ""
     versions: tuple[HeadVersion, ...] = ()  # by number
@@ -110,7 +113,7 @@ def read_versions(text: str | bytes) -> VersionList:
         raise ValueError("two of its versions are current")
     pinned = content.get("pinned")
     return VersionList(
-        **{name: str(content.get(name, "")) for name in ("target", "base", "target_path", "base_path")},
+        **{name: str(content.get(name, "")) for name in TEXTS},
         versions=tuple(versions),
         last_number=max([_read_count(content.get("last_number")), *numbers]),
         pinned=_read_pinned(pinned, numbers),

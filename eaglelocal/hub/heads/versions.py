@@ -85,10 +85,15 @@ class HeadVersions:
     # ---- changes; each raises OSError where the folder cannot be written
     def name(self, *, target: Path, target_label: str, base: Path, base_label: str) -> None:
         """Keep what people call both models, and where their files are."""
+        named = VersionList(
+            target=target_label,
+            base=base_label,
+            target_key=fingerprint(target),
+            target_path=str(target),
+            base_path=str(base),
+        )
         self._change(
-            lambda known: replace(
-                known, target=target_label, base=base_label, target_path=str(target), base_path=str(base)
-            )
+            lambda known: replace(named, versions=known.versions, last_number=known.last_number, pinned=known.pinned)
         )
 
     def add_candidate(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from eaglelocal.core.file_fingerprint import fingerprint
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.heads import versions
 from eaglelocal.hub.heads.version_records import (
@@ -163,9 +164,11 @@ def test_a_record_with_a_wrong_field_is_refused(store: HeadVersions, change: dic
 
 def test_records_come_back_as_they_were_written(store: HeadVersions, tmp_path: Path) -> None:
     store.make_current(add(store), "better")
+    (tmp_path / "t.gguf").write_bytes(b"t")
     store.name(target=tmp_path / "t.gguf", target_label="Qwen3 8B", base=tmp_path / "h.gguf", base_label="its head")
     known, _ = store.read()
     assert (known.target, known.base_path) == ("Qwen3 8B", str(tmp_path / "h.gguf"))
+    assert known.target_key == fingerprint(tmp_path / "t.gguf")
     assert read_versions(write_versions(known)) == known
 
 
