@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 GIGABYTE = 1_000_000_000
 DAY_S = 86_400.0
-HAS_TORCH = find_spec("torch") is not None
+THIS_MACHINE = "this machine"  # owner of the chat's requests, where a server has keys
 
 
 def open_learning(settings: Settings, owners: Iterable[str], output: MessageOutput) -> IdleLearning | None:
@@ -60,12 +60,27 @@ class LazyLearning:
 
 def learning_lines(settings: Settings, owners: frozenset[str], max_bytes: int) -> list[str]:
     """Return the messages with which learning begins."""
-    keys = sorted(owners - {"", "local", "this machine"})
-    whose = f" of {', '.join(keys)} and of this machine's chat" if keys else ""
     lines = [
-        f"learning is on: answers{whose} are kept as token ids in {path_text(locations.learning_dir())}, up to "
-        f"{format_disk(max_bytes)} of each model and {settings.learn_days:g} days; `eaglelocal forget` deletes them"
+        f"learning is on: {describe_owners(owners)} are kept as token ids in {path_text(locations.learning_dir())}, "
+        f"up to {format_disk(max_bytes)} of each model and {settings.learn_days:g} days; "
+        "`eaglelocal forget` deletes them"
     ]
-    if not HAS_TORCH:
+    if find_spec("torch") is None:
         lines.append('answers are only kept: learning needs torch: pip install ".[train]", in the checkout')
     return lines
+
+
+def describe_owners(owners: frozenset[str]) -> str:
+    """Return whose answers are kept.
+
+    >>> describe_owners(frozenset({"this machine"}))
+    "only answers to this machine's chat (no key ends with the word learn)"
+    >>> describe_owners(frozenset({"this machine", "ben", "anna"}))
+    "answers to anna, ben and this machine's chat"
+    """
+    if THIS_MACHINE not in owners:
+        return "answers"
+    keys = sorted(owners - {THIS_MACHINE})
+    if not keys:
+        return "only answers to this machine's chat (no key ends with the word learn)"
+    return f"answers to {', '.join(keys)} and this machine's chat"

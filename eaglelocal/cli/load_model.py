@@ -25,7 +25,7 @@ from eaglelocal.settings import READERS, Settings
 if TYPE_CHECKING:
     from eaglelocal.client.engine_client import EngineClient
     from eaglelocal.core.events import EngineInfo
-    from eaglelocal.learning.idle_learning import IdleLearning
+    from eaglelocal.learning.idle_learning import IdleLearning, ModelLearning
     from eaglelocal.planning.decision import Decision
     from eaglelocal.worker.spare_process import SpareProcess
 
@@ -129,6 +129,16 @@ def start_engine(
     return LoadingEngine(plan, spare=spare, learning=learning).wait(output)
 
 
+def open_model_learning(plan: Plan, learning: IdleLearning | None) -> ModelLearning | None:
+    """Return the learning of a model; None if it writes no text, or a file of it cannot be read: loading says why."""
+    if learning is None or plan.task is not ModelTask.TEXT:
+        return None
+    try:
+        return learning.open(plan)
+    except OSError:
+        return None
+
+
 class LoadingEngine:
     """An engine that has begun to load. Close it, or take it over by `wait`. `num_retries`: see RestartPolicy.
 
@@ -148,7 +158,7 @@ class LoadingEngine:
 
         self._what = f"loading {plan.target_label}"
         self._show: Callable[[LoadProgress], None] = lambda progress: None  # until somebody waits
-        self._learning = learning.open(plan) if learning is not None and plan.task is ModelTask.TEXT else None
+        self._learning = open_model_learning(plan, learning)
         self._client = EngineClient(
             plan,
             builder=ENGINE if plan.task is ModelTask.TEXT else EMBEDDER,
@@ -168,6 +178,8 @@ class LoadingEngine:
             info = self._client.start()
             if self._learning is not None:
                 self._learning.begin(self._client)
+                if self._learning.why:
+                    output.note(f"note: answers are only kept: {self._learning.why}")
             return self._client, info
         except BaseException:  # Ctrl-C too: leave no engine process behind
             self.close()

@@ -19,7 +19,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import OFF
 from eaglelocal.hub.heads.version_records import BASE, HeldBackFigures, LearnedFrom, VersionState
 from eaglelocal.hub.heads.versions import HeadVersions
-from eaglelocal.learning.judgement import HeadVerdict, JudgedText, judge
+from eaglelocal.learning.judgement import MIN_TEXTS, HeadVerdict, JudgedText, judge
 from eaglelocal.learning.kept_answers import KeptAnswer, KeptAnswers
 from eaglelocal.learning.learning_round import (
     MIN_NEW,
@@ -35,13 +35,14 @@ from eaglelocal.learning.learning_state import (
     LearningState,
     VersionWatch,
     delete_checkpoints,
+    hold_folder,
     read_state,
     write_state,
 )
 from eaglelocal.learning.text_kinds import name_kind
 from eaglelocal.training.conversations import TrainingConversation
 
-WATCH_TOKENS = 2000  # of live answers, by which a new version proves itself
+WATCH_TOKENS, WATCH_ANSWERS = 2000, 2 * MIN_TEXTS  # at least, of live answers by which a new version proves itself
 LEARNING_CTX = 2048  # tokens of a text
 ROWS_PER_STEP, EPOCHS = 8, 2
 SCALE = 0.1  # of the learning rates of a new head
@@ -103,10 +104,15 @@ class LearningSession:
         self._job, self._tell = job, tell
         self._versions = HeadVersions(job.versions)
         self._answers = KeptAnswers(job.answers, max_bytes=0, max_age_s=math.inf).read()
-        self._state = read_state(job.folder)
+        self._state = LearningState()  # read by `run`
 
     def run(self) -> None:
         """Take the next step, as far as there are answers for it. Raises EagleLocalError and OSError."""
+        with hold_folder(self._job.folder):
+            self._state = read_state(self._job.folder)
+            self._take_step()
+
+    def _take_step(self) -> None:
         self._complete()
         if self._state.watch is not None:
             self._check_watched(self._state.watch)
@@ -224,7 +230,7 @@ class LearningSession:
 
     def _check_watched(self, watch: VersionWatch) -> None:
         """Judge a current version by live answers, once there are enough; go back if it is worse."""
-        live = choose_since(self._answers, watch.since, WATCH_TOKENS)
+        live = choose_since(self._answers, watch.since, min_tokens=WATCH_TOKENS, min_answers=WATCH_ANSWERS)
         if not live:
             self._tell(SessionReport(state="done", missing=1))
             return

@@ -93,14 +93,16 @@ def choose_judges(answers: Sequence[KeptAnswer], round: LearningRound, learned_u
     return Judges(take_turns(held_back[::-1], MAX_HELD_BACK), take_turns(newest[::-1], MAX_NEWEST))
 
 
-def choose_since(answers: Sequence[KeptAnswer], since: float, min_tokens: int) -> tuple[KeptAnswer, ...]:
+def choose_since(
+    answers: Sequence[KeptAnswer], since: float, *, min_tokens: int, min_answers: int
+) -> tuple[KeptAnswer, ...]:
     """Return the first answers after a time that have so many tokens together; () if there are not enough yet."""
     chosen, num_tokens = [], 0
     for answer in answers:
         if answer.kept_at > since:
             chosen.append(answer)
             num_tokens += answer.num_answer_tokens
-            if num_tokens >= min_tokens:
+            if num_tokens >= min_tokens and len(chosen) >= min_answers:
                 return tuple(chosen)
     return ()
 

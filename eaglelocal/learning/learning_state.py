@@ -5,17 +5,21 @@ Every change is one atomic write. A state that cannot be read counts as none: th
 
 from __future__ import annotations
 
+import fcntl
 import json
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from eaglelocal.core.atomic_file import write_atomically
+from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.core.json_text import read_object
+from eaglelocal.errors import ResourceError
 from eaglelocal.learning.learning_round import LearningRound
 
-STATE = "learning.json"
+STATE, LOCK = "learning.json", ".lock"
 CHECKPOINT, PARTIAL = ".checkpoint", ".partial"
 
 
@@ -44,6 +48,20 @@ class LearningState:
     round: LearningRound | None = None
     candidate: int | None = None
     watch: VersionWatch | None = None
+
+
+@contextmanager
+def hold_folder(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, which ends with the process. Raises ResourceError while another process has it."""
+    make_folder(folder, PRIVATE)
+    with (folder / LOCK).open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ResourceError("another process learns from these answers") from None
+        except OSError:  # a file system without locks
+            pass
+        yield
 
 
 def read_state(folder: Path) -> LearningState:

@@ -165,31 +165,33 @@ def time_answer(client: EngineClient, request: ChatRequest) -> Timing:
 
 
 def measure_experience(pairs: int) -> dict[str, float]:
-    """Return medians with learning over those without; each answer comes while a process learns, or alone."""
+    """Return medians of what learning does to an answer: each question is asked while a process learns, and alone."""
     folder = Path(tempfile.mkdtemp())
     os.environ["XDG_STATE_HOME"] = str(folder)
     plan = make_plan(write_worse_head(folder / "worse.gguf", 0.5))
     place = locations.learning_dir() / fingerprint(plan.target)
     keep_answers(plan, place / ANSWERS, make_requests(KINDS, 60))
-    asked = make_requests(["summarise", "passage"], pairs, seed=77)
+    asked = make_requests(["summarise", "passage"], -(-pairs // 2), seed=77)
     learning = IdleLearning(LearningOptions(idle_s=0.5, owners=frozenset()), on_battery=lambda: False)
     model = learning.open(plan)
     timings: dict[bool, list[Timing]] = {True: [], False: []}
     with EngineClient(plan, watch=model.submit) as client:
         client.start()
         for number, request in enumerate(asked):
-            learns = number % 2 == 0
-            model.client = client if learns else None
-            shutil.rmtree(model.make_job(1, MIN_NEW).folder, ignore_errors=True)  # or a round would come to its end
-            while learns and learning.status().state != "learning":
-                time.sleep(0.05)
-            time.sleep(LEARNS_S)
-            timings[learns].append(time_answer(client, replace(request, id=str(number))))
-            model.retry_at = 0.0
+            for learns in (number % 2 == 0, number % 2 == 1):
+                model.client = client if learns else None
+                shutil.rmtree(model.make_job(1, MIN_NEW).folder, ignore_errors=True)  # or a round would come to its end
+                while learns and learning.status().state != "learning":
+                    time.sleep(0.05)
+                time.sleep(LEARNS_S)
+                again = replace(request, id=f"{number} {learns}", reuses_cache=False)
+                timings[learns].append(time_answer(client, again))
+                model.retry_at = 0.0
     learning.close()
+    both = list(zip(timings[True], timings[False], strict=True))
     ratios = {
-        "first token": median(each.first_s for each in timings[True]) / median(each.first_s for each in timings[False]),
-        "tok/s": median(each.tok_s for each in timings[True]) / median(each.tok_s for each in timings[False]),
+        "first token": median(one.first_s / other.first_s for one, other in both),
+        "tok/s": median(one.tok_s / other.tok_s for one, other in both),
     }
     for learns, each in timings.items():
         first, speed = [one.first_s * 1000 for one in each], [one.tok_s for one in each]

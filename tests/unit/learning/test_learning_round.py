@@ -84,8 +84,9 @@ def test_owners_share_a_round_equally_and_a_flood_is_cut() -> None:
 
 def test_live_answers_count_from_their_time_on_and_only_if_they_suffice() -> None:
     found = answers(100)
-    assert choose_since(found, 50.0, 2000) == ()
-    live = choose_since(found, 10.0, 300)
+    assert choose_since(found, 50.0, min_tokens=2000, min_answers=1) == ()
+    assert choose_since(found, 50.0, min_tokens=1, min_answers=51) == ()
+    live = choose_since(found, 10.0, min_tokens=300, min_answers=2)
     assert live[0].kept_at == 11.0 and sum(each.num_answer_tokens for each in live) == 300
 
 
