@@ -33,7 +33,7 @@ from eaglelocal.worker.supervisor import DEFAULT_POLICY, EngineState, RestartPol
 
 _log = logging.getLogger(__name__)
 
-SWAP_TIMEOUT_S = 60.0  # a head is read from disk
+SWAP_TIMEOUT_S = 180.0  # a head is read from disk, and follows the running answers for some steps
 
 OnProgress = Callable[[LoadProgress], None]
 Submit = Callable[[AnyRequest, OnEvent], None]

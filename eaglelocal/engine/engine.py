@@ -140,7 +140,7 @@ class Engine:
             )
         exchange = self._holder.prepare(path, version)
 
-        def exchange_between_steps() -> CloseHead:
+        def exchange_between_steps() -> CloseHead | None:
             self._catch_up()
             return exchange()
 

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -78,8 +79,10 @@ class EngineLoop(Protocol):
     def prepare_head(self, path: Path, version: int) -> Exchange:
         """Open a head to replace the one in use. Safe in any thread while the engine steps; may take a second.
 
-        Returns what exchanges it, to be called between two steps, and not after `close`. That returns what closes the
-        old head, in any thread. Raises EagleLocalError if it cannot replace the one in use, which then stays.
+        Returns what exchanges it, to be called between two steps, again after each while it returns None, and not after
+        `close`. At last it returns what closes the old head, in any thread.
+
+        Raises EagleLocalError if it cannot replace the one in use, which then stays.
         """
 
     def step(self) -> list[RequestEvent]:
@@ -94,7 +97,7 @@ class EngineLoop(Protocol):
 
 
 CloseHead = Callable[[], None]
-Exchange = Callable[[], CloseHead]
+Exchange = Callable[[], CloseHead | None]
 ReportProgress = Callable[[LoadProgress], None]
 Builder = Callable[[Plan, ReportProgress], EngineLoop]
 Commands = SimpleQueue[object]
@@ -122,6 +125,7 @@ class EngineService:
         self._channel = channel
         self._in_flight: set[str] = set()
         self._num_iterations = 0
+        self._ready: deque[HeadReady] = deque()  # heads that wait for their exchange
         self._heads = ThreadPoolExecutor(1, thread_name_prefix="heads")  # opens and closes them, one after the other
 
     @property
@@ -134,6 +138,7 @@ class EngineService:
         while self._handle_queued():
             if self._engine.has_work and not self._step():
                 return 1
+            self._exchange_heads()
             self._num_iterations += 1
         return 0
 
@@ -162,7 +167,7 @@ class EngineService:
             case SwapHead():
                 self._heads.submit(self._open_head, command)
             case HeadReady():
-                self._exchange_head(command)
+                self._ready.append(command)
             case TakeSnapshot():
                 self._channel.send(SnapshotTaken(self._engine.snapshot()))
             case Shutdown():
@@ -182,9 +187,11 @@ class EngineService:
         else:
             self._commands.put(HeadReady(command.number, exchange))
 
-    def _exchange_head(self, command: HeadReady) -> None:
-        self._heads.submit(command.exchange())
-        self._channel.send(HeadSwapped(command.number))
+    def _exchange_heads(self) -> None:
+        """Exchange the heads that are ready for it, in order; the others are tried again after the next step."""
+        while self._ready and (close_old := self._ready[0].exchange()) is not None:
+            self._heads.submit(close_old)
+            self._channel.send(HeadSwapped(self._ready.popleft().number))
 
     def close(self) -> None:
         """Wait until no head is being opened or closed. The engine can be closed then."""

@@ -151,6 +151,7 @@ class ScriptedEngine:
             peak_rss_bytes=1,
             spec=self._spec,
             draft_version=self._version,
+            engine_pid=os.getpid(),
         )
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from doubles.drafters import NoDrafter
 from doubles.engine_harness import AnswerResult, EngineHarness, plain_text
+from doubles.head_exchanges import HeadExchanges
 from doubles.scripted_context import ScriptedHead, ScriptedMedusa, ScriptedParallelHead, Table
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from eaglelocal.drafters.head_holder import Exchangeable, HeadHolder, OpenHead
 from eaglelocal.drafters.medusa import Medusa
 from eaglelocal.drafters.ngram import Ngram
 from eaglelocal.drafters.p_eagle import PEagle
+from eaglelocal.drafters.row_buffer import MAX_BUFFERED
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError
 from eaglelocal.scheduler.host_swap import HostSwap
 
@@ -28,7 +30,6 @@ RIGHT, WRONG = Table(seed=1), Table(seed=1, sharpness=-2.0)
 TABLES = {"right": RIGHT, "wrong": WRONG}
 KINDS = ("eagle3", "prompt ends", "window", "tree", "p-eagle", "medusa")
 BRANCHES = 3
-PARAMS = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
 
 
 def make_drafter(kind: str, table: Table, num_slots: int) -> Exchangeable:
@@ -75,27 +76,25 @@ def make_harness(
     )
 
 
-def exchange(harness: EngineHarness, name: str, version: int) -> None:
-    harness.engine.prepare_head(Path(name), version)()()
-
-
-def ask(name: str, prompt: tuple[int, ...], spec: Spec | None = None) -> ChatRequest:
-    return ChatRequest(id=name, tokens=prompt, params=PARAMS, spec=spec)
+def ask(name: str, prompt: tuple[int, ...], max_tokens: int = 40) -> ChatRequest:
+    params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+    return ChatRequest(id=name, tokens=prompt, params=params)
 
 
 def drive(harness: EngineHarness, exchanges: dict[int, str], cancels: dict[int, str]) -> dict[str, AnswerResult]:
     """Step until nothing is left; before the step of a number a head is exchanged, or an answer is cancelled."""
     results: dict[str, AnswerResult] = {}
-    step = 0
+    step, heads = 0, HeadExchanges(harness.engine)
     while harness.engine.has_work:
         if step in exchanges:
-            exchange(harness, exchanges[step], step + 1)
+            heads.begin(Path(exchanges[step]), step + 1)
         if step in cancels:
             harness.engine.cancel(cancels[step])
-        for event in harness.engine.step():
+        for event in heads.step():
             results.setdefault(event.request_id, AnswerResult()).add(event)
         step += 1
         assert step < 3000, "the engine does not come to an end"
+    assert not heads.waiting
     return results
 
 
@@ -121,41 +120,65 @@ def test_no_exchange_changes_a_text(kind: str, data: st.DataObject) -> None:
     assert harness.engine.miscounted_slots() == []
     made = [0, *(step + 1 for step in sorted(exchanges))]
     used = harness.engine.snapshot().draft_version
-    assert heads.closed == made[: made.index(used)]  # each once, and never the one in use
+    assert heads.closed == made[: made.index(used)]  # each once, in order, and never the one in use
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_new_head_drafts_for_an_answer_that_runs(kind: str) -> None:
-    """A head that is always wrong gives way to one that is right, and the other way round."""
+def test_the_new_head_follows_an_answer_that_runs_and_then_drafts_for_it(kind: str) -> None:
+    """A head that is always wrong gives way to one that is right."""
     harness = make_harness(Heads(kind), "wrong")
-    harness.engine.submit(ask("a", tuple(range(1, 20))))
-    sizes: list[int] = []
+    harness.engine.submit(ask("a", tuple(range(1, 20)), max_tokens=100))
+    heads, sizes, versions = HeadExchanges(harness.engine), list[int](), list[int]()
     while harness.engine.has_work:
         if len(sizes) == 10:
-            exchange(harness, "right", 1)
-        sizes.append(sum(len(event.pieces) for event in harness.engine.step() if isinstance(event, Tokens)))
-    assert sizes[1:10] == [1] * 9  # the first step reads the prompt
-    assert max(sizes[11:]) == 5
-    assert min(sizes[12:-1]) > 1  # one step at most until it drafts
+            heads.begin(Path("right"), 1)
+        versions.append(harness.engine.snapshot().draft_version)
+        sizes.append(sum(len(event.pieces) for event in heads.step() if isinstance(event, Tokens)))
+    first = versions.index(1)  # the step in which the new head drafts first
+    assert first == 10 + (0 if kind == "medusa" else MAX_BUFFERED)
+    assert sizes[1:first] == [1] * (first - 1)  # step 0 reads the prompt
+    assert max(sizes[first:]) == 5 and min(sizes[first:-1]) > 1
+
+
+def test_an_answer_that_ends_does_not_hold_the_exchange_up() -> None:
+    harness = make_harness(Heads(num_slots=2))
+    harness.engine.submit(ask("short", tuple(range(1, 20)), max_tokens=8))
+    heads = HeadExchanges(harness.engine)
+    heads.step()
+    heads.begin(Path("right"), 1)
+    while harness.engine.has_work:
+        heads.step()
     assert harness.engine.snapshot().draft_version == 1
 
 
 def test_a_slot_that_sleeps_wakes_with_the_rows_kept_for_the_old_head() -> None:
-    heads = Heads()
-    harness = make_harness(heads, "wrong", AUTO)
-    harness.engine.submit(ask("a", tuple(range(1, 20))))
+    harness = make_harness(Heads(), "wrong", AUTO)
+    harness.engine.submit(ask("a", tuple(range(1, 20)), max_tokens=90))
     holder = harness.engine._holder
     assert holder is not None
     while harness.engine.snapshot().speculation.state != "asleep":
         harness.engine.step()
     for _ in range(3):
         harness.engine.step()
-    exchange(harness, "right", 1)
-    drafter = holder._head.drafter
+    heads = HeadExchanges(harness.engine)
+    heads.begin(Path("right"), 1)
+    assert holder._next is not None
+    drafter = holder._next.drafter
     assert isinstance(drafter, Eagle3) and isinstance(drafter._head, ScriptedHead)
-    assert drafter._slots[0].buffered and not drafter._head.encoded_rows
-    drive(harness, {}, {})
+    assert drafter._slots[0].buffered and not drafter._head.encoded_rows and not drafter._head.is_attached
+    while harness.engine.has_work:
+        heads.step()
     assert drafter._head.is_attached
+
+
+def test_an_engine_that_closes_meanwhile_closes_both_heads() -> None:
+    heads = Heads()
+    holder = heads.hold("wrong")
+    holder.begin(0, "", 4)
+    exchange = holder.prepare(Path("right"), 1)
+    assert exchange() is None
+    holder.close()
+    assert sorted(heads.closed) == [0, 1]
 
 
 def test_a_conversation_in_ram_comes_back_without_the_old_heads_cells() -> None:
@@ -167,7 +190,7 @@ def test_a_conversation_in_ram_comes_back_without_the_old_heads_cells() -> None:
     harness.engine.submit(ask("other", tuple(range(23, 0, -1)) * 2))
     drive(harness, {}, {})
     assert harness.context.swaps == 1
-    exchange(harness, "right", 1)
+    HeadExchanges(harness.engine).begin(Path("right"), 1)
     again = ask("again", tuple(text))
     harness.engine.submit(again)
     result = drive(harness, {}, {})["again"]

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from doubles.engine_harness import AnswerResult
+from doubles.head_exchanges import HeadExchanges
 from doubles.margin import BOUNDS, margin_differences
 from doubles.medusa_checkpoints import write_random_medusa
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
@@ -26,7 +27,7 @@ from eaglelocal.loading import head_opener
 from eaglelocal.probe.machine import MainMemory
 
 HEAD = HeadShape(width=64, fc_norm=True, norm_output=True)
-QUESTION = "Rita buys 2 bags of 8 lemons and gives 15 lemons away. How many lemons are left?"
+QUESTION = "816 + 903 ="
 HEAD_FORMS = {
     "eagle3": HEAD,
     "small vocabulary": replace(HEAD, draft_vocab=100, own_output=True),
@@ -55,11 +56,11 @@ def drive(engine: Engine, requests: list[ChatRequest], heads: dict[int, Path]) -
     for request in requests:
         engine.submit(request)
     results = {request.id: AnswerResult() for request in requests}
-    step = 0
+    step, exchanges = 0, HeadExchanges(engine)
     while engine.has_work:
         if step in heads:
-            engine.prepare_head(heads[step], step)()()
-        for event in engine.step():
+            exchanges.begin(heads[step], step)
+        for event in exchanges.step():
             results[event.request_id].add(event)
         step += 1
     return results
@@ -83,28 +84,29 @@ def test_no_exchange_changes_a_text(tmp_path: Path, form: str, num_slots: int) -
     plain.close()
 
 
-def test_a_better_head_is_accepted_more_from_the_next_steps_on(tmp_path: Path) -> None:
+def test_a_better_head_is_accepted_more_in_the_same_answer(tmp_path: Path) -> None:
     """The embedded head replaces a copy with noise in the middle of an answer."""
     target, head = demo_sources()
     worse = tmp_path / "worse.gguf"
     shutil.copyfile(head, worse)
     add_noise(worse, 1.0)
-    params = SamplingParams(temperature=0.0, max_tokens=100)
+    params = SamplingParams(temperature=0.0, max_tokens=200)
     request = ChatRequest(id="a", messages=(Message("user", QUESTION),), params=params)
     with opened(target, worse, n_ctx=512) as engine:
         engine.submit(request)
-        result, before = AnswerResult(), None
+        result, before, exchanges = AnswerResult(), None, HeadExchanges(engine)
         while engine.has_work:
-            if len(result.tokens) >= 30 and before is None:
-                before = engine.snapshot().speculation
-                engine.prepare_head(head, 1)()()
-            for event in engine.step():
+            if len(result.tokens) == 1:
+                exchanges.begin(head, 1)
+            for event in exchanges.step():
                 result.add(event)
+            if before is None and engine.snapshot().draft_version == 1:
+                before = engine.snapshot().speculation
         total = engine.snapshot().speculation
     assert before is not None
     first = before.accepted_tokens / before.draft_tokens
     second = (total.accepted_tokens - before.accepted_tokens) / (total.draft_tokens - before.draft_tokens)
-    assert second > first + 0.2, (first, second)
+    assert first < 0.3 and second > 0.6, (first, second)
     plain = real_engine(target, n_ctx=512)
     assert result.tokens == drive(plain, [request], {})["a"].tokens
     plain.close()
@@ -189,7 +191,7 @@ def test_a_head_for_which_memory_is_missing_is_refused_with_both_figures(
         with pytest.raises(ResourceError, match=r"for a second head do not fit the .* that are free in RAM"):
             engine.prepare_head(head, 1)
         monkeypatch.undo()
-        engine.prepare_head(head, 2)()()
+        HeadExchanges(engine).begin(head, 2)
         assert engine.snapshot().draft_version == 2
 
 
