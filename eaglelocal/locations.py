@@ -57,6 +57,16 @@ def training_dir() -> Path:
     return state_dir() / "training"
 
 
+def learned_dir() -> Path:
+    """Return the folder of learned versions of draft heads; one folder for each pair of a target and a head."""
+    return state_dir() / "learned"
+
+
+def learning_dir() -> Path:
+    """Return the folder of answers that heads learn from, and of learning in progress; one folder per target."""
+    return state_dir() / "learning"
+
+
 def lookups_dir() -> Path:
     """Return the folder of texts that lookups remember; one folder per vocabulary."""
     return state_dir() / "lookups"

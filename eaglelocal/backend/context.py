@@ -198,9 +198,19 @@ class LlamaContext:
         with self.clock:
             rows.decode(self.handle, sequence, position, self.n_batch)
 
-    def attach_head(self, head: int | None) -> None:
-        """Let this head (the address of its struct; None: no head) encode the rows of every decode from now on."""
+    @property
+    def has_head(self) -> bool:
+        """True if a head encodes the rows of every decode."""
+        return bool(self._struct.head)
+
+    def attach_head(self, head: int) -> None:
+        """Let this head (the address of its struct), and no other, encode the rows of every decode from now on."""
         self._struct.head = head
+
+    def detach_head(self, head: int) -> None:
+        """Let this head encode nothing more; another one that is attached stays so."""
+        if self._struct.head == head:
+            self._struct.head = None
 
     @property
     def gives_taps(self) -> bool:

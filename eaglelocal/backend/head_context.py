@@ -68,7 +68,8 @@ class LlamaHeadContext(HeadCells):
         self._states = (C.c_char * (self.n_batch * self._state_bytes))()
         self._set_norms(norms)
         self._struct.has_encoder, self._struct.reads_cache = has_encoder, reads_cache
-        target.attach_head(self._address)
+        if not target.has_head:  # otherwise it is opened to replace that one, perhaps while the target decodes
+            self.attach()
 
     def _set_norms(self, norms: HeadNorms) -> None:
         gains = norms.output_gains
@@ -81,6 +82,10 @@ class LlamaHeadContext(HeadCells):
             encoded=self._encoded,
             states=self._states,
         )
+
+    def attach(self) -> None:
+        """Encode the rows of every decode of the target from now on. Call it between decodes."""
+        self._target.attach_head(self._address)
 
     def encode(self, features: Sequence[Features | Floats]) -> list[State]:
         self._cells.check_open()
@@ -133,7 +138,7 @@ class LlamaHeadContext(HeadCells):
 
     def close(self) -> None:
         if self.handle:
-            self._target.attach_head(None)
+            self._target.detach_head(self._address)
         super().close()
 
 

@@ -38,6 +38,7 @@ COMMANDS = {
     "show": "show",
     "rm": "rm",
     "trust": "trust",
+    "heads": "heads",
     "forget": "forget",
 }
 GROUPS = {"config": "config"}  # files with an `app` of several commands

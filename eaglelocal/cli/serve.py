@@ -24,6 +24,7 @@ import typer
 from eaglelocal.cli import flags
 from eaglelocal.cli.early_engine import ENGINE
 from eaglelocal.cli.json_output import JsonOutput
+from eaglelocal.cli.learning import open_learning
 from eaglelocal.cli.load_model import default_sampling, keep_conversations, load_settings, make_run_options
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.server_engines import ServerEngines
@@ -47,7 +48,7 @@ DEFAULT_PARALLEL = 4
 MAX_OFFERED = 20  # models of Ollama and LM Studio that a server offers though nobody named them
 
 
-@flags.add_machine_flags(before="cache_ram")
+@flags.add_machine_flags(before="cache_ram", more=flags.KEEPING)
 def serve(  # many parameters: typer reads the flags from the signature
     context: typer.Context,
     target: flags.Target = None,
@@ -79,7 +80,6 @@ def serve(  # many parameters: typer reads the flags from the signature
     max_tokens: flags.MaxTokens = None,
     cache_ram: flags.CacheRam = None,
     lookup_memory: flags.LookupMemory = None,
-    cache_disk: flags.CacheDisk = None,
     log: flags.Log = None,
     web: flags.Web = False,
     web_port: flags.WebPort = None,
@@ -120,7 +120,8 @@ def run_server(
     certificate = find_certificate(settings)
     listening = bind_server_socket(settings)
     page = bind_page(settings, access, output) if web else None
-    engines = ServerEngines(decisions, output, most=settings.max_loaded or None, spare=spare)
+    learning = open_learning(settings, access.keys.learning_owners, output)
+    engines = ServerEngines(decisions, output, most=settings.max_loaded or None, spare=spare, learning=learning)
     engines.begin()
     try:
         with pause_collector():
@@ -336,4 +337,5 @@ def make_server_state(
         metrics=metrics,
         defaults=default_sampling(settings),
         limits=limits,
+        read_learning=engines.read_learning,
     )

@@ -26,7 +26,7 @@ from eaglelocal.cli.train_options import (
     HeadFlags,
     LossFlags,
     TrainOptions,
-    check_memory_and_disk,
+    check_resources,
     hash_parts,
     resolve_options,
 )
@@ -124,13 +124,12 @@ def train(
     settings = load_settings(context.params)
     output = standard_output(colour=settings.colour)
     check_head_flags(settings.target, type, hint="eaglelocal train --target FILE.gguf")
-    torch_name = choose_device(torch_device)
     losses = LossFlags(loss=loss, unroll=unroll, state_noise=state_noise, on_policy=on_policy)
     given = HeadFlags(start=start, work=work, out=out, kind=type, draft_vocab=draft_vocab, method=method, losses=losses)
-    options = resolve_options(settings, output, torch_name, given)
+    options = resolve_options(settings, output, choose_device(torch_device), given)
     params = dataclasses.replace(default_sampling(settings), max_tokens=options.ctx // 2)
-    has_template = options.found.info.chat_template is not None
-    questions = load_questions(prompts, params, has_template=has_template, least=MIN_CONVERSATIONS)
+    template = options.found.info.chat_template
+    questions = load_questions(prompts, params, has_template=template is not None, least=MIN_CONVERSATIONS)
     tell = output.message if as_json else output.data
     for line in begin_lines(options, questions, max_answer_tokens=tokens):
         tell(line)
@@ -150,7 +149,7 @@ def run_training(options: TrainOptions, questions: TrainQuestions, *, tokens: in
     from eaglelocal.training.training_folder import enter_folder
 
     with enter_folder(options.folder, options.found.label), mention_resuming(options.output):
-        check_memory_and_disk(options)
+        check_resources(options)
         collected = collect_answers(options, questions, max_answer_tokens=tokens)
         training = make_training(options, collected, epochs=epochs)
         trained = keep_if_better(options, training, train_head(training), questions, collected)
@@ -286,17 +285,11 @@ def split_held_out(
 
 def choose_recipe(options: TrainOptions, num_steps: int) -> Recipe:
     """Return the learning rates. A pre-trained head gets a quarter of them, decaying from the first step on."""
-    from eaglelocal.training.loop import Recipe
+    from eaglelocal.training.loop import scale_recipe
 
-    width = options.found.info.n_embd
-    width_factor = min(1.0, 256 / width)  # AdamW's steps, unlike Muon's, do not shrink with a matrix's width
-    scale = 1.0 if options.source.start is None else 0.25
-    return Recipe(
-        muon_lr=0.02 * scale,
-        adam_lr=3e-3 * scale * max(width_factor, 0.1),
-        attention_lr=1.5e-3 * scale * width_factor,
-        warmup_steps=max(1, min(100, num_steps // 10)),
-        decay_share=0.5 if options.source.start is None else 1.0,
+    is_new = options.source.start is None
+    return scale_recipe(
+        options.found.info.n_embd, num_steps, scale=1.0 if is_new else 0.25, decay_share=0.5 if is_new else 1.0
     )
 
 

@@ -204,27 +204,18 @@ def choose_path(source: HeadSource, kind: str, out: str | None) -> Path:
     return path
 
 
-def check_memory_and_disk(options: TrainOptions) -> None:
-    """Raise ResourceError, with the numbers, if memory or disk do not suffice; called before answers are collected."""
-    from eaglelocal.catalog.catalog import load_machines
-    from eaglelocal.gguf.model_shape import read_shape
-    from eaglelocal.memory.budget import subtract_margins
-    from eaglelocal.memory.estimate import estimate
-    from eaglelocal.planning.autoplan import this_machine
-    from eaglelocal.probe.probe import free_bytes
-    from eaglelocal.training.training_memory import check_disk, check_memory, estimate_need
+def check_resources(options: TrainOptions) -> None:
+    """Raise ResourceError if memory or disk do not suffice; called before answers are collected."""
+    from eaglelocal.training.memory_check import check_memory_and_disk
 
-    need = estimate_need(
+    check_memory_and_disk(
         options.source,
-        options.unrolling,
-        max_tokens=options.ctx,
-        device=options.device,
+        options.reading_plan(),
+        options.folder,
+        options.device,
+        unrolling=options.unrolling,
         draft_vocab=options.draft_vocab,
     )
-    check_disk(need, options.folder, free_bytes(options.folder))
-    memories = this_machine(load_machines()).free_memory
-    target_buffers = estimate(options.reading_plan(), read_shape(options.found.header), None, memories)
-    check_memory(need, target_buffers, subtract_margins(memories), options.device)
 
 
 def hash_parts(parts: Sequence[str]) -> str:

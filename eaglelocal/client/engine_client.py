@@ -14,13 +14,15 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 
 from eaglelocal.client.answer_stream import RequestStream, stream
 from eaglelocal.client.client import OnEvent
+from eaglelocal.client.head_swap import HeadSwaps
 from eaglelocal.client.in_flight_requests import InFlightRequests
 from eaglelocal.client.snapshots import Snapshots
-from eaglelocal.core.events import EngineInfo, EngineSnapshot, LoadProgress, RequestEvent
+from eaglelocal.core.events import EngineInfo, EngineSnapshot, HeadSwapped, LoadProgress, RequestEvent
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AnyRequest, ChatRequest, Spec
 from eaglelocal.errors import EagleLocalError, EngineAwayError, EngineError
@@ -31,7 +33,11 @@ from eaglelocal.worker.supervisor import DEFAULT_POLICY, EngineState, RestartPol
 
 _log = logging.getLogger(__name__)
 
+SWAP_TIMEOUT_S = 180.0  # a head is read from disk, and follows the running answers for some steps
+
 OnProgress = Callable[[LoadProgress], None]
+Submit = Callable[[AnyRequest, OnEvent], None]
+WatchSubmit = Callable[[Submit, AnyRequest, OnEvent], None]
 
 
 class EngineClient:
@@ -49,11 +55,19 @@ class EngineClient:
         on_progress: OnProgress | None = None,
         restart: RestartPolicy = DEFAULT_POLICY,
         spare: SpareProcess | None = None,
+        watch: WatchSubmit | None = None,
     ) -> None:
-        """`spare`: a process that already waits for a plan; the caller closes it."""
+        """`spare`: a process that already waits for a plan; the caller closes it.
+
+        watch  called with each request and the function that submits it
+        """
+        self._watch = watch
         self._requests = InFlightRequests(EngineError("the engine has not been started"))
         self._snapshots = Snapshots()
-        self._listener = _EngineListener(self._requests, self._snapshots, on_progress, restart.wait_limit_s)
+        self._heads = HeadSwaps()
+        self._listener = _EngineListener(
+            self._requests, self._snapshots, self._heads, on_progress, restart.wait_limit_s
+        )
         self._supervisor = Supervisor(plan, builder, restart, self._listener, spare)
         self._lock = threading.Lock()  # guards _is_started and _is_closed
         self._is_started = False
@@ -92,7 +106,10 @@ class EngineClient:
 
     def submit(self, request: AnyRequest, on_event: OnEvent) -> None:
         """Submit a request; see Client. It waits while the engine loads, and up to `wait_limit_s` while it restarts."""
-        self._requests.submit(request, on_event)
+        if self._watch is None:
+            self._requests.submit(request, on_event)
+        else:
+            self._watch(self._requests.submit, request, on_event)
 
     def stream(self, request: ChatRequest) -> RequestStream:
         """Submit a request and return an iterator over its events."""
@@ -104,6 +121,16 @@ class EngineClient:
     def set_spec(self, spec: Spec) -> None:
         """Set how to draft for requests that do not say it themselves, running ones included."""
         self._requests.set_spec(spec)
+
+    def swap_head(self, path: Path, version: int, *, timeout_s: float = SWAP_TIMEOUT_S) -> None:
+        """Draft with the head in another file from now on, and after restarts too; return when it drafts.
+
+        version  its number among the learned versions; 0: the base head
+
+        Running answers go on. Raises EagleLocalError where the head cannot replace the one in use, which then stays.
+        """
+        self._heads.swap(self._requests.process, path, version, timeout_s)
+        self._supervisor.replace_plan(lambda plan: plan.with_head(path, version))
 
     def snapshot(self, *, timeout_s: float = 1.0) -> EngineSnapshot:
         """Return totals since the engine process started.
@@ -130,13 +157,19 @@ class EngineClient:
 
 
 class _EngineListener:
-    """The supervisor's listener: passes its events on to requests, snapshots and the caller of `start`."""
+    """The supervisor's listener: passes its events on to requests, snapshots, swaps and the caller of `start`."""
 
     def __init__(
-        self, requests: InFlightRequests, snapshots: Snapshots, on_progress: OnProgress | None, wait_limit_s: float
+        self,
+        requests: InFlightRequests,
+        snapshots: Snapshots,
+        heads: HeadSwaps,
+        on_progress: OnProgress | None,
+        wait_limit_s: float,
     ) -> None:
         self._requests = requests
         self._snapshots = snapshots
+        self._heads = heads
         self._on_progress = on_progress
         self._wait_limit_s = wait_limit_s
         self.trouble = ""  # why there is no engine; empty while it runs
@@ -182,6 +215,9 @@ class _EngineListener:
     def on_snapshot(self, snapshot: EngineSnapshot) -> None:
         self._snapshots.receive(snapshot)
 
+    def on_head_swapped(self, swapped: HeadSwapped) -> None:
+        self._heads.receive(swapped)
+
     @property
     def in_flight(self) -> tuple[InFlight, ...]:
         return self._requests.in_flight
@@ -189,6 +225,7 @@ class _EngineListener:
     def on_lost(self, error: EagleLocalError, *, is_crash: bool) -> None:
         self.trouble = error.message
         self._requests.fail_sent(error, is_crash=is_crash)
+        self._heads.fail(error)
         self._snapshots.clear_gauges()
         if self._wait_timer is None:
             what = f"the engine was not restarted within {self._wait_limit_s:g} s: {error.message}"

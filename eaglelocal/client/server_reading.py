@@ -99,6 +99,7 @@ class ServerReading:
     recent: tuple[RequestRow, ...] = ()
     missing: tuple[str, ...] = ()  # flags that would make the server report more
     can_control: bool = False  # the caller may cancel requests and switch drafting
+    learning: str = ""  # what learning from answers does; "" if it is off
 
     @property
     def models(self) -> tuple[str, ...]:

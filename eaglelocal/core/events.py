@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from eaglelocal.core.costs import MeasuredCosts
@@ -144,6 +145,7 @@ class Finished:
     speculation: SpeculationStats
     reasoning: str = ""  # rest of the reasoning that was held back
     stop: str = ""  # the stop string that ended it
+    tokens: tuple[int, ...] = ()  # prompt and answer, if the request asked for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,7 @@ class EngineSnapshot:
     stored_bytes: int = 0  # of conversations kept on disk
     store_problem: str = ""  # why none are written anymore
     spec: str = ""  # of requests that have none of their own; "": nothing can draft
+    draft_version: int = 0  # the learned version of the head that drafts; 0: the base head, or none
 
 
 NOTHING_YET = EngineSnapshot(
@@ -210,6 +213,14 @@ NOTHING_YET = EngineSnapshot(
 @dataclass(frozen=True, slots=True)
 class SnapshotTaken:
     snapshot: EngineSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSwapped:
+    """The outcome of the SwapHead with this number."""
+
+    number: int
+    error: EagleLocalError | None = None  # why the old head stays in use
 
 
 RequestEvent = Prompted | Started | Tokens | SpeculationChanged | Embeddings | Finished | Failed
@@ -234,6 +245,19 @@ class SetSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class SwapHead:
+    """A command to draft with the head of another file from now on; HeadSwapped follows once it does.
+
+    number   of this command
+    version  of the head; 0: the base head
+    """
+
+    number: int
+    path: Path
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class TakeSnapshot:
     pass
 
@@ -243,4 +267,4 @@ class Shutdown:
     """A command to finish nothing, free everything and end."""
 
 
-Command = Submit | Cancel | SetSpec | TakeSnapshot | Shutdown
+Command = Submit | Cancel | SetSpec | SwapHead | TakeSnapshot | Shutdown

@@ -6,7 +6,7 @@ planning/autoplan.py decides what the options leave open, and planning/resolve.p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eaglelocal.core.model_task import ModelTask
@@ -31,6 +31,8 @@ class Plan:
     lookups: tuple[str, ...] = ("ngram",)  # drafters without a model, beside the draft's model or alone
     draft: Path | None = None  # for an MTP layer mostly the target itself
     draft_origin: Path | None = None  # the head that `draft` is a copy of: used if the copy is gone
+    draft_base: Path | None = None  # the head that `draft` was learned from, if it was: used if that is gone
+    draft_version: int = 0  # number of what was learned; 0: nothing was
     draft_label: str = "none"
     draft_note: str = ""  # for people: something unexpected about the draft
     draft_reason: str = ""  # why there is no draft
@@ -59,6 +61,18 @@ class Plan:
     takes_tools: bool = False  # the target's own chat template describes tools to it
     thinks: bool = False  # the target's own chat template has a form of reasoning
     rollback: int | None = None  # drafted rows that can be rolled back, if each needs a copy of the state; None: all
+
+    def with_head(self, path: Path, version: int) -> Plan:
+        """Return the plan with another head: a learned version, or with version 0 the base head."""
+        before, after = describe_version(self.draft_version), describe_version(version)
+        label = self.draft_label.replace(before, after) if before else self.draft_label + after
+        base = self.base_head if version else None
+        return replace(self, draft=path, draft_origin=None, draft_base=base, draft_version=version, draft_label=label)
+
+    @property
+    def base_head(self) -> Path | None:
+        """The head in a file of its own with which learning begins, not a copy of it."""
+        return self.draft_base or self.draft_origin or self.draft
 
     @property
     def speculates(self) -> bool:
@@ -89,6 +103,11 @@ class Plan:
         if not self.speculates:
             return 0
         return MAX_DRAFT_TOKENS if self.rollback is None else min(self.rollback, MAX_DRAFT_TOKENS)
+
+
+def describe_version(version: int) -> str:
+    """Return what follows a head's label if it was learned here; empty for the base head."""
+    return f", learned version {version}" if version else ""
 
 
 def shares_cache(num_slots: int, *, on_gpu: bool) -> bool:

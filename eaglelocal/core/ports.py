@@ -158,6 +158,9 @@ class HeadContext(NativeContext, Swappable, Cache, Protocol):
     @property
     def n_batch(self) -> int: ...
 
+    def attach(self) -> None:
+        """Encode the target's rows from now on, in place of another head of it. Call it between decodes."""
+
     def encode(self, features: Sequence[Features | Floats]) -> list[State]:
         """Return the states of all rows: of the target's last decode, or of kept copies, [rows, taps, n_embd]."""
 

@@ -35,6 +35,7 @@ class RunOptions:
     cache_disk  GB on disk for the caches of conversations, which then survive a restart; 0: none
     binds_answers  prepare grammars while loading, not with the first answer that needs them
     is_brief    the model is loaded for one answer, so that loading time counts as much as speed
+    learns      a head's current learned version drafts, and goes on learning
     model_folders  folders of the user's own models, whose names a target may be
     """
 
@@ -59,6 +60,7 @@ class RunOptions:
     cache_disk: float = 0.0
     binds_answers: bool = False
     is_brief: bool = False
+    learns: bool = False
     model_folders: tuple[str, ...] = ()
 
     @property

@@ -39,7 +39,7 @@ from eaglelocal.drafters.drafter import (
     skip_rows,
 )
 from eaglelocal.drafters.head_rows import HeadRows, decode_rows
-from eaglelocal.drafters.row_buffer import RowBuffer, buffer_rows
+from eaglelocal.drafters.row_buffer import MAX_BUFFERED, RowBuffer, buffer_rows
 from eaglelocal.errors import EngineError
 
 MAX_WAITING_PAIRS = 24  # beyond this, pairs are written without waiting for a draft
@@ -118,6 +118,7 @@ class Eagle3(ContextDrafter):
         self._max_prompt_rows = max_prompt_rows
         self._first_needed: dict[int, int] = {}  # position in the prompt, by slot
         self._slots: defaultdict[int, EagleSlot] = defaultdict(EagleSlot)
+        self.num_rows_to_wake = MAX_BUFFERED
 
     def begin(self, slot: int, owner: str, num_prompt: int) -> None:
         self._first_needed[slot] = 0 if self._max_prompt_rows is None else num_prompt - self._max_prompt_rows
@@ -265,6 +266,15 @@ class Eagle3(ContextDrafter):
             self._flush_waiting(index, slot, rows)
             for batch in rows.batches(self._head.n_batch):
                 self._head.decode(batch, 1, confident=False)
+
+    def inherit(self, old: Eagle3) -> None:
+        """Take over the target's rows that `old` kept of sleeping slots. Its states are those of another encoder."""
+        self._first_needed = old._first_needed
+        for index, slot in old._slots.items():
+            self._slots[index] = EagleSlot(buffered=slot.buffered and RowBuffer(slot.buffered))
+
+    def attach(self) -> None:
+        self._head.attach()
 
     def skip(self, image: Committed) -> None:
         """Forget the slot: drafting starts over after the image."""

@@ -52,6 +52,7 @@ class Medusa(ContextDrafter):
         super().__init__(head, DraftTraits(name="medusa", taps=(tap,), block_size=block_size))
         self._head, self._branches = head, branches
         self._slots: defaultdict[int, MedusaSlot] = defaultdict(MedusaSlot)
+        self.num_rows_to_wake = 0  # the newest state is taken over
 
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
@@ -78,6 +79,13 @@ class Medusa(ContextDrafter):
 
     def buffer(self, committed: Sequence[Committed]) -> None:
         self.commit(committed)
+
+    def inherit(self, old: Medusa) -> None:
+        """Take over the target's states, which every head of this kind reads."""
+        self._slots = old._slots
+
+    def attach(self) -> None:
+        """Do nothing: the states are read from the slots."""
 
     def skip(self, image: Committed) -> None:
         """Forget the slot: drafting starts over after the image."""

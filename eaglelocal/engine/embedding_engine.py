@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -22,11 +23,12 @@ from eaglelocal.core.events import Embeddings, EngineInfo, EngineSnapshot, Faile
 from eaglelocal.core.ports import Vocabulary
 from eaglelocal.core.request import AnyRequest, EmbedRequest, Ranking, Spec
 from eaglelocal.core.stats import SpeculationStats, Timings
+from eaglelocal.drafters.head_holder import Exchange
 from eaglelocal.engine.input_queue import INLINE, INPUT_WAIT_S, InputQueue
 from eaglelocal.engine.input_size import SURE_TOKEN_BYTES, choose_embed_lane
 from eaglelocal.engine.running_answer import make_never_started
 from eaglelocal.engine.step_timing import peak_rss_bytes
-from eaglelocal.errors import EagleLocalError, EngineError, RequestError
+from eaglelocal.errors import EagleLocalError, EngineError, IncompatibleError, RequestError
 from eaglelocal.text.templates.rerank_pairs import Pairs, truncate_pair
 
 NO_DRAFTS = SpeculationStats(reason="embeddings are not drafted")
@@ -164,6 +166,10 @@ class EmbeddingEngine:
 
     def set_spec(self, spec: Spec) -> None:
         """Do nothing: embedding models have no drafts."""
+
+    def prepare_head(self, path: Path, version: int) -> Exchange:
+        """Raise IncompatibleError: embedding models have no drafts."""
+        raise IncompatibleError(f"{path.name} cannot draft: {NO_DRAFTS.reason}")
 
     def step(self) -> list[RequestEvent]:
         self._receive()

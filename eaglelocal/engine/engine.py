@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from collections.abc import Sequence as Several
 from concurrent.futures import Executor
+from pathlib import Path
 from typing import NamedTuple
 
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, RequestEvent
@@ -19,6 +20,7 @@ from eaglelocal.core.ports import Context
 from eaglelocal.core.request import AnyRequest, EmbedRequest, Spec
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.drafters.drafter import Drafter
+from eaglelocal.drafters.head_holder import CloseHead, Exchange, HeadHolder
 from eaglelocal.engine.conversation_files import ConversationFiles
 from eaglelocal.engine.draft_loop import Drafted, grow
 from eaglelocal.engine.idle_work import IdleWork
@@ -33,7 +35,7 @@ from eaglelocal.engine.slot_caches import SlotCaches
 from eaglelocal.engine.step_learning import FinishedStep, PlannedStep, StepLearning
 from eaglelocal.engine.step_timing import StepTiming, peak_rss_bytes
 from eaglelocal.engine.waiting_requests import WaitingRequests
-from eaglelocal.errors import RequestError, ResourceError
+from eaglelocal.errors import IncompatibleError, RequestError, ResourceError
 from eaglelocal.scheduler.scheduler import Scheduler
 from eaglelocal.scheduler.slot import SlotAssignment
 from eaglelocal.speculation.policy.controller import Controller
@@ -74,6 +76,7 @@ class Engine:
         self._context, self._vocabulary, self._input_processor = context, vocabulary, input_processor
         self._drafters, self._controller, self._scheduler = drafters, controller, scheduler
         self._close_opened = close
+        self._holder = next((drafter for drafter in drafters if isinstance(drafter, HeadHolder)), None)
         branches = SequenceIds(context, info.num_slots)
         self._files: ConversationFiles | None = None
         self._caches = SlotCaches(context, branches, drafters, scheduler, info.num_slots)
@@ -136,6 +139,22 @@ class Engine:
         self._catch_up()
         self._outbox += self._answers.set_spec(spec)
 
+    def prepare_head(self, path: Path, version: int) -> Exchange:
+        """Open a head to replace the one in use; see worker.process.EngineLoop. Raises EagleLocalError."""
+        if self._holder is None:
+            names = ", ".join(drafter.traits.name for drafter in self._drafters) or "nothing"
+            raise IncompatibleError(
+                f"only EAGLE-3, P-EAGLE and Medusa heads in files can be exchanged: here {names} drafts",
+                hint="--draft HEAD.gguf",
+            )
+        exchange = self._holder.prepare(path, version)
+
+        def exchange_between_steps() -> CloseHead | None:
+            self._catch_up()
+            return exchange()
+
+        return exchange_between_steps
+
     def step(self) -> list[RequestEvent]:
         """Run one step for all slots, and return its events.
 
@@ -191,6 +210,7 @@ class Engine:
             stored_bytes=0 if self._files is None else self._files.num_bytes,
             store_problem="" if self._files is None else self._files.problem,
             spec=str(self._controller.spec) if self._drafters else "",
+            draft_version=0 if self._holder is None else self._holder.version,
         )
 
     def miscounted_slots(self) -> list[int]:

@@ -51,7 +51,8 @@ class FoundDraft:
     """The draft that was chosen; kind is `none`, `ngram`, `eagle3`, `dflash`, `mtp` or `draft_model`.
 
     reason  why no model drafts
-    origin  the original, if `path` is a copy
+    origin  the original, if `path` is a copy in fewer bits
+    base    the head from which `path` was learned, if it was; `version` is its number then
     note    how the choice differs from what the user may expect
     header  of the file found; None: there is no file
     made    how the file is made of another model or head, if it is
@@ -65,6 +66,8 @@ class FoundDraft:
     note: str = ""
     header: Header | None = dataclasses.field(default=None, compare=False, repr=False)
     made: DerivedFile | None = dataclasses.field(default=None, compare=False, repr=False)
+    base: Path | None = None
+    version: int = 0
 
 
 def find_draft(reference: str, target: FoundTarget) -> FoundDraft:

@@ -31,6 +31,7 @@ from eaglelocal.hub.inventory import (
     list_inflated,
     make_demo_reference,
 )
+from eaglelocal.hub.learned_draft import use_learned_version
 from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.projector_resolver import FoundProjector, find_projector_beside
 from eaglelocal.hub.pulled_drafts import find_pulled_draft, read_pulled_reference
@@ -203,7 +204,7 @@ def _read_target(path: Path, own_head: Path | None, repo: str) -> FoundTarget | 
 
 def _find_auto_draft(target: FoundTarget) -> FoundDraft | None:
     try:
-        return find_draft(AUTO, target)
+        return use_learned_version(find_draft(AUTO, target), target, learns=False)
     except EagleLocalError:
         return None
 

@@ -9,6 +9,7 @@ from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import NONE, RunOptions
 from eaglelocal.hub.draft_resolver import FoundDraft, find_draft
 from eaglelocal.hub.inflation.inflate import Progress
+from eaglelocal.hub.learned_draft import use_learned_version
 from eaglelocal.hub.projector_resolver import FoundProjector, find_projector
 from eaglelocal.hub.target_resolver import FoundTarget, find_target
 
@@ -37,4 +38,5 @@ def find_files(reference: Reference, options: RunOptions, *, on_progress: Progre
         draft = FoundDraft(reason="a model that writes no text drafts nothing")
     else:
         draft = find_draft(options.draft if options.drafts else NONE, target)
+        draft = use_learned_version(draft, target, learns=options.learns)
     return ModelFiles(target, draft, projector)

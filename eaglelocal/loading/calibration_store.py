@@ -17,6 +17,7 @@ from pathlib import Path
 
 from eaglelocal import __version__, locations
 from eaglelocal.core.atomic_file import write_atomically
+from eaglelocal.core.file_fingerprint import fingerprint
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.header import Header
@@ -25,7 +26,6 @@ from eaglelocal.probe.machine import Machine
 FORMAT = 3  # 2: before the attention of our own on the CPU, whose costs are others
 MAX_FILES = 64
 MAX_FILE_BYTES = 1 << 20
-NUM_SAMPLES, SAMPLE_BYTES = 32, 4096  # of a file of weights
 USUAL_PLACEMENT = "None, None, layer"  # of `placement_key`, with default settings
 
 
@@ -106,17 +106,6 @@ def make_acceptance_key(plan: Plan) -> AcceptanceKey:
     return AcceptanceKey(
         target=fingerprint(plan.target), draft=fingerprint(plan.draft) if plan.draft else plan.draft_kind
     )
-
-
-def fingerprint(path: Path) -> str:
-    """Return a hash of a file's size and of samples of its content: weights of another training differ everywhere."""
-    size = path.stat().st_size
-    content = hashlib.sha256(str(size).encode())
-    with path.open("rb") as file:
-        for part in range(NUM_SAMPLES):
-            file.seek(max(size - SAMPLE_BYTES, 0) * part // (NUM_SAMPLES - 1))
-            content.update(file.read(SAMPLE_BYTES))
-    return content.hexdigest()[:24]
 
 
 def make_template_key(template: str) -> TemplateKey:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 
 from eaglelocal import locations
+from eaglelocal.core.file_fingerprint import fingerprint
 from eaglelocal.engine.conversation_files import ConversationFiles
-from eaglelocal.loading.calibration_store import fingerprint
 from eaglelocal.loading.fit import FittedPlan
 
 GB = 10**9

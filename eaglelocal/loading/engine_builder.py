@@ -9,9 +9,11 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from eaglelocal.backend.buffer_log import sum_buffer_bytes, sum_host_bytes
 from eaglelocal.backend.context import LlamaContext
+from eaglelocal.backend.dry_run import DryRunPart
 from eaglelocal.backend.image_encoder import LlamaImageReader
 from eaglelocal.backend.llama_library import load_bindings, load_library
 from eaglelocal.backend.model import LlamaModel
@@ -20,6 +22,7 @@ from eaglelocal.core.background_work import BackgroundWork
 from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.plan import Plan
 from eaglelocal.drafters.drafter import Drafter, Lookup
+from eaglelocal.drafters.head_holder import HeadHolder
 from eaglelocal.engine.conversation_files import ConversationFiles
 from eaglelocal.engine.engine import Engine
 from eaglelocal.engine.input_processor import InputProcessor
@@ -33,7 +36,8 @@ from eaglelocal.loading.calibration_store import make_acceptance_key, make_cost_
 from eaglelocal.loading.calibration_store import save as save_learned
 from eaglelocal.loading.conversation_folder import open_conversation_files
 from eaglelocal.loading.draft_loader import open_drafters
-from eaglelocal.loading.fit import FittedPlan, fit_plan
+from eaglelocal.loading.fit import fit_plan
+from eaglelocal.loading.head_opener import HeadOpener, hold_head
 from eaglelocal.loading.load_notes import collect_notes
 from eaglelocal.loading.model_loader import TARGET_SHARE, PlanLoader, Report
 from eaglelocal.loading.template_check import TemplateCheck
@@ -79,35 +83,32 @@ def build(plan: Plan, report: Report) -> Engine:
         template_check = TemplateCheck(template, renderer, is_urgent=plan.is_brief)
         constraints = BackgroundWork("constraints")
         context = loader.open_target_context(target, info)
-        draft = loader.load_draft(target)
-        drafters = open_drafters(loader, draft, target, context)
+        draft = open_draft(loader, machine, target, context)
+        drafters = draft.drafters
         controller = make_controller(plan, drafters, max_siblings=parts.num_branches, makes_kernels=parts.uses_gpu)
         image_reader, no_images = loader.open_image_reader(target)
         files = open_conversation_files(parts, library.build)
         scheduler = make_scheduler(loader, machine, target, drafters, files)
-        description = describe_engine(loader, target, drafters)
+        description = describe_engine(loader, target, draft)
         input_processor = make_input_processor(description, target, context, image_reader, template)
         notes = collect_notes(parts, info, library, template_check.note(), no_images=no_images)
         warmup = make_warmup(plan, context, drafters, constraints.wait)
         idle_work = calibrate(loader, machine, warmup, controller)
-        restore_acceptance(loader, controller)
-        engine_info = dataclasses.replace(
-            description,
-            model_bytes=target.size_bytes + (draft.size_bytes if draft not in (None, target) else 0),
-            load_s=time.perf_counter() - started_at,  # mostly calibration
-            notes=notes,
-            architecture=info.architecture,
-            sees_images=image_reader is not None,
+        restore_acceptance(loader, controller, drafters)
+        description = dataclasses.replace(
+            description, notes=notes, architecture=info.architecture, sees_images=image_reader is not None
         )
+        load_s = time.perf_counter() - started_at  # mostly calibration
         loader.prepare_constraints(target, constraints)
-        opened.enter_context(moving_weights(list_moves(parts, target, draft)))
+        opened.enter_context(moving_weights(list_moves(parts.target, target)))
+        draft.opened.enter_context(moving_weights(list_moves(parts.draft, draft.model)))
         engine = Engine(
             context=context,
             input_processor=input_processor,
             drafters=drafters,
             controller=controller,
             scheduler=scheduler,
-            info=engine_info,
+            info=dataclasses.replace(description, load_s=load_s),
             lanes=start_lanes(),
             close=opened.pop_all().close,
         )
@@ -117,28 +118,46 @@ def build(plan: Plan, report: Report) -> Engine:
         return engine
 
 
-def list_moves(parts: FittedPlan, target: LlamaModel, draft: LlamaModel | None) -> list[Range]:
-    """Return where weights are mapped that move into huge pages."""
-    ranges = target.mapped if parts.target.placement.moves_weights else []
-    if draft in (None, target) or parts.draft is None or not parts.draft.placement.moves_weights:
-        return ranges
-    return [*ranges, *draft.mapped]
+class OpenDraft(NamedTuple):
+    """The drafters, and the draft's model if it is not the target's; what is opened for it can be closed alone."""
+
+    drafters: tuple[Drafter, ...]
+    model: LlamaModel | None
+    opened: contextlib.ExitStack
 
 
-def describe_engine(loader: PlanLoader, target: LlamaModel, drafters: tuple[Drafter, ...]) -> EngineInfo:
+def open_draft(loader: PlanLoader, machine: Machine, target: LlamaModel, context: LlamaContext) -> OpenDraft:
+    """Open the drafters; where another head can replace theirs, the one in use is closed with the engine."""
+    own = dataclasses.replace(loader, opened=contextlib.ExitStack())
+    loader.opened.callback(own.opened.close)
+    model = own.load_draft(target)
+    opener = HeadOpener(loader, machine, target, context)
+    drafters = hold_head(own, open_drafters(own, model, target, context), opener)
+    for drafter in drafters:
+        if isinstance(drafter, HeadHolder):
+            loader.opened.callback(drafter.close)
+    return OpenDraft(drafters, None if model is target else model, own.opened)
+
+
+def list_moves(part: DryRunPart | None, model: LlamaModel | None) -> list[Range]:
+    """Return where weights of a model are mapped that move into huge pages."""
+    return model.mapped if model is not None and part is not None and part.placement.moves_weights else []
+
+
+def describe_engine(loader: PlanLoader, target: LlamaModel, draft: OpenDraft) -> EngineInfo:
     """Return what is known of the engine from its plan, its target and llama.cpp's log of the contexts."""
     plan, vocabulary = loader.parts.plan, target.vocabulary
     buffers = sum_buffer_bytes(loader.library.log)
     return EngineInfo(
         target=plan.target_label,
-        draft=plan.draft_label if drafters else "none",
-        draft_reason="" if drafters else plan.draft_reason,
+        draft=plan.draft_label if draft.drafters else "none",
+        draft_reason="" if draft.drafters else plan.draft_reason,
         n_ctx=plan.n_ctx,
         num_slots=plan.num_slots,
         n_vocab=vocabulary.n_tokens,
         chat_template=vocabulary.chat_template is not None,
         threads=loader.threads,
-        model_bytes=target.size_bytes,
+        model_bytes=target.size_bytes + (draft.model.size_bytes if draft.model else 0),
         load_s=0.0,
         library=loader.library.build,
         cache_bytes=buffers.get("KV", 0) + buffers.get("RS", 0),
@@ -171,11 +190,23 @@ def make_input_processor(
 
 
 def restore_original_draft(plan: Plan) -> Plan:
-    """Return the plan with the original head if its requantized copy is gone, for example from a cleared cache."""
-    if plan.draft is None or plan.draft_origin is None or plan.draft.is_file():
+    """Return the plan with the original head if its requantized copy is gone, for example from a cleared cache.
+
+    If a learned version is gone, return it with the head from which it was learned.
+    """
+    if plan.draft is None or plan.draft.is_file():
         return plan
+    if plan.draft_origin is None or not plan.draft_origin.is_file():
+        return plan if plan.draft_base is None else restore_base_head(plan)
     note = "the requantized copy of the head is gone: the original drafts instead, at a higher cost"
     return dataclasses.replace(plan, draft=plan.draft_origin, draft_origin=None, draft_note=note)
+
+
+def restore_base_head(plan: Plan) -> Plan:
+    """Return the plan with the head from which the missing one was learned."""
+    assert plan.draft_base is not None
+    note = f"learned version {plan.draft_version} is gone: the head that it was learned from drafts instead"
+    return dataclasses.replace(plan.with_head(plan.draft_base, 0), draft_note=note)
 
 
 def make_controller(
@@ -303,10 +334,23 @@ def calibrate(loader: PlanLoader, machine: Machine, warmup: Warmup, controller: 
     return idle_work
 
 
-def restore_acceptance(loader: PlanLoader, controller: Controller) -> None:
-    """Restore this draft's learned acceptance, and store it again when the engine closes."""
-    if not loader.parts.plan.speculates:
+def restore_acceptance(loader: PlanLoader, controller: Controller, drafters: tuple[Drafter, ...]) -> None:
+    """Restore this draft's learned acceptance, and store it when the engine closes, for the head that drafts then.
+
+    A learned version of which nothing is known begins with the acceptance of the head that it was learned from.
+    """
+    plan, acceptance = loader.parts.plan, controller.acceptance
+    if not plan.speculates:
         return
-    key, acceptance = make_acceptance_key(loader.parts.plan), controller.acceptance
-    acceptance.restore(load_learned(key))
-    loader.opened.callback(lambda: save_learned(key, acceptance.state()))
+    known = load_learned(make_acceptance_key(plan))
+    if known is None and plan.draft_base is not None:
+        known = load_learned(make_acceptance_key(dataclasses.replace(plan, draft=plan.draft_base)))
+    acceptance.restore(known)
+
+    def store() -> None:
+        holder = next((drafter for drafter in drafters if isinstance(drafter, HeadHolder)), None)
+        with contextlib.suppress(OSError):  # the file of a learned version was deleted meanwhile
+            key = make_acceptance_key(dataclasses.replace(plan, draft=holder.path) if holder else plan)
+            save_learned(key, acceptance.state())
+
+    loader.opened.callback(store)

@@ -34,16 +34,12 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
     """
     options = decision.options
     spec = parse_spec(options.spec)
-    if not 1 <= options.parallel <= MAX_SLOTS:
-        raise UsageError(f"--parallel must lie between 1 and {MAX_SLOTS}, not {options.parallel}")
+    check_parallel(options.parallel)
     options.check_cache()
-    files = decision.files or find_files(
-        locate_reference(decision.target, options.model_folders), options, on_progress=on_progress
-    )
+    files = decision.files or locate_files(decision.target, options, on_progress)
     n_ctx = choose_ctx(decision.ctx, files.target)
     projector = FoundProjector() if decision.without_projector else files.projector
     target, draft = write_files(files, decision, on_progress)
-    split, shares = options.split_mode, options.shares
     features = read_template_features(target.info.chat_template)
     return Plan(
         target=target.path,
@@ -54,6 +50,8 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
         draft_kind=draft.kind,
         draft=draft.path,
         draft_origin=draft.origin,
+        draft_base=draft.base,
+        draft_version=draft.version,
         draft_label=label_draft(draft, options),
         lookups=options.lookups,
         draft_note=draft.note,
@@ -68,8 +66,8 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
         flash_attn=options.flash_attn,
         swa_full=decision.swa_full,
         device=options.device,
-        split=split,
-        shares=shares,
+        split=options.split_mode,
+        shares=options.shares,
         binds_answers=options.binds_answers,
         is_brief=options.is_brief,
         cache_ram=options.cache_ram,
@@ -79,6 +77,16 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
         takes_tools=features.takes_tools,
         thinks=features.thinks,
     )
+
+
+def locate_files(target: str, options: RunOptions, on_progress: Progress) -> ModelFiles:
+    return find_files(locate_reference(target, options.model_folders), options, on_progress=on_progress)
+
+
+def check_parallel(parallel: int) -> None:
+    """Raise UsageError if there cannot be so many slots."""
+    if not 1 <= parallel <= MAX_SLOTS:
+        raise UsageError(f"--parallel must lie between 1 and {MAX_SLOTS}, not {parallel}")
 
 
 def label_draft(draft: FoundDraft, options: RunOptions) -> str:

@@ -50,7 +50,7 @@ def probe() -> Machine:
         gpus=attempt_or(lambda: merge_gpus(nvml, read_cards() if sys.platform.startswith("linux") else ()), nvml),
         unified=attempt_or(read_unified, None),
         cpu=attempt_or(_read_cpu, Cpu()),
-        memory=attempt_or(_read_memory, MainMemory()),
+        memory=attempt_or(read_memory, MainMemory()),
         cache_free_bytes=attempt_or(lambda: free_bytes(locations.cache_dir()), None),
         hub_free_bytes=attempt_or(lambda: free_bytes(locations.hub_cache_dir()), None),
         llama_cpp=attempt_or(read_llama_cpp, LlamaCpp()),
@@ -125,7 +125,8 @@ def _read_name_and_extensions() -> tuple[str | None, tuple[str, ...] | None]:
     return find_cpu_name(blocks), find_vector_extensions(blocks)
 
 
-def _read_memory() -> MainMemory:
+def read_memory() -> MainMemory:
+    """Return the memory of this machine, as far as this process may use it. Raises what psutil raises."""
     memory = psutil.virtual_memory()
     found = limit_memory(
         total_bytes=memory.total,

@@ -18,7 +18,11 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Protocol, cast
 
@@ -29,6 +33,7 @@ from eaglelocal.core.events import (
     EngineSnapshot,
     Failed,
     Finished,
+    HeadSwapped,
     LoadFailed,
     LoadProgress,
     Ready,
@@ -37,6 +42,7 @@ from eaglelocal.core.events import (
     Shutdown,
     SnapshotTaken,
     Submit,
+    SwapHead,
     TakeSnapshot,
 )
 from eaglelocal.core.plan import Plan
@@ -70,6 +76,15 @@ class EngineLoop(Protocol):
     def set_spec(self, spec: Spec) -> None:
         """Set the spec of requests that have none of their own; without drafters it has no effect."""
 
+    def prepare_head(self, path: Path, version: int) -> Exchange:
+        """Open a head to replace the one in use. Safe in any thread while the engine steps; may take a second.
+
+        Returns what exchanges it, to be called between two steps, again after each while it returns None, and not after
+        `close`. At last it returns what closes the old head, in any thread.
+
+        Raises EagleLocalError if it cannot replace the one in use, which then stays.
+        """
+
     def step(self) -> list[RequestEvent]:
         """Schedule, draft, run, verify, commit. An exception is fatal for the requests in flight."""
 
@@ -81,9 +96,19 @@ class EngineLoop(Protocol):
     def close(self) -> None: ...
 
 
+CloseHead = Callable[[], None]
+Exchange = Callable[[], CloseHead | None]
 ReportProgress = Callable[[LoadProgress], None]
 Builder = Callable[[Plan, ReportProgress], EngineLoop]
 Commands = SimpleQueue[object]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadReady:
+    """A command of this process to itself: the head of a SwapHead is open."""
+
+    number: int
+    exchange: Exchange
 
 
 class EngineService:
@@ -100,6 +125,8 @@ class EngineService:
         self._channel = channel
         self._in_flight: set[str] = set()
         self._num_iterations = 0
+        self._ready: deque[HeadReady] = deque()  # heads that wait for their exchange
+        self._heads = ThreadPoolExecutor(1, thread_name_prefix="heads")  # opens and closes them, one after the other
 
     @property
     def num_iterations(self) -> int:
@@ -111,6 +138,7 @@ class EngineService:
         while self._handle_queued():
             if self._engine.has_work and not self._step():
                 return 1
+            self._exchange_heads()
             self._num_iterations += 1
         return 0
 
@@ -136,6 +164,10 @@ class EngineService:
                     self._engine.cancel(request_id)
             case SetSpec(spec):
                 self._engine.set_spec(spec)
+            case SwapHead():
+                self._heads.submit(self._open_head, command)
+            case HeadReady():
+                self._ready.append(command)
             case TakeSnapshot():
                 self._channel.send(SnapshotTaken(self._engine.snapshot()))
             case Shutdown():
@@ -143,6 +175,27 @@ class EngineService:
             case _:
                 raise EngineError(f"unknown command for the engine: {type(command).__name__}")
         return True
+
+    def _open_head(self, command: SwapHead) -> None:
+        """Open a head beside the steps, and let the main thread exchange it."""
+        try:
+            exchange = self._engine.prepare_head(command.path, command.version)
+        except Exception as error:
+            problem = make_engine_error(error, f"{command.path} cannot be opened")
+            with contextlib.suppress(OSError):  # the parent is gone
+                self._channel.send(HeadSwapped(command.number, problem))
+        else:
+            self._commands.put(HeadReady(command.number, exchange))
+
+    def _exchange_heads(self) -> None:
+        """Exchange the heads that are ready for it, in order; the others are tried again after the next step."""
+        while self._ready and (close_old := self._ready[0].exchange()) is not None:
+            self._heads.submit(close_old)
+            self._channel.send(HeadSwapped(self._ready.popleft().number))
+
+    def close(self) -> None:
+        """Wait until no head is being opened or closed. The engine can be closed then."""
+        self._heads.shutdown(cancel_futures=True)
 
     def _submit(self, request: AnyRequest) -> None:
         try:
@@ -218,6 +271,7 @@ def main(builder: str) -> int:
     threading.Thread(target=_send_beats, args=(service, channel), name="beat", daemon=True).start()
     status = service.run()
     if status == 0:
+        service.close()
         engine.close()  # after a fatal error only the operating system can free it safely
     return status
 

@@ -13,6 +13,7 @@ import errno
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, cast
 
@@ -20,6 +21,7 @@ from eaglelocal.core.events import (
     EngineInfo,
     EngineSnapshot,
     Finished,
+    HeadSwapped,
     LoadFailed,
     LoadProgress,
     Ready,
@@ -91,6 +93,8 @@ class Listener(Protocol):
     def on_events(self, events: list[RequestEvent]) -> None: ...
 
     def on_snapshot(self, snapshot: EngineSnapshot) -> None: ...
+
+    def on_head_swapped(self, swapped: HeadSwapped) -> None: ...
 
     @property
     def in_flight(self) -> tuple[InFlight, ...]:
@@ -201,6 +205,10 @@ class Supervisor:
     def start(self) -> None:
         self._thread.start()
 
+    def replace_plan(self, change: Callable[[Plan], Plan]) -> None:
+        """Load a changed plan whenever the process is started again."""
+        self._plan = change(self._plan)
+
     def close(self) -> None:
         """End the process and the thread. Safe from any thread, more than once, and before start()."""
         self._is_closing.set()
@@ -279,6 +287,8 @@ class Supervisor:
                 self._listener.on_lost(error, is_crash=True)  # at once, so that nothing is sent to it while it ends
             case SnapshotTaken(snapshot):
                 self._listener.on_snapshot(snapshot)
+            case HeadSwapped():
+                self._listener.on_head_swapped(message)
             case _:
                 child.kill(f"it sent an unknown message, {type(message).__name__}")
 

@@ -55,7 +55,7 @@ def test_too_little_memory_is_said_before_anything_is_asked(tmp_path: Path, monk
     options = options_for(tmp_path)
     little, plenty = machine_with(700 * MIB), machine_with(4000 * MIB)
     monkeypatch.setattr(autoplan, "this_machine", lambda catalog: plenty)
-    train_options.check_memory_and_disk(options)
+    train_options.check_resources(options)
     monkeypatch.setattr(autoplan, "this_machine", lambda catalog: little)
     with pytest.raises(ResourceError, match=r"training needs .* for the target, but only 188 MiB can be used in RAM"):
-        train_options.check_memory_and_disk(options)
+        train_options.check_resources(options)

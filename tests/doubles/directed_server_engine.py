@@ -36,7 +36,7 @@ from eaglelocal.core.sampling import Sampled, TokenLogprob
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.core.tools import CallPart
 from eaglelocal.errors import EngineError, ModelFileError, RequestError, ResourceError
-from eaglelocal.worker.process import EngineLoop
+from eaglelocal.worker.process import EngineLoop, Exchange
 
 BUILDER = "doubles.directed_server_engine:build"
 PACE_S = 0.002  # of a step of an answer that never ends
@@ -176,6 +176,9 @@ class DirectedEngine:
 
     def set_spec(self, spec: Spec) -> None:
         self._spec = str(spec)
+
+    def prepare_head(self, path: Path, version: int) -> Exchange:
+        raise ModelFileError(f"{path} is no head")
 
     def snapshot(self) -> EngineSnapshot:
         return EngineSnapshot(

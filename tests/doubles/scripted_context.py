@@ -390,7 +390,11 @@ class ScriptedHead:
         self._table, self.n_batch = table, n_batch
         self._cells = CheckedCells(n_ctx, starts_anywhere=True)
         self.encoded_rows = self.decodes = 0
+        self.is_attached = False  # in place of another head
         self.refused: set[int] = set()  # numbers of the decodes that find no room
+
+    def attach(self) -> None:
+        self.is_attached = True
 
     def encode(self, features: Sequence[Features | Floats]) -> list[State]:
         rows = np.concatenate([f if isinstance(f, np.ndarray) else f.copied() for f in features])[:, 0]

@@ -31,7 +31,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, Spec
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EngineError, ModelFileError, RequestError, ResourceError
-from eaglelocal.worker.process import EngineLoop
+from eaglelocal.worker.process import CloseHead, EngineLoop, Exchange
 
 BUILDER = "doubles.scripted_engine:build"
 PACE_S = 0.001  # of a step of a request that never ends
@@ -66,6 +66,7 @@ class ScriptedEngine:
         self._steps = 0
         self._spec = str(plan.spec)
         self._generated = 0
+        self._version = plan.draft_version
 
     @property
     def info(self) -> EngineInfo:
@@ -118,6 +119,25 @@ class ScriptedEngine:
     def set_spec(self, spec: Spec) -> None:
         self._spec = str(spec)
 
+    def prepare_head(self, path: Path, version: int) -> Exchange:
+        """Open the head that the file name stands for: `damaged`, `bug`, `fatal`, `slow`, or any other one."""
+        match path.name:
+            case "damaged":
+                raise ModelFileError("damaged is no head", hint="another one")
+            case "bug":
+                raise TypeError("the opener tripped")
+            case "fatal":
+                os._exit(3)
+            case "slow":
+                time.sleep(0.3)
+        before = self._version
+
+        def exchange() -> CloseHead:
+            self._version = version
+            return lambda: _note_closed(path, before)
+
+        return exchange
+
     def snapshot(self) -> EngineSnapshot:
         return EngineSnapshot(
             running=len(self._running),
@@ -130,6 +150,8 @@ class ScriptedEngine:
             native_s=0.0,
             peak_rss_bytes=1,
             spec=self._spec,
+            draft_version=self._version,
+            engine_pid=os.getpid(),
         )
 
     def close(self) -> None:
@@ -151,6 +173,13 @@ class ScriptedEngine:
 
     def _finished(self, running: _Running, reason: str) -> Finished:
         return Finished(running.id, reason, "", 0, running.done, Timings(), SpeculationStats())
+
+
+def _note_closed(path: Path, version: int) -> None:
+    """Append the version of a head that was closed to the file of its successor, if there is one."""
+    if path.exists():
+        with path.open("a") as file:
+            file.write(f"{version}\n")
 
 
 def _count(running: _Running, rest: str) -> str:

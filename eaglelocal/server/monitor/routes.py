@@ -118,6 +118,7 @@ async def take_snapshot(server: ServerState) -> dict[str, object]:
         "restarts": loaded.client.restarts if loaded else 0,
         "requests": active,
         "recent": recent[::-1],
+        "learning": asdict(server.read_learning()),
     }
 
 
@@ -147,6 +148,7 @@ def engine_fields(snapshot: EngineSnapshot) -> dict[str, object]:
         "miscounted_slots": snapshot.miscounted_slots,
         "emitted_tokens": snapshot.speculation.emitted_tokens,
         "spec": snapshot.spec,
+        "draft_version": snapshot.draft_version,
         "speculation": encode_stats(snapshot.speculation),
         # the block size is called `at_once` there
         "costs": {"at_once" if name == "block_size" else name: cost for name, cost in asdict(snapshot.costs).items()},

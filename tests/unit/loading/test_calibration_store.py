@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from eaglelocal.core.file_fingerprint import fingerprint
 from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.target_resolver import demo_sources
@@ -18,7 +19,6 @@ from eaglelocal.loading.calibration_store import (
     MAX_FILES,
     AcceptanceKey,
     CostKey,
-    fingerprint,
     load,
     make_file_name,
     placement_key,

@@ -1,0 +1,173 @@
+"""The records of a learned head's versions: plain data, and the JSON in which they are kept.
+
+It knows nothing of files. A record holds figures and counts, never text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+
+from eaglelocal.core.json_text import read_object
+
+FORMAT = 1
+TEXTS = ("target", "base", "target_key", "target_path", "base_path")
+BASE = 0  # number of the head from which learning began
+
+
+class VersionState(StrEnum):
+    CANDIDATE = "candidate"  # learned, not judged yet
+    CURRENT = "current"
+    OLD = "old"  # was current, and was replaced by a better one
+    ROLLED_BACK = "rolled back"  # was judged worse than its predecessor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedFrom:
+    """The answers that a version learned from, its predecessors' not included."""
+
+    num_answers: int = 0
+    num_tokens: int = 0
+    num_owners: int = 0
+    kinds: Mapping[str, int] = field(default_factory=dict)  # tokens of each kind of text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBackFigures:
+    """Acceptance of the first drafted token on answers that were not learned from, each between 0 and 1."""
+
+    acceptance: float
+    predecessor: float  # of the version that was current
+    num_tokens: int  # judged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadVersion:
+    """A version on disk. The base head has no record."""
+
+    number: int  # 1 or more
+    made_at: float  # seconds since 1970
+    learned_from: LearnedFrom
+    figures: HeldBackFigures | None = None  # None: not judged
+    state: VersionState = VersionState.CANDIDATE
+    why: str = ""  # of the state, for people
+
+    @property
+    def file_name(self) -> str:
+        return f"v{self.number:04d}.gguf"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionList:
+    """Lists the versions of a head.
+
+    target, base  names of both models, for people
+    target_key    fingerprint of the target's file
+    target_path, base_path  files at the time of the last writing
+    last_number  of any version so far, deleted ones included
+    pinned       the number that the user chose; None: the current one is used
+    """
+
+    target: str = ""
+    base: str = ""
+    target_key: str = ""
+    target_path: str = ""
+    base_path: str = ""
+    versions: tuple[HeadVersion, ...] = ()  # by number
+    last_number: int = BASE
+    pinned: int | None = None
+
+    def find(self, number: int) -> HeadVersion | None:
+        return next((version for version in self.versions if version.number == number), None)
+
+    @property
+    def current(self) -> int:
+        """The number of the current version; BASE if there is none."""
+        return next((each.number for each in self.versions if each.state is VersionState.CURRENT), BASE)
+
+    @property
+    def used(self) -> int:
+        """The number of the version that drafts: the pinned one, else the current one."""
+        return self.current if self.pinned is None else self.pinned
+
+
+def write_versions(versions: VersionList) -> str:
+    return json.dumps({"format": FORMAT, **asdict(versions)}, indent=1)
+
+
+def read_versions(text: str | bytes) -> VersionList:
+    """Return the versions in a JSON text. Raises ValueError for anything else than what write_versions writes."""
+    content = read_object(text)
+    if content.get("format") != FORMAT:
+        raise ValueError(f"its format is {content.get('format')!r}, not {FORMAT}")
+    records = content.get("versions")
+    if not isinstance(records, list):
+        raise ValueError("it lists no versions")
+    versions = sorted(map(_read_version, records), key=lambda version: version.number)
+    numbers = [version.number for version in versions]
+    if len(set(numbers)) < len(numbers) or (numbers and numbers[0] <= BASE):
+        raise ValueError(f"its versions are numbered {numbers}")
+    if sum(version.state is VersionState.CURRENT for version in versions) > 1:
+        raise ValueError("two of its versions are current")
+    pinned = content.get("pinned")
+    return VersionList(
+        **{name: str(content.get(name, "")) for name in TEXTS},
+        versions=tuple(versions),
+        last_number=max([_read_count(content.get("last_number")), *numbers]),
+        pinned=_read_pinned(pinned, numbers),
+    )
+
+
+def _read_pinned(value: object, numbers: Sequence[int]) -> int | None:
+    if value is None:
+        return None
+    number = _read_count(value)
+    if number not in (BASE, *numbers):
+        raise ValueError(f"the pinned version {number} is not listed")
+    return number
+
+
+def _read_version(record: object) -> HeadVersion:
+    record, learned = _read_fields(record), _read_fields(_read_fields(record).get("learned_from"))
+    figures = record.get("figures")
+    return HeadVersion(
+        number=_read_count(record.get("number")),
+        made_at=_read_number(record.get("made_at")),
+        learned_from=LearnedFrom(
+            num_answers=_read_count(learned.get("num_answers")),
+            num_tokens=_read_count(learned.get("num_tokens")),
+            num_owners=_read_count(learned.get("num_owners")),
+            kinds={kind: _read_count(count) for kind, count in _read_fields(learned.get("kinds")).items()},
+        ),
+        figures=None if figures is None else _read_figures(_read_fields(figures)),
+        state=VersionState(str(record.get("state"))),
+        why=str(record.get("why", "")),
+    )
+
+
+def _read_figures(figures: Mapping[str, object]) -> HeldBackFigures:
+    return HeldBackFigures(
+        acceptance=_read_number(figures.get("acceptance")),
+        predecessor=_read_number(figures.get("predecessor")),
+        num_tokens=_read_count(figures.get("num_tokens")),
+    )
+
+
+def _read_fields(value: object) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise ValueError("a field is missing")
+    return value
+
+
+def _read_count(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def _read_number(value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise ValueError(f"{value!r} is no number")
+    return float(value)

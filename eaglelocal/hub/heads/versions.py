@@ -1,0 +1,224 @@
+"""The versions of a learned head on disk: a folder for each pair of a target's file and the head it began with.
+
+    learned/KEY/v0001.gguf  v0002.gguf ...   the newest few; version 0 is the base head, which stays where it is
+    learned/KEY/versions.json                their records (version_records.py)
+
+Every change is made under a lock, and the record is written last: a process that is killed leaves the state before the
+change, and perhaps a file without a record, which the next change deletes. Records that cannot be read count as none.
+Knows neither how a version was learned nor who loads it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from eaglelocal import locations
+from eaglelocal.core.atomic_file import flush_and_rename, write_atomically
+from eaglelocal.core.file_fingerprint import fingerprint
+from eaglelocal.core.folders import make_folder
+from eaglelocal.errors import UsageError
+from eaglelocal.hub.heads.head_store import delete_leftovers
+from eaglelocal.hub.heads.version_records import (
+    BASE,
+    HeadVersion,
+    HeldBackFigures,
+    LearnedFrom,
+    VersionList,
+    VersionState,
+    read_versions,
+    write_versions,
+)
+from eaglelocal.probe.process_info import is_alive, start_mark
+
+RECORDS, LOCK = "versions.json", ".lock"
+MAX_VERSIONS = 3
+MAX_RECORD_BYTES = 1 << 20
+VERSION_NAME = re.compile(r"v\d{4,}\.gguf")
+CANDIDATE_NAME = re.compile(r"candidate-(?P<pid>\d+)-(?P<birth>[\w.]+)\.gguf")
+
+
+def find_versions(target: Path, base: Path) -> HeadVersions:
+    """Return the versions of a head for a target: the original head, not a copy in fewer bits. Raises OSError."""
+    digest = hashlib.blake2b(f"{fingerprint(target)} {fingerprint(base)}".encode(), digest_size=8)
+    return HeadVersions(locations.learned_dir() / digest.hexdigest())
+
+
+def list_learned_heads() -> list[HeadVersions]:
+    """Return the versions of each pair of a target and a head that has any."""
+    return [HeadVersions(records.parent) for records in sorted(locations.learned_dir().glob(f"*/{RECORDS}"))]
+
+
+class HeadVersions:
+    """The versions in one folder, which need not exist. Nothing is cached: other processes may change it too."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    # ---- reading
+    def read(self) -> tuple[VersionList, str]:
+        """Return the versions, and a note if their record cannot be read; it counts as none then."""
+        path = self.folder / RECORDS
+        try:
+            with path.open("rb") as file:
+                return read_versions(file.read(MAX_RECORD_BYTES)), ""
+        except FileNotFoundError:
+            return VersionList(), ""
+        except (OSError, ValueError) as error:
+            problem = error.strerror if isinstance(error, OSError) else error
+            return VersionList(), f"the record of learned versions cannot be read ({problem}): {path}"
+
+    def path(self, number: int) -> Path:
+        """Return the file of a version other than the base head, whether or not it exists."""
+        return self.folder / HeadVersion(number=number, made_at=0.0, learned_from=LearnedFrom()).file_name
+
+    def scratch_path(self) -> Path:
+        """Return a path in the folder, of this process alone, to write the next candidate to."""
+        return self.folder / f"candidate-{os.getpid()}-{start_mark(os.getpid())}.gguf"
+
+    # ---- changes; each raises OSError where the folder cannot be written
+    def name(self, *, target: Path, target_label: str, base: Path, base_label: str) -> None:
+        """Keep what people call both models, and where their files are."""
+        named = VersionList(
+            target=target_label,
+            base=base_label,
+            target_key=fingerprint(target),
+            target_path=str(target),
+            base_path=str(base),
+        )
+        self._change(
+            lambda known: replace(named, versions=known.versions, last_number=known.last_number, pinned=known.pinned)
+        )
+
+    def add_candidate(
+        self, made: Path, *, made_at: float, learned_from: LearnedFrom, figures: HeldBackFigures | None = None
+    ) -> HeadVersion:
+        """Move a complete head (see `scratch_path`) into the folder, as the next version; it is not used yet."""
+        with self._locked():
+            known, _ = self.read()
+            number = self._last_number(known) + 1
+            version = HeadVersion(number=number, made_at=made_at, learned_from=learned_from, figures=figures)
+            flush_and_rename(made, self.path(number))
+            self._write(replace(known, versions=(*known.versions, version), last_number=number))
+        return version
+
+    def judge(self, number: int, figures: HeldBackFigures) -> None:
+        """Keep the figures of a version. Raises UsageError if there is none of this number."""
+        self._change(lambda known: _replace_version(known, replace(_find(known, number), figures=figures)))
+
+    def make_current(self, number: int, why: str) -> None:
+        """Use a version, or the base head (0), from now on; the one before becomes old. Raises UsageError as judge."""
+        self._change(lambda known: _make_current(known, number, why, VersionState.OLD))
+
+    def roll_back(self, why: str) -> int:
+        """Return to the version before the current one, or to the base head; return its number.
+
+        The current one stays on disk as rolled back. Without a current version nothing changes.
+        """
+
+        def change(known: VersionList) -> VersionList:
+            before = [each.number for each in known.versions if each.state is VersionState.OLD]
+            before = [number for number in before if number < known.current and self.path(number).is_file()]
+            return _make_current(known, max(before, default=BASE), why, VersionState.ROLLED_BACK)
+
+        return self._change(change).current
+
+    def refuse(self, number: int, why: str) -> None:
+        """Keep a candidate from being used: it was judged worse. Raises UsageError as judge."""
+        self._change(
+            lambda known: _replace_version(
+                known, replace(_find(known, number), state=VersionState.ROLLED_BACK, why=why)
+            )
+        )
+
+    def pin(self, number: int | None) -> None:
+        """Use this version whatever is learned, or the base head (0); None: use the current one again.
+
+        Raises UsageError if there is no version of this number on disk.
+        """
+
+        def change(known: VersionList) -> VersionList:
+            if number and not (_find(known, number) and self.path(number).is_file()):
+                raise UsageError(f"the file of version {number} is missing", hint="eaglelocal heads")
+            return replace(known, pinned=number)
+
+        self._change(change)
+
+    def _change(self, change: Callable[[VersionList], VersionList]) -> VersionList:
+        with self._locked():
+            return self._write(change(self.read()[0]))
+
+    def _write(self, versions: VersionList) -> VersionList:
+        """Write the records of what is kept; then delete the files that have none. Return what is kept."""
+        kept = prune(versions)
+        write_atomically(self.folder / RECORDS, write_versions(kept))
+        names = {version.file_name for version in kept.versions}
+        for path in self.folder.glob("*.gguf"):
+            if path.name not in names and (VERSION_NAME.fullmatch(path.name) or _is_abandoned(path.name)):
+                with suppress(OSError):
+                    path.unlink()
+        delete_leftovers(self.folder)
+        return kept
+
+    def _last_number(self, known: VersionList) -> int:
+        """Return the last number so far, by the files too: an engine may still read one whose record was lost."""
+        files = [int(path.stem[1:]) for path in self.folder.glob("v*.gguf") if VERSION_NAME.fullmatch(path.name)]
+        return max([known.last_number, *files])
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the lock of the folder; it ends with the process, however that ends."""
+        make_folder(self.folder)
+        with (self.folder / LOCK).open("ab") as lock:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def prune(versions: VersionList) -> VersionList:
+    """Return the versions to keep: the used and the current one, then the newest, those rolled back last."""
+
+    def rank(version: HeadVersion) -> tuple[bool, bool, int]:
+        is_needed = version.number in (versions.pinned, versions.current)
+        return is_needed, version.state is not VersionState.ROLLED_BACK, version.number
+
+    kept = sorted(versions.versions, key=rank, reverse=True)[:MAX_VERSIONS]
+    return replace(versions, versions=tuple(sorted(kept, key=lambda version: version.number)))
+
+
+def _make_current(known: VersionList, number: int, why: str, replaced: VersionState) -> VersionList:
+    """Return the versions with another current one; the one before gets the state `replaced`."""
+    if number == known.current:
+        return known
+    before = known.find(known.current)
+    if before is not None:
+        reason = why if replaced is VersionState.ROLLED_BACK else before.why
+        known = _replace_version(known, replace(before, state=replaced, why=reason))
+    if number == BASE:
+        return known
+    return _replace_version(known, replace(_find(known, number), state=VersionState.CURRENT, why=why))
+
+
+def _replace_version(known: VersionList, version: HeadVersion) -> VersionList:
+    versions = tuple(version if each.number == version.number else each for each in known.versions)
+    return replace(known, versions=versions)
+
+
+def _find(known: VersionList, number: int) -> HeadVersion:
+    version = known.find(number)
+    if version is None:
+        numbers = ", ".join(str(each.number) for each in known.versions) or "none"
+        raise UsageError(f"there is no learned version {number}: {numbers} on disk", hint="eaglelocal heads")
+    return version
+
+
+def _is_abandoned(name: str) -> bool:
+    """Return whether a name is that of a candidate whose process has ended."""
+    writer = CANDIDATE_NAME.fullmatch(name)
+    return writer is not None and not is_alive(int(writer["pid"]), writer["birth"])

@@ -1,0 +1,144 @@
+"""`eaglelocal heads` as people run it: the list, JSON, pins, and what it says when there is nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from eaglelocal import locations
+from eaglelocal.cli.reports.heads import head_lines, learned_text
+from eaglelocal.hub.heads.version_records import HeldBackFigures, LearnedFrom, VersionList
+from eaglelocal.hub.heads.versions import HeadVersions, find_versions
+from eaglelocal.hub.target_resolver import demo_sources
+
+ROOT = Path(__file__).parents[2]
+FROM = LearnedFrom(num_answers=12, num_tokens=9000, num_owners=2, kinds={"code": 2000, "prose": 7000})
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run the command in folders of its own, which this process uses too."""
+    for kind in ("CONFIG", "STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{kind}_HOME", str(tmp_path / kind.lower()))
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("EAGLELOCAL_")}
+
+    def run_heads(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "eaglelocal", "heads", *arguments]
+        return subprocess.run(
+            command, capture_output=True, text=True, env={**environ, "PYTHONPATH": str(ROOT)}, timeout=120
+        )
+
+    return run_heads
+
+
+def learn(target: Path, base: Path, *, num_versions: int = 2, label: str = "the demo") -> HeadVersions:
+    store = find_versions(target, base)
+    store.folder.mkdir(parents=True, exist_ok=True)
+    store.name(target=target, target_label=label, base=base, base_label=base.stem)
+    for n in range(num_versions):
+        made = store.scratch_path()
+        made.write_bytes(base.read_bytes())
+        figures = HeldBackFigures(acceptance=0.6 + n / 10, predecessor=0.5 + n / 10, num_tokens=400)
+        version = store.add_candidate(made, made_at=1e9, learned_from=FROM, figures=figures)
+        store.make_current(version.number, "better by 0.1")
+    return store
+
+
+def test_nothing_learned(run: Run) -> None:
+    done = run()
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "eaglelocal serve --learn" in done.stderr
+    assert json.loads(run("--json").stdout) == {"heads": []}
+    pinned = run("--pin", "1")
+    assert pinned.returncode == 2 and "no head has learned anything here" in pinned.stderr
+
+
+def test_versions_are_listed_with_what_they_learned_from(run: Run) -> None:
+    store = learn(*demo_sources())
+    lines = run().stdout.splitlines()
+    assert lines[0] == "the demo, guide-head"
+    assert lines[1].startswith("* version 2  current, made ")
+    assert "70.0% of its first tokens accepted, 60.0% before (400 tokens" in lines[2]
+    assert lines[3].strip() == "learned from 12 answers of 2 keys, 9000 tokens: prose 78%, code 22%"
+    assert lines[4].strip() == "better by 0.1"
+    assert lines[5].startswith("  version 1  old, made ")
+    (head,) = json.loads(run("demo@native", "--json").stdout)["heads"]
+    assert (head["used"], head["current"], head["pinned"], head["folder"]) == (2, 2, None, str(store.folder))
+    assert [version["number"] for version in head["versions"]] == [1, 2]
+    assert head["versions"][0]["kinds"] == {"code": 2000, "prose": 7000}
+
+
+def test_a_version_is_pinned_and_unpinned(run: Run) -> None:
+    store = learn(*demo_sources())
+    done = run("demo@native", "--pin", "1")
+    assert "* version 1  old, made " in done.stdout and ", pinned" in done.stdout
+    assert "from the next start on" in done.stderr
+    assert store.read()[0].used == 1
+    run("--pin", "0")
+    assert store.read()[0].used == 0
+    run("--unpin")
+    assert (store.read()[0].used, store.read()[0].pinned) == (2, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--pin", "7"), "there is no learned version 7: 1, 2 on disk"),
+        (("--pin", "1", "--unpin"), "contradict"),
+        (("--pin", "-1"), "greater than or equal to 0"),
+        (("no-such-model",), "no-such-model"),
+    ],
+)
+def test_usage_errors(run: Run, arguments: tuple[str, ...], complaint: str) -> None:
+    store = learn(*demo_sources())
+    done = run(*arguments)
+    assert done.returncode == 2 and complaint in done.stderr
+    assert store.read()[0].pinned is None
+
+
+def test_a_pin_needs_a_target_where_several_heads_have_learned(run: Run, tmp_path: Path) -> None:
+    target, head = demo_sources()
+    learn(target, head)
+    other = tmp_path / "other.gguf"
+    other.write_bytes(b"another model")
+    store = learn(other, head, label="another one")
+    done = run("--pin", "1")
+    assert done.returncode == 2 and "several heads have learned, for" in done.stderr and "another one" in done.stderr
+    assert run("demo@native", "--pin", "1").returncode == 0
+    assert store.read()[0].pinned is None
+    assert len(json.loads(run("--json").stdout)["heads"]) == 2
+
+
+def test_a_damaged_record_is_one_line(run: Run) -> None:
+    learn(*demo_sources())
+    (records,) = locations.learned_dir().glob("*/versions.json")
+    records.write_text("{")
+    lines = run().stdout.splitlines()
+    assert len([line for line in lines if "cannot be read" in line]) == 1
+
+
+@pytest.mark.parametrize(
+    ("learned", "text"),
+    [
+        (LearnedFrom(), "learned from 0 answers, 0 tokens"),
+        (
+            LearnedFrom(num_answers=1, num_tokens=5, num_owners=1, kinds={"json": 5}),
+            "learned from 1 answer, 5 tokens: json 100%",
+        ),
+    ],
+)
+def test_what_a_version_learned_from(learned: LearnedFrom, text: str) -> None:
+    assert learned_text(learned) == text
+
+
+def test_a_head_without_names_is_listed_too() -> None:
+    lines = list(head_lines(Path("folder"), VersionList(), "", 0.0))
+    assert lines[0] == "an unknown model, a head"
+    assert lines[1].startswith("* version 0")
