@@ -37,6 +37,11 @@ def generated_models_dir() -> Path:
     return cache_dir() / "generated"
 
 
+def parsed_profiles_dir() -> Path:
+    """Return the folder of the catalog's files in a form that is read sooner. They are reproducible."""
+    return cache_dir() / "profiles"
+
+
 def light_heads_dir() -> Path:
     """Return the folder of quantized copies of draft heads. They are reproducible."""
     return cache_dir() / "heads"
@@ -57,9 +62,19 @@ def learned_dir() -> Path:
     return state_dir() / "learned"
 
 
+def learning_dir() -> Path:
+    """Return the folder of answers that heads learn from, and of learning in progress; one folder per target."""
+    return state_dir() / "learning"
+
+
 def lookups_dir() -> Path:
     """Return the folder of texts that lookups remember; one folder per vocabulary."""
     return state_dir() / "lookups"
+
+
+def conversation_cells_dir() -> Path:
+    """Return the folder of conversations whose caches are kept (`--cache-disk`); one folder per model and build."""
+    return state_dir() / "cells"
 
 
 def own_certificate_dir() -> Path:

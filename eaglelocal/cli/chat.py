@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -20,9 +22,11 @@ from eaglelocal.cli.chat_connection import choose_spec, join_running_server
 from eaglelocal.cli.chat_line import converse
 from eaglelocal.cli.chat_once import answer_once, join_question, read_stdin
 from eaglelocal.cli.early_engine import ENGINE
+from eaglelocal.cli.learning import LazyLearning
 from eaglelocal.cli.load_model import (
     count_slots,
     default_sampling,
+    keep_conversations,
     load_model,
     load_settings,
     make_run_options,
@@ -47,10 +51,11 @@ from eaglelocal.settings import Settings
 from eaglelocal.worker.spare_process import SpareProcess
 
 if TYPE_CHECKING:
+    from eaglelocal.learning.idle_learning import IdleLearning
     from eaglelocal.planning.decision import Decision
 
 
-@flags.add_machine_flags(before="cache_ram")
+@flags.add_machine_flags(before="cache_ram", more=flags.KEEPING)
 def chat(  # many parameters: typer reads the flags from the signature
     context: typer.Context,
     prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="Your question.", show_default=False)] = None,
@@ -92,16 +97,15 @@ def chat(  # many parameters: typer reads the flags from the signature
     output = standard_output(colour=settings.colour)
     pictures = read_pictures(image or [])
     question = read_question(prompt, settings, output, as_json=as_json)
-    start = ChatStart(begin_conversation(settings, resumes=resumes), pictures, is_brief=question is not None)
-    if question is None and not plain and can_show_screen(output):
-        raise typer.Exit(show_screen(settings, start, keeps=save, tint=bool(tint)))
-    session = open_session(settings, output, ModelChoice(), start=start, early=context.obj)
-    try:
-        session.check_attached()
+    conversation = begin_conversation(settings, resumes=resumes)
+    with closing(LazyLearning(settings)) as learning:
+        start = ChatStart(conversation, pictures, is_brief=question is not None, learning=learning)
+        if question is None and not plain and can_show_screen(output):
+            raise typer.Exit(show_screen(settings, start, keeps=save, tint=bool(tint)))
+        session = open_session(settings, output, ModelChoice(), start=start, early=context.obj)
         asker = Asker(session, output, tint=tint is not False, quiet=as_json, has_figures=settings.figures)
-        raise typer.Exit(answer_or_converse(asker, question, list_models=partial(list_model_names, settings)))
-    finally:
-        end_session(session, output, saves=resumes and save)
+        with ending_session(session, output, saves=resumes and save):
+            raise typer.Exit(answer_or_converse(asker, question, list_models=partial(list_model_names, settings)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,10 @@ class ChatStart:
     conversation: Conversation
     pictures: Pictures = ()
     is_brief: bool = False  # the chat ends after one answer
+    learning: LazyLearning | None = None  # None: nothing is learned, whatever the settings say
+
+    def open_learning(self, output: MessageOutput) -> IdleLearning | None:
+        return None if self.learning is None else self.learning.open(output)
 
 
 def begin_conversation(settings: Settings, *, resumes: bool) -> Conversation:
@@ -138,11 +146,24 @@ def continue_target(settings: Settings, conversation: Conversation) -> Settings:
     return replace(settings, target=reference, **own)
 
 
-def end_session(session: Session, output: Output, *, saves: bool) -> None:
-    """Close a session. saves: save what was added to a named conversation; the screen does so by itself."""
-    session.close()
+@contextmanager
+def ending_session(session: Session, output: Output, *, saves: bool) -> Iterator[None]:
+    """Check the session's pictures, and close it after the block.
+
+    saves  save what was added to a named conversation; the screen does so by itself
+    """
+    try:
+        session.check_attached()
+        yield
+    finally:
+        session.close()
+        if saves:
+            save_additions(session, output)
+
+
+def save_additions(session: Session, output: Output) -> None:
     conversation = session.conversation
-    if saves and conversation.name and len(conversation.turns) > conversation.num_saved:
+    if conversation.name and len(conversation.turns) > conversation.num_saved:
         saved = save_session(session, locations.conversations_dir())
         if saved.notice:
             output.note(saved.notice)
@@ -231,7 +252,7 @@ def open_session(
             show_decision(decision, output)
             if choice.target is None:  # a target that was chosen here is kept: later less memory is free
                 settings = replace(settings, target=decision.target)
-            model = load_model(write_plan(decision, output), output, spare)
+            model = load_model(write_plan(decision, output), output, spare, begun.open_learning(output))
     elif early is not None:
         early.close()
     keeps_model = settings.origins()["target"].startswith("--")
@@ -240,7 +261,7 @@ def open_session(
         output.note(other)
     loader = ModelLoader(
         plan=lambda choice: plan_run(make_chat_options(settings, choice, begun), output),
-        load=lambda plan: load_model(plan, output),
+        load=lambda plan: load_model(plan, output, learning=begun.open_learning(output)),
     )
     return Session(
         loader=loader,
@@ -257,7 +278,7 @@ def open_session(
 
 def make_chat_options(settings: Settings, choice: ModelChoice, start: ChatStart) -> RunOptions:
     options = make_run_options(settings, choice, parallel=count_slots(settings))
-    return replace(options, is_brief=start.is_brief, cache_ram=settings.cache_ram, lookup_memory=settings.lookup_memory)
+    return replace(keep_conversations(options, settings), is_brief=start.is_brief)
 
 
 def plan_start(

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Annotated
 
 import typer
@@ -125,6 +126,22 @@ LookupMemory = Annotated[
         help="Keep so many tokens of each key's texts on disk, to draft from; `eaglelocal forget` deletes them.",
     ),
 ]
+CacheDisk = Annotated[
+    str | None,
+    typer.Option(
+        metavar="off|GB",
+        help="Keep long conversations' caches on disk, so that they go on after a restart without being read anew.",
+    ),
+]
+Learn = Annotated[
+    bool | None,
+    typer.Option("--learn", help="Keep answers on disk, and let the head learn from them while nobody asks."),
+]
+LearnGb = Annotated[str | None, typer.Option(metavar="GB", help="Most that --learn keeps of each model's answers.")]
+LearnDays = Annotated[str | None, typer.Option(metavar="DAYS", help="Days after which --learn drops an answer.")]
+LearnAfter = Annotated[
+    str | None, typer.Option(metavar="SECONDS", help="Time without a request until learning begins.")
+]
 FlashAttn = Annotated[
     str | None,
     typer.Option(
@@ -137,6 +154,10 @@ Ctx = Annotated[
     str | None,
     typer.Option(metavar="N", help="Context of a conversation, in tokens; unset: as long as fits."),
 ]
+NO_FLAGS: Mapping[str, object] = MappingProxyType({})
+KEEPING: Mapping[str, object] = MappingProxyType(  # what is kept of answers
+    {"cache_disk": CacheDisk, "learn": Learn, "learn_gb": LearnGb, "learn_days": LearnDays, "learn_after": LearnAfter}
+)
 MACHINE = {
     "threads": Threads,
     "gpu_layers": GpuLayers,
@@ -221,8 +242,8 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 Command = Callable[..., None]
 
 
-def add_machine_flags(*, before: str) -> Callable[[Command], Command]:
-    """Return a decorator that adds the flags of MACHINE to a command's signature, which typer reads.
+def add_machine_flags(*, before: str, more: Mapping[str, object] = NO_FLAGS) -> Callable[[Command], Command]:
+    """Return a decorator that adds the flags of MACHINE, and `more`, to a command's signature, which typer reads.
 
     Their values are in the `params` of the command's context. A flag that the command declares itself is not added.
 
@@ -235,7 +256,7 @@ def add_machine_flags(*, before: str) -> Callable[[Command], Command]:
         place = list(signature.parameters).index(before)
         added = [
             inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=kind)
-            for name, kind in MACHINE.items()
+            for name, kind in {**MACHINE, **more}.items()
             if name not in signature.parameters
         ]
 

@@ -1,8 +1,14 @@
-"""`eaglelocal forget`: delete the texts that `--lookup-memory` has kept."""
+"""`eaglelocal forget`: delete what servers and chats have kept of questions and answers, and learned heads if asked."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from eaglelocal import locations
 from eaglelocal.cli import flags
@@ -12,28 +18,75 @@ from eaglelocal.cli.output import standard_output
 from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.errors import ResourceError
 
+Heads = Annotated[bool, typer.Option("--heads", help="Delete the learned versions of heads too.")]
 
-def forget(yes: flags.Yes = False) -> None:
-    """Delete the texts that lookups have kept on disk.
 
-    Saved conversations, models and heads stay. A server that runs goes on with what it has in memory.
+def forget(heads: Heads = False, yes: flags.Yes = False) -> None:
+    """Delete the texts that lookups and learning have kept on disk, and the caches of conversations.
+
+    Saved conversations, models and heads stay; --heads deletes the learned versions of heads too. A server that runs
+    goes on with what it has in memory.
 
     \b
     eaglelocal forget
-    eaglelocal forget --yes
+    eaglelocal forget --heads --yes
     """
-    output, folder = standard_output(), locations.lookups_dir()
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    if not files:
+    output, learned = standard_output(), locations.learned_dir()
+    kept = (locations.lookups_dir(), locations.conversation_cells_dir(), locations.learning_dir())
+    folders = [folder for folder in kept if list_files(folder)]
+    if list_files(learned):
+        if heads:
+            folders.append(learned)
+        else:
+            output.message(f"{path_text(learned)}: learned heads stay; `eaglelocal forget --heads` deletes them")
+    if not folders:
         output.message("nothing is kept")
         return
-    num_bytes = sum(path.stat().st_size for path in files)
-    output.message(f"{path_text(folder)}: texts of {len(files)} key{'s' * (len(files) > 1)}, {format_disk(num_bytes)}")
+    for folder in folders:
+        output.message(describe_folder(folder))
     confirm("delete them?", output, yes=yes, default=False)
+    if learned in folders:
+        delete_light_copies(learned)
+    for folder in folders:
+        delete_folder(folder)
+    output.message("deleted")
+
+
+def describe_folder(folder: Path) -> str:
+    files = list_files(folder)
+    size = format_disk(sum(path.stat().st_size for path in files))
+    if folder == locations.learned_dir():
+        return f"{path_text(folder)}: learned heads, {size}"
+    if folder == locations.conversation_cells_dir():
+        return f"{path_text(folder)}: caches of {count(len(files), 'conversation')}, {size}"
+    if folder == locations.learning_dir():
+        owners = {path.parent for path in files if path.parent.parent.name == "answers"}
+        return f"{path_text(folder)}: answers of {count(len(owners), 'key')} to learn from, {size}"
+    return f"{path_text(folder)}: texts of {count(len(files), 'key')}, {size}"
+
+
+def count(num: int, noun: str) -> str:
+    return f"{num} {noun}{'s' * (num != 1)}"
+
+
+def list_files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def delete_light_copies(learned: Path) -> None:
+    """Delete the copies of learned heads in fewer bits, which are kept elsewhere."""
+    from eaglelocal.hub.heads.requantized_copy import find_copies
+
+    copies: Iterator[Path] = (copy for head in learned.rglob("*.gguf") for copy in find_copies(head))
+    for copy in copies:
+        with suppress(OSError):
+            copy.unlink()
+
+
+def delete_folder(folder: Path) -> None:
     try:
         shutil.rmtree(folder)
     except OSError as error:
         raise ResourceError(
             f"cannot delete {path_text(folder)}: {error.strerror}", hint="check its permissions"
         ) from error
-    output.message("deleted")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from eaglelocal import locations
@@ -25,6 +26,7 @@ from eaglelocal.settings import READERS, Settings
 if TYPE_CHECKING:
     from eaglelocal.client.engine_client import EngineClient
     from eaglelocal.core.events import EngineInfo
+    from eaglelocal.learning.idle_learning import IdleLearning, ModelLearning
     from eaglelocal.planning.decision import Decision
     from eaglelocal.worker.spare_process import SpareProcess
 
@@ -77,6 +79,17 @@ def make_run_options(settings: Settings, choice: ModelChoice, *, parallel: int =
     )
 
 
+def keep_conversations(options: RunOptions, settings: Settings) -> RunOptions:
+    """Return the options of a run that goes on for many answers: with what the settings keep of each."""
+    return replace(
+        options,
+        cache_ram=settings.cache_ram,
+        lookup_memory=settings.lookup_memory,
+        cache_disk=settings.cache_disk,
+        learns=settings.learn,
+    )
+
+
 def count_slots(settings: Settings) -> int:
     """Return --parallel if it was given as a flag, else 1: the environment and the config file mean it for servers."""
     return settings.parallel or 1 if settings.origins()["parallel"] == "--parallel" else 1
@@ -108,37 +121,63 @@ def write_plan(decision: Decision, output: MessageOutput) -> Plan:
         progress.finish()
 
 
-def load_model(plan: Plan, output: MessageOutput, spare: SpareProcess | None = None) -> ActiveModel:
+def load_model(
+    plan: Plan, output: MessageOutput, spare: SpareProcess | None = None, learning: IdleLearning | None = None
+) -> ActiveModel:
     if plan.task is not ModelTask.TEXT:
         raise UsageError(
             f"{plan.target_label} {plan.task.description}", hint=f"eaglelocal serve --target {plan.target}"
         )
-    client, info = start_engine(plan, output, spare)
-    return ActiveModel(client, plan, info)
+    client, info = start_engine(plan, output, spare, learning)
+    if learning is None:
+        return ActiveModel(client, plan, info)
+    return ActiveModel(client, plan, info, read_learning=learning.status)
 
 
 def start_engine(
-    plan: Plan, output: MessageOutput, spare: SpareProcess | None = None
+    plan: Plan, output: MessageOutput, spare: SpareProcess | None = None, learning: IdleLearning | None = None
 ) -> tuple[EngineClient, EngineInfo]:
     """Start the engine and wait until it is ready. `spare`: a process that waits for a plan."""
-    return LoadingEngine(plan, spare=spare).wait(output)
+    return LoadingEngine(plan, spare=spare, learning=learning).wait(output)
+
+
+def open_model_learning(plan: Plan, learning: IdleLearning | None) -> ModelLearning | None:
+    """Return the learning of a model; None if it writes no text, or a file of it cannot be read: loading says why."""
+    if learning is None or plan.task is not ModelTask.TEXT:
+        return None
+    try:
+        return learning.open(plan)
+    except OSError:
+        return None
 
 
 class LoadingEngine:
-    """An engine that has begun to load. Close it, or take it over by `wait`. `num_retries`: see RestartPolicy."""
+    """An engine that has begun to load. Close it, or take it over by `wait`. `num_retries`: see RestartPolicy.
 
-    def __init__(self, plan: Plan, *, num_retries: int = 0, spare: SpareProcess | None = None) -> None:
+    learning  keeps the answers of a text model, and improves its head; None: nothing is kept
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        num_retries: int = 0,
+        spare: SpareProcess | None = None,
+        learning: IdleLearning | None = None,
+    ) -> None:
         from eaglelocal.client.engine_client import EngineClient
         from eaglelocal.worker.supervisor import RestartPolicy
 
         self._what = f"loading {plan.target_label}"
         self._show: Callable[[LoadProgress], None] = lambda progress: None  # until somebody waits
+        self._learning = open_model_learning(plan, learning)
         self._client = EngineClient(
             plan,
             builder=ENGINE if plan.task is ModelTask.TEXT else EMBEDDER,
             on_progress=lambda event: self._show(LoadProgress(event.fraction, self._what, event.detail)),
             restart=RestartPolicy(num_retries=num_retries),
             spare=spare,
+            watch=None if self._learning is None else self._learning.submit,
         )
         self._client.begin()
 
@@ -148,7 +187,12 @@ class LoadingEngine:
         progress(LoadProgress(0.0, self._what))  # the starting process reports nothing yet
         self._show = progress
         try:
-            return self._client, self._client.start()
+            info = self._client.start()
+            if self._learning is not None:
+                self._learning.begin(self._client)
+                if self._learning.why:
+                    output.note(f"note: answers are only kept: {self._learning.why}")
+            return self._client, info
         except BaseException:  # Ctrl-C too: leave no engine process behind
             self.close()
             raise

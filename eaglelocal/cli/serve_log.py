@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from eaglelocal.cli.json_output import JsonOutput, time_fields
 from eaglelocal.cli.output import Output, StatusLine
 from eaglelocal.core.events import EngineSnapshot
+from eaglelocal.core.learning_status import ACTIVE_STATES
 from eaglelocal.server.listening_socket import find_lan_address
 from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.request_record import ANSWER_FIELDS, GONE
@@ -200,6 +201,8 @@ def status_text(serving: ServerState, snapshots: Sequence[EngineSnapshot], last:
     stats = [snapshot.speculation for snapshot in snapshots]
     if num_drafts := sum(one.drafts for one in stats):
         parts.append(f"acceptance length {sum(one.emitted_tokens for one in stats) / num_drafts:.2f}")
+    if (learning := serving.read_learning().state) in ACTIVE_STATES:
+        parts.append(learning)
     if len(snapshots) > 1:
         parts.append(f"{len(snapshots)} models")
     return " · ".join([*parts, f"{serving.num_answered} answered"])

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 from eaglelocal.cli.load_model import LoadingEngine, write_plan
 from eaglelocal.conversation.answer_stats import model_line
+from eaglelocal.core.learning_status import LEARNING_OFF, LearningStatus
 from eaglelocal.core.plan import Plan
 
 if TYPE_CHECKING:
     from eaglelocal.cli.output import Output
+    from eaglelocal.learning.idle_learning import IdleLearning
     from eaglelocal.planning.coresidency import EvictionPolicy
     from eaglelocal.planning.decision import Decision
     from eaglelocal.server.loaded_models import LoadResult
@@ -30,11 +32,19 @@ class ServerEngines:
 
     most   the most models loaded at once; None: as many as fit
     spare  the first engine's process
+    learning  of the heads of all models
     """
 
     def __init__(
-        self, decisions: Mapping[str, Decision], output: Output, *, most: int | None, spare: SpareProcess | None = None
+        self,
+        decisions: Mapping[str, Decision],
+        output: Output,
+        *,
+        most: int | None,
+        spare: SpareProcess | None = None,
+        learning: IdleLearning | None = None,
     ) -> None:
+        self._learning = learning
         self._decisions, self._output, self._most, self._spare = decisions, output, most, spare
         self._lock = threading.Lock()  # held while plans are made: the first load may begin on another thread
         self._plans: Mapping[str, Plan] = {}
@@ -68,9 +78,14 @@ class ServerEngines:
         """Return the loaded models to unload before this one is loaded."""
         return self._make_plans().victims(name, loaded) if loaded else []
 
+    def read_learning(self) -> LearningStatus:
+        return LEARNING_OFF if self._learning is None else self._learning.status()
+
     def close(self) -> None:
-        """End an engine that was begun and that nobody waited for."""
+        """End learning, and an engine that was begun and that nobody waited for."""
         self._is_closed = True
+        if self._learning is not None:
+            self._learning.close()
         first, self._first = self._first, None
         if first is not None and first.done() and first.exception() is None:
             first.result().close()
@@ -89,7 +104,7 @@ class ServerEngines:
         with self._lock:
             self._make_plans()
             spare, self._spare = self._spare, None
-        return LoadingEngine(self._plans[name], num_retries=ENGINE_RETRIES, spare=spare)
+        return LoadingEngine(self._plans[name], num_retries=ENGINE_RETRIES, spare=spare, learning=self._learning)
 
     def _take_first(self, name: str) -> Future[LoadingEngine] | None:
         first = self._first

@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 SWAP_TIMEOUT_S = 180.0  # a head is read from disk, and follows the running answers for some steps
 
 OnProgress = Callable[[LoadProgress], None]
+Submit = Callable[[AnyRequest, OnEvent], None]
+WatchSubmit = Callable[[Submit, AnyRequest, OnEvent], None]
 
 
 class EngineClient:
@@ -53,8 +55,13 @@ class EngineClient:
         on_progress: OnProgress | None = None,
         restart: RestartPolicy = DEFAULT_POLICY,
         spare: SpareProcess | None = None,
+        watch: WatchSubmit | None = None,
     ) -> None:
-        """`spare`: a process that already waits for a plan; the caller closes it."""
+        """`spare`: a process that already waits for a plan; the caller closes it.
+
+        watch  called with each request and the function that submits it
+        """
+        self._watch = watch
         self._requests = InFlightRequests(EngineError("the engine has not been started"))
         self._snapshots = Snapshots()
         self._heads = HeadSwaps()
@@ -99,7 +106,10 @@ class EngineClient:
 
     def submit(self, request: AnyRequest, on_event: OnEvent) -> None:
         """Submit a request; see Client. It waits while the engine loads, and up to `wait_limit_s` while it restarts."""
-        self._requests.submit(request, on_event)
+        if self._watch is None:
+            self._requests.submit(request, on_event)
+        else:
+            self._watch(self._requests.submit, request, on_event)
 
     def stream(self, request: ChatRequest) -> RequestStream:
         """Submit a request and return an iterator over its events."""

@@ -15,6 +15,7 @@ from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.conversation.pictures import AttachedPicture, Pictures, join_pictures
 from eaglelocal.conversation.sampling_form import apply_changes, find_changes
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished, RequestEvent
+from eaglelocal.core.learning_status import LEARNING_OFF, LearningStatus
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, Message, Spec
 from eaglelocal.core.run_options import AUTO, NGRAM, NONE
@@ -62,6 +63,7 @@ class ActiveModel:
     plan: Plan | None
     info: EngineInfo
     takes_spec: bool = True  # requests may say how to draft
+    read_learning: Callable[[], LearningStatus] = lambda: LEARNING_OFF
 
     @property
     def speculates(self) -> bool:

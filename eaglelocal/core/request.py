@@ -124,6 +124,8 @@ class ChatRequest:
     resumes      the last message is the beginning of the answer, and events carry only what follows it
     is_counted          only count the prompt's tokens: it starts and finishes without an answer
     tells_prompt        emit the model's input (Prompted) before it starts
+    tells_tokens        Finished gives the prompt and the answer as token ids
+    is_private          nothing is kept of it to learn from
     reuses_cache        reuse what a cache holds of the prompt
     line_limit_s        so many seconds after its first token, the answer ends with the current line
     """
@@ -146,6 +148,8 @@ class ChatRequest:
     resumes: bool = False
     is_counted: bool = False
     tells_prompt: bool = False
+    tells_tokens: bool = False
+    is_private: bool = False
     reuses_cache: bool = True
     line_limit_s: float | None = None
 
@@ -201,6 +205,7 @@ class Request:
     constraint: Constraint | None = None
     compiled: object | None = field(default=None, repr=False, compare=False)  # keeps the constraint compiled
     split: Split | None = None
+    tells_tokens: bool = False
     reuses_cache: bool = True
     line_limit_s: float | None = None
 

@@ -110,6 +110,7 @@ class InputProcessor:
             constraint=constraint,
             compiled=None if constraint is None else self._constraints.hold(constraint),
             split=split if request.is_split and split and list_markers(split) else None,
+            tells_tokens=request.tells_tokens,
             reuses_cache=request.reuses_cache,
             line_limit_s=request.line_limit_s,
         )

@@ -189,6 +189,7 @@ class RunningAnswers:
             text=rest.text,
             reasoning=rest.reasoning,
             stop=answer.stop,
+            tokens=answer.told_tokens,
             prompt_tokens=answer.sequence.num_prompt_rows,
             completion_tokens=answer.num_tokens,
             timings=timings,

@@ -16,7 +16,7 @@ import shlex
 import socket
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from eaglelocal.errors import UsageError
 
 KEY_VARIABLE = "EAGLELOCAL_API_KEY"
 MIN_KEY_CHARS = 16
+LEARN = "learn"  # after a key in a key file
 LOCAL = "local"  # owner of requests when no key is needed
 THIS_MACHINE = "this machine"  # owner of requests with the key from the state folder
 ENVIRONMENT = "environment"  # owner of requests with the key of that variable
@@ -56,6 +57,7 @@ class ApiKeys:
     """The API keys by name; without any, every request belongs to `local`."""
 
     by_name: tuple[tuple[str, str], ...] = ()
+    learning: frozenset[str] = frozenset()  # names whose answers may be learned from
 
     def __bool__(self) -> bool:
         return bool(self.by_name)
@@ -63,6 +65,11 @@ class ApiKeys:
     def find_owner(self, key: str) -> str | None:
         """Return the name of a key, None if it is unknown."""
         return find_by_secret(key, ((known, name) for name, known in self.by_name))
+
+    @property
+    def learning_owners(self) -> frozenset[str]:
+        """Return the owners from whose answers `--learn` may learn: without keys, who started the server."""
+        return self.learning | {THIS_MACHINE} if self else frozenset({LOCAL})
 
     @property
     def short_names(self) -> tuple[str, ...]:
@@ -144,14 +151,15 @@ def key_warnings(path: Path | None, keys: ApiKeys) -> list[str]:
 
 def read_keys(path: Path | None, environ: Mapping[str, str]) -> ApiKeys:
     """Return the keys of the file and of the environment. A missing file is created with one new key."""
-    found: list[tuple[str, str]] = []
+    found = ApiKeys()
     if path is not None:
         if not path.exists():
             write_key(path)
-        found += read_key_file(path)
+        found = read_key_file(path)
     if environ.get(KEY_VARIABLE):
-        found.append((ENVIRONMENT, check_key(environ[KEY_VARIABLE], KEY_VARIABLE)))
-    return ApiKeys(tuple(found))
+        of_environment = (ENVIRONMENT, check_key(environ[KEY_VARIABLE], KEY_VARIABLE))
+        found = replace(found, by_name=(*found.by_name, of_environment))
+    return found
 
 
 def add_chat_key(keys: ApiKeys) -> tuple[ApiKeys, str]:
@@ -159,7 +167,7 @@ def add_chat_key(keys: ApiKeys) -> tuple[ApiKeys, str]:
     if not keys:
         return keys, ""
     own = secrets.token_urlsafe(24)
-    return ApiKeys((*keys.by_name, (THIS_MACHINE, own))), own
+    return replace(keys, by_name=(*keys.by_name, (THIS_MACHINE, own))), own
 
 
 def write_key(path: Path) -> None:
@@ -172,8 +180,11 @@ def write_key(path: Path) -> None:
         raise UsageError(f"the key file {path} cannot be written: {error.strerror}") from error
 
 
-def read_key_file(path: Path) -> list[tuple[str, str]]:
-    """Read lines of `name: key` or a key alone; empty lines and # comments are skipped. Raises UsageError."""
+def read_key_file(path: Path) -> ApiKeys:
+    """Read lines of `name: key` or a key alone; empty lines and # comments are skipped. Raises UsageError.
+
+    The word `learn` after a key allows `--learn` to learn from its answers.
+    """
     try:
         lines = read_text_file(path).splitlines()
     except OSError as error:
@@ -181,12 +192,16 @@ def read_key_file(path: Path) -> list[tuple[str, str]]:
     except FaultInLine as error:
         raise UsageError(f"the key file {path} cannot be read: line {error.line}: {error}") from error
     found: dict[str, str] = {}
+    learning = set()
     for number, line in enumerate(map(str.strip, lines), 1):
         if not line or line.startswith("#"):
             continue
         place = f"{path}:{number}"
         name, key = split_key_line(line, place)
         name = name or f"key {len(found) + 1}"
+        if key.endswith(f" {LEARN}"):
+            key = key.removesuffix(LEARN).rstrip()
+            learning.add(name)
         if name in OWN_NAMES:
             raise UsageError(f"{place}: the name {name!r} is reserved")
         if name in found:
@@ -194,7 +209,7 @@ def read_key_file(path: Path) -> list[tuple[str, str]]:
         found[name] = check_key(key, place)
     if not found:
         raise UsageError(f"the key file {path} contains no key", hint="add a line `name: key`, or name a new file")
-    return list(found.items())
+    return ApiKeys(tuple(found.items()), frozenset(learning))
 
 
 def split_key_line(line: str, place: str) -> tuple[str, str]:

@@ -95,4 +95,5 @@ def read_gauges(server: ServerState) -> MetricGauges:
         running=sum(choice.started is not None for choice in choices),
         waiting=sum(choice.started is None for choice in choices),
         speedup=sum(gains) / len(gains) if gains else None,
+        learning=server.read_learning(),
     )

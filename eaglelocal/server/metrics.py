@@ -15,6 +15,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from eaglelocal.core.events import NOTHING_YET, EngineSnapshot
+from eaglelocal.core.learning_status import LEARNING_OFF, LearningStatus
+from eaglelocal.core.learning_status import STATES as LEARNING_STATES
 from eaglelocal.server.answer_state import AnswerState
 
 PREFIX = "eaglelocal:"
@@ -33,6 +35,7 @@ class MetricGauges:
     running: int
     waiting: int
     speedup: float | None
+    learning: LearningStatus = LEARNING_OFF
 
 
 class Metrics:
@@ -129,12 +132,14 @@ class MetricTotals(Collector):
         cells = sum(snapshot.cache_cells for snapshot in snapshots)
         usage = sum(snapshot.cached_tokens for snapshot in snapshots) / cells if cells else 0.0
         swapped = sum(snapshot.swapped_bytes for snapshot in snapshots)
+        stored = sum(snapshot.stored_bytes for snapshot in snapshots)
         drafts = sum(snapshot.speculation.drafts for snapshot in snapshots)
         drafted = sum(snapshot.speculation.draft_tokens for snapshot in snapshots)
         states = {snapshot.speculation.state for snapshot in snapshots}
         for name, what, value in (
             ("kv_cache_usage_perc", "Share of the KV cache that holds tokens, 0 to 1.", usage),
             ("swapped_bytes", "Bytes of conversations swapped out to RAM.", float(swapped)),
+            ("stored_bytes", "Bytes of conversations kept on disk.", float(stored)),
             ("num_requests_running", "Requests that have a slot.", float(gauges.running)),
             ("num_requests_waiting", "Requests that wait for a slot or a model.", float(gauges.waiting)),
             ("draft_length", "Tokens of a draft, on average.", drafted / drafts if drafts else 0.0),
@@ -150,6 +155,23 @@ class MetricTotals(Collector):
         for name in STATES:
             state.add_metric([name], float(name == present))
         yield state
+        yield from make_learning_metrics(gauges.learning)
+
+
+def make_learning_metrics(status: LearningStatus) -> Iterator[Metric]:
+    """Yield what is kept to learn from, and the state of learning; nothing if it is off."""
+    if not status.on:
+        return
+    for name, what, value in (
+        ("learning_kept_answers", "Answers that are kept to learn from.", status.kept_answers),
+        ("learning_kept_bytes", "Bytes of answers that are kept to learn from.", status.kept_bytes),
+        ("learning_head_version", "Learned version of the head that drafts; 0: the base head.", status.version),
+    ):
+        yield GaugeMetricFamily(PREFIX + name, what, value=float(value))
+    state = GaugeMetricFamily(PREFIX + "learning_state", "1 for the present state.", labels=["state"])
+    for name in LEARNING_STATES:
+        state.add_metric([name], float(name == status.state))
+    yield state
 
 
 def count_totals(snapshot: EngineSnapshot) -> dict[str, float]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from eaglelocal.core.learning_status import LEARNING_OFF, LearningStatus
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.request import AnyRequest, EmbedRequest
 from eaglelocal.core.sampling import SamplingParams
@@ -57,6 +58,7 @@ class ServerState:
         default_factory=lambda: deque(maxlen=NUM_RECENT)
     )
     num_answered: int = 0
+    read_learning: Callable[[], LearningStatus] = lambda: LEARNING_OFF
     stored: defaultdict[str, StoredResponses] = field(default_factory=lambda: defaultdict(StoredResponses))  # by owner
 
     @property

@@ -81,6 +81,18 @@ class Recipe:
     milestone_every_s: float = 300.0
 
 
+def scale_recipe(width: int, num_steps: int, *, scale: float, decay_share: float) -> Recipe:
+    """Return the learning rates for a target of this width, as a share `scale` of those of a new head."""
+    width_factor = min(1.0, 256 / width)  # AdamW's steps, unlike Muon's, do not shrink with a matrix's width
+    return Recipe(
+        muon_lr=0.02 * scale,
+        adam_lr=3e-3 * scale * max(width_factor, 0.1),
+        attention_lr=1.5e-3 * scale * width_factor,
+        warmup_steps=max(1, min(100, num_steps // 10)),
+        decay_share=decay_share,
+    )
+
+
 @dataclass(frozen=True)
 class TrainingRun(Generic[S, B]):
     """A training run: its objective, its data, its checkpoint, and a callback for milestones."""

@@ -29,7 +29,8 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunOptions]:
         seen.append(options)
         return Decision(replace(options, target=options.target or "demo@native", ctx=700))
 
-    def loaded(plan: Plan, _output: MessageOutput, _spare: SpareProcess) -> ActiveModel:
+    def loaded(plan: Plan, _output: MessageOutput, _spare: SpareProcess, learning: object) -> ActiveModel:
+        assert learning is None
         client = ScriptedClient((says("yes"),))
         return ActiveModel(client, plan, client.info)
 

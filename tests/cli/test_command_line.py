@@ -77,7 +77,7 @@ def test_every_flag_stands_once_in_the_help(environ: dict[str, str], name: str) 
 
 def test_many_flags_stand_in_groups(environ: dict[str, str]) -> None:
     titles = [line for line in run(environ, "chat", "--help").stdout.splitlines() if line[:1].isalpha()]
-    assert titles[1:] == ["Arguments:", "Model:", "Memory and processor:", "Answers:", "Options:"]
+    assert titles[1:] == ["Arguments:", "Model:", "Memory and processor:", "Learning:", "Answers:", "Options:"]
     few = [line for line in run(environ, "ls", "--help").stdout.splitlines() if line[:1].isalpha()]
     assert few[1:] == ["Options:"]
 

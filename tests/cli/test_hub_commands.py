@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,9 @@ from doubles.projectors import projector_bytes
 from doubles.timeouts import PATIENCE_S, wait_until
 
 from eaglelocal.hub.hub_cache import list_models
+from eaglelocal.learning.kept_answers import KeptAnswers, make_answer, to_bytes
+from eaglelocal.learning.learning_round import LearningRound
+from eaglelocal.learning.learning_state import LearningState, write_state
 
 ROOT = Path(__file__).parents[2]
 GUIDE, HEAD = "someone/guide-GGUF", "someone/guide-EAGLE3-GGUF"
@@ -644,3 +648,23 @@ def test_what_lookups_remember_is_forgotten(person: Person) -> None:
     assert "--yes is needed" in person.runs("forget").stderr
     assert "texts of 1 key, 4.0 kB" in person.runs("forget", "--yes").stderr
     assert not folder.parent.exists()
+
+
+def test_what_was_kept_to_learn_from_is_forgotten_in_every_file(person: Person) -> None:
+    """No file of the state or the cache has the answers' tokens afterwards; learned heads go only if asked."""
+    state = person.home / "state" / "eaglelocal"
+    marker = tuple(range(7000, 7040))
+    kept = KeptAnswers(state / "learning" / "0123" / "answers", max_bytes=10**6, max_age_s=1e9)
+    kept.append("ann", make_answer(marker, 8, now=time.time()))
+    kept.append("bob", make_answer(marker, 8, now=time.time()))
+    write_state(state / "learning" / "0123" / "45", LearningState(round=LearningRound(0, ("a key",), 1.0)))
+    (state / "learned" / "67").mkdir(parents=True)
+    (state / "learned" / "67" / "v0001.gguf").write_bytes(b"weights")
+    needle = to_bytes(array("i", marker[:4]))
+    assert any(needle in path.read_bytes() for path in person.home.rglob("*") if path.is_file())
+    shown = person.runs("forget", "--yes").stderr
+    assert "answers of 2 keys" in shown and "learned heads stay" in shown
+    assert not any(needle in path.read_bytes() for path in person.home.rglob("*") if path.is_file())
+    assert not (state / "learning").exists() and (state / "learned").exists()
+    assert "learned heads" in person.runs("forget", "--heads", "--yes").stderr
+    assert not (state / "learned").exists()

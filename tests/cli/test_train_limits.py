@@ -19,6 +19,7 @@ from eaglelocal.cli.output import standard_output
 from eaglelocal.errors import ResourceError
 from eaglelocal.planning import autoplan
 from eaglelocal.planning.machine_spec import MachineSpec
+from eaglelocal.training.batches import Unrolling
 from eaglelocal.training.draft_head import HeadSource
 
 MIB = 2**20
@@ -30,7 +31,18 @@ def options_for(folder: Path) -> train_options.TrainOptions:
     found = find_head_target(settings, output)
     source = HeadSource(found.header, found.info)
     return train_options.TrainOptions(
-        found, source, None, settings, output, folder / "work", "cpu", folder / "head.gguf", False, "bf16", None
+        found,
+        source,
+        None,
+        settings,
+        output,
+        folder / "work",
+        "cpu",
+        folder / "head.gguf",
+        False,
+        "bf16",
+        None,
+        Unrolling(),
     )
 
 
@@ -43,7 +55,7 @@ def test_too_little_memory_is_said_before_anything_is_asked(tmp_path: Path, monk
     options = options_for(tmp_path)
     little, plenty = machine_with(700 * MIB), machine_with(4000 * MIB)
     monkeypatch.setattr(autoplan, "this_machine", lambda catalog: plenty)
-    train_options.check_memory_and_disk(options)
+    train_options.check_resources(options)
     monkeypatch.setattr(autoplan, "this_machine", lambda catalog: little)
     with pytest.raises(ResourceError, match=r"training needs .* for the target, but only 188 MiB can be used in RAM"):
-        train_options.check_memory_and_disk(options)
+        train_options.check_resources(options)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from doubles.drafters import NoDrafter
 from doubles.engine_harness import AnswerResult, EngineHarness, drive, plain_text
@@ -216,3 +218,15 @@ def test_a_repeat_window_of_zero_has_no_memory() -> None:
     harness = EngineHarness(TABLE, NoDrafter())
     asked = ask("a", (5, 6, 7), repeat_penalty=1.9, repeat_last_n=0)
     assert_plain(harness.run([asked]), [asked])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("stop", [(), ("b",)])
+def test_tokens_are_given_to_those_who_ask_without_what_lies_behind_a_stop(kind: str, stop: tuple[str, ...]) -> None:
+    harness = EngineHarness(TABLE, right_drafter(kind), num_draft_tokens=8, num_slots=2)
+    plain = ask("plain", (5, 6, 7), stop=stop)
+    result = harness.run([plain, replace(plain, id="asking", tells_tokens=True)])
+    finished, asking = result["plain"].finished, result["asking"].finished
+    assert finished is not None and finished.tokens == ()
+    assert asking is not None and asking.tokens == (5, 6, 7, *result["asking"].tokens)
+    assert len(asking.tokens) == asking.prompt_tokens + asking.completion_tokens

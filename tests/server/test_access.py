@@ -21,6 +21,7 @@ from eaglelocal.errors import UsageError
 from eaglelocal.server.access import (
     Access,
     ApiKeys,
+    add_chat_key,
     check_bind,
     find_key,
     host_refusal,
@@ -456,3 +457,29 @@ def test_key_files_that_are_none(tmp_path: Path) -> None:
             read_keys(None, {"EAGLELOCAL_API_KEY": key})
     assert not read_keys(None, {})
     assert not read_keys(None, {"EAGLELOCAL_API_KEY": ""})
+
+
+def test_only_keys_that_say_so_are_learned_from(tmp_path: Path) -> None:
+    path = write(tmp_path / "keys", f"anna: {KEY} learn\n{OTHER}  learn\nlearn: {'c' * 20}\nben: {'d' * 20}")
+    keys = read_keys(path, {"EAGLELOCAL_API_KEY": "e" * 20})
+    assert dict(keys.by_name) == {
+        "anna": KEY,
+        "key 2": OTHER,
+        "learn": "c" * 20,
+        "ben": "d" * 20,
+        "environment": "e" * 20,
+    }
+    assert keys.learning == {"anna", "key 2"}
+    with_chat, _ = add_chat_key(keys)
+    assert with_chat.learning_owners == {"anna", "key 2", "this machine"}
+
+
+def test_without_keys_who_starts_the_server_agrees() -> None:
+    keys, _ = add_chat_key(ApiKeys())
+    assert keys.learning_owners == {"local"}
+
+
+@pytest.mark.parametrize("word", ["learns", "Learn", "learn learn", "read"])
+def test_no_other_word_may_follow_a_key(tmp_path: Path, word: str) -> None:
+    with pytest.raises(UsageError, match="a key consists of"):
+        read_keys(write(tmp_path / "keys", f"anna: {KEY} {word}"), {})

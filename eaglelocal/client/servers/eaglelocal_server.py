@@ -15,6 +15,7 @@ from eaglelocal.client.server_reading import (
     add_totals,
 )
 from eaglelocal.client.servers.connection import KeepAliveConnection
+from eaglelocal.core.learning_status import LearningStatus, describe_learning
 
 KIND = "eaglelocal"
 ENGINE_TOTALS = (
@@ -62,11 +63,27 @@ def parse_snapshot(snapshot: Mapping[str, object]) -> ServerReading:
         cache_cells=add_known(number(one, "cache_cells") for one in engines) or None,
         memory_bytes=to_int(add_known(number(one, "peak_rss_bytes") for one in engines)),
         swapped_bytes=add_known(number(one, "swapped_bytes") for one in engines),
+        stored_bytes=add_known(number(one, "stored_bytes") for one in engines),
+        store_problem=next((problem for one in engines if (problem := text(one, "store_problem"))), ""),
         totals=add_totals([_totals(one) for one in engines]),
         drafting=_drafting(engine),
         requests=tuple(map(_row, requests)) if isinstance(requests, list) else None,
         recent=tuple(map(_row, recent)) if isinstance(recent, list) else (),
         can_control=snapshot.get("is_operator") is True,
+        learning=_learning(mapping(snapshot.get("learning"))),
+    )
+
+
+def _learning(status: Mapping[str, object]) -> str:
+    return describe_learning(
+        LearningStatus(
+            on=status.get("on") is True,
+            kept_answers=whole(status, "kept_answers") or 0,
+            kept_bytes=whole(status, "kept_bytes") or 0,
+            state=text(status, "state"),
+            version=whole(status, "version") or 0,
+            note=text(status, "note"),
+        )
     )
 
 

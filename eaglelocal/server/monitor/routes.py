@@ -118,6 +118,7 @@ async def take_snapshot(server: ServerState) -> dict[str, object]:
         "restarts": loaded.client.restarts if loaded else 0,
         "requests": active,
         "recent": recent[::-1],
+        "learning": asdict(server.read_learning()),
     }
 
 

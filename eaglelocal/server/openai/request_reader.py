@@ -79,6 +79,7 @@ def read_chat(body: ChatBody, defaults: SamplingParams, owner: str) -> EngineCal
         template_values=template_values(body),
         is_split=True,
         resumes=continues_last_message(body),
+        is_private=body.store is False,
         reuses_cache=body.cache_prompt is not False,
     )
     check_size(list_texts(request), "messages")
@@ -109,6 +110,7 @@ def read_answer_fields(body: AnswerFields, params: SamplingParams, owner: str) -
         spec=read_spec(body),
         owner=owner,
         constraint=read_constraint(body.response_format),
+        is_private=body.store is False,
         reuses_cache=body.cache_prompt is not False,
     )
 

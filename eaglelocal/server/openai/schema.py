@@ -295,6 +295,7 @@ class AnswerFields(SamplingGiven, Elsewhere):
     max_completion_tokens: Limit | None = None  # the same; has precedence
     n_predict: ReadingLimit | None = None  # llama-server's name for it
     response_format: ResponseFormat | None = None
+    store: bool | None = None  # false: nothing is kept of the answer, see `serve --learn`
     user: Any = None  # ignored
 
 

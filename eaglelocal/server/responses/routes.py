@@ -122,6 +122,7 @@ def translate_body(body: ResponsesBody, messages: list[dict[str, Any]]) -> dict[
     chat |= {
         "model": body.model,
         "stream": body.stream,
+        "store": body.store,
         "messages": messages,
         "max_completion_tokens": body.max_output_tokens,
         "parallel_tool_calls": body.parallel_tool_calls,

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from eaglelocal.client.server_reading import ServerReading, ServerTotals, make_reading
 from eaglelocal.conversation.session import ActiveModel
+from eaglelocal.core.learning_status import describe_learning
 from eaglelocal.tui.chat.chat_events import Emit, EngineStateChanged
 from eaglelocal.tui.chat.current_answer import CurrentAnswer
 from eaglelocal.tui.panel.feed import Feed
@@ -39,19 +40,21 @@ class EnginePoller:
     def _run(self) -> None:
         is_due, read_at = True, time.monotonic()
         last_model: ActiveModel | None = None
+        last_learning = ""
         while not self._is_stopped:
             is_due |= self._answer.wait_for_end(POLL_S)  # an answer has ended, however short it was
             model, is_answering = self._find_model(), self._answer.is_running
             if model is None or self._is_stopped:
                 continue
             client, now = model.client, time.monotonic()
-            is_due |= model is not last_model
+            learning = describe_learning(model.read_learning())
+            is_due |= model is not last_model or learning != last_learning
             if is_answering or is_due or (is_joined_server(model) and now - read_at >= IDLE_READING_S):
                 read_at = now
                 reading = read_model(model)
                 if self._find_model() is model:  # else it was replaced meanwhile
                     self._feed.add_reading(reading, time.monotonic())
-                    is_due, last_model = False, model
+                    is_due, last_model, last_learning = False, model, learning
             state = (client.state, client.restarts)
             if state != self._state:
                 self._state = state
@@ -61,6 +64,7 @@ class EnginePoller:
 def read_model(model: ActiveModel) -> ServerReading:
     """Return the reading of the model's engine, without the totals and caches of a server that others use too."""
     reading = make_reading(model.client.snapshot(), state=model.client.state, n_ctx=model.info.n_ctx or None)
+    reading = replace(reading, learning=describe_learning(model.read_learning()))
     if model.plan is not None:
         return reading
     return replace(reading, totals=ServerTotals(), cached_tokens=None, cache_cells=None)

@@ -60,6 +60,7 @@ def format_load(reading: ServerReading | None, width: int) -> Line:
         *_list_counts(reading),
         *list_caches(reading),
         ("drafting", name_setting(reading.drafting.setting)),
+        ("learning", sanitize(reading.learning) or UNKNOWN),
         ("engine memory", format_bytes(reading.memory_bytes)),
         ("swapped chats", format_bytes(reading.swapped_bytes or None)),
     ]

@@ -62,10 +62,12 @@ def format_panel(frame: PanelFrame, width: int, height: int, glyphs: Glyphs) -> 
 
 # ---- the state
 def format_state(frame: PanelFrame, width: int) -> list[Line]:
-    """Return the state of drafting, in two lines if it is long; no line if it is unknown."""
+    """Return the state of drafting, in two lines if it is long, and of learning; no line for what is unknown or off."""
     role = "bad" if frame.connection == DISCONNECTED else STATE_ROLES.get(frame.drafting.state, "strong")
     lines = textwrap.wrap(describe_state(frame), max(width, 1), max_lines=MAX_STATE_LINES, placeholder="")
-    return [make_line((line, role)) for line in lines]
+    learning = frame.reading.learning if frame.reading else ""
+    more = [fit_line(make_line((sanitize(learning), "quiet")), width)] if learning else []
+    return [*(make_line((line, role)) for line in lines), *more]
 
 
 def describe_state(frame: PanelFrame) -> str:

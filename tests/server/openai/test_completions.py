@@ -131,3 +131,15 @@ def test_an_empty_prompt_is_refused(typist: Server, prompt: Any) -> None:
     answer = typist.http.post("/v1/completions", json={"prompt": prompt})
     assert answer.status_code == 400
     assert "empty" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("store", "is_private"), [(False, True), (True, False), (None, False)])
+def test_what_is_not_to_be_stored_is_private(actor: Server, store: bool | None, is_private: bool) -> None:
+    extra = {} if store is None else {"store": store}
+    completion = actor.openai().completions.create(model="", prompt="show", extra_body=extra)
+    assert json.loads(completion.choices[0].text)["is_private"] is is_private
+    show: Any = {"role": "user", "content": "show"}
+    chat = actor.openai().chat.completions.create(model="", messages=[show], **extra)  # type: ignore[arg-type]
+    assert json.loads(chat.choices[0].message.content or "")["is_private"] is is_private
+    response = actor.openai().responses.create(model="", input=[show], **extra)
+    assert json.loads(response.output_text)["is_private"] is is_private

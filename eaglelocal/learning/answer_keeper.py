@@ -1,0 +1,145 @@
+"""Keeps finished answers to learn from: looks at the requests and events of one engine's client.
+
+Decides whose answers are kept, and writes them on a thread of its own, because events must be passed on quickly.
+Does not know when or how a head learns.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
+
+from eaglelocal.client.client import OnEvent
+from eaglelocal.client.engine_client import Submit
+from eaglelocal.core.events import Failed, Finished, RequestEvent, Tokens
+from eaglelocal.core.request import AnyRequest, ChatRequest
+from eaglelocal.learning.kept_answers import KeptAnswers, KeptSize, make_answer
+from eaglelocal.learning.text_kinds import MAX_CHARS, guess_kind
+
+MIN_TOKENS = 8  # of an answer
+MIN_CANCELLED_TOKENS = 64  # of one that was cancelled
+CLOSE_S = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+class RequestActivity:
+    """The requests of all engines of this process: learning stops when one begins, and waits until all is quiet."""
+
+    def __init__(self, on_begin: Callable[[], None], now: Callable[[], float]) -> None:
+        self._on_begin, self._now = on_begin, now
+        self._lock = threading.Lock()
+        self.num_running = 0
+        self.ended_at = now()
+
+    def begin(self) -> None:
+        with self._lock:
+            self.num_running += 1
+        self._on_begin()
+
+    def end(self) -> None:
+        with self._lock:
+            self.num_running -= 1
+            self.ended_at = self._now()
+
+    def idle_s(self) -> float:
+        """Return for how many seconds nothing has run."""
+        with self._lock:
+            return 0.0 if self.num_running else self._now() - self.ended_at
+
+
+@dataclass(frozen=True, slots=True)
+class _EndedAnswer:
+    owner: str
+    tokens: tuple[int, ...]
+    num_prompt: int
+    kind: int
+
+
+class AnswerKeeper:
+    """Keeps the answers of one model for the owners who agreed. After an error nothing is kept any more."""
+
+    def __init__(self, answers: KeptAnswers, owners: frozenset[str], activity: RequestActivity) -> None:
+        self._answers, self._owners, self._activity = answers, owners, activity
+        self._ended: SimpleQueue[_EndedAnswer | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._write, name="kept-answers", daemon=True)
+        self._thread.start()
+        self.trouble = ""  # why nothing is kept any more
+        self.num_kept = 0  # since the start
+        self.size = KeptSize()
+
+    def submit(self, submit: Submit, request: AnyRequest, on_event: OnEvent) -> None:
+        """Submit a request by `submit`, and look at its events. Raises what that raises."""
+        keeps = isinstance(request, ChatRequest) and self._may_keep(request)
+        changed = replace(request, tells_tokens=True) if keeps and isinstance(request, ChatRequest) else request
+        self._activity.begin()
+        try:
+            submit(changed, _KeptListener(request.owner, on_event, self, keeps=keeps))
+        except BaseException:
+            self._activity.end()
+            raise
+
+    def _may_keep(self, request: ChatRequest) -> bool:
+        has_images = any(message.images for message in request.messages)
+        is_refused = request.is_private or request.is_counted or has_images or bool(self.trouble)
+        return request.owner in self._owners and not is_refused
+
+    def end(self) -> None:
+        self._activity.end()
+
+    def keep(self, owner: str, finished: Finished, *, kind: int) -> None:
+        """Keep an answer, unless it is too short or has tokens that are no text."""
+        tokens, num = finished.tokens, finished.completion_tokens
+        least = MIN_CANCELLED_TOKENS if finished.reason == "cancelled" else MIN_TOKENS
+        if num >= least and len(tokens) > num and min(tokens) >= 0:
+            self._ended.put(_EndedAnswer(owner, tokens, len(tokens) - num, kind))
+
+    def close(self) -> None:
+        """Write what has ended, and end the thread."""
+        self._ended.put(None)
+        self._thread.join(CLOSE_S)
+
+    def _write(self) -> None:
+        self._refresh()
+        while (ended := self._ended.get()) is not None:
+            if self.trouble:
+                continue
+            try:
+                self._answers.append(ended.owner, make_answer(ended.tokens, ended.num_prompt, kind=ended.kind))
+            except OSError as error:
+                self.trouble = f"no more answers are kept: {self._answers.folder}: {error.strerror}"
+                _log.warning("%s", self.trouble)
+            else:
+                self.num_kept += 1
+            self._refresh()
+
+    def _refresh(self) -> None:
+        try:
+            self.size = self._answers.size()
+        except OSError as error:
+            _log.debug("the kept answers cannot be counted: %s", error.strerror)
+
+
+class _KeptListener:
+    """The listener of one request: passes its events on, and its answer to the keeper."""
+
+    def __init__(self, owner: str, on_event: OnEvent, keeper: AnswerKeeper, *, keeps: bool) -> None:
+        self._owner, self._on_event, self._keeper, self._keeps = owner, on_event, keeper, keeps
+        self._text, self._has_calls = "", False
+
+    def __call__(self, event: RequestEvent) -> None:
+        if isinstance(event, Tokens):
+            if self._keeps and len(self._text) < MAX_CHARS:
+                self._text += event.text
+                self._has_calls = self._has_calls or any(piece.calls for piece in event.pieces)
+        elif isinstance(event, Finished):
+            self._keeper.end()
+            if self._keeps:
+                self._keeper.keep(self._owner, event, kind=guess_kind(self._text, has_calls=self._has_calls))
+                event = replace(event, tokens=())
+        elif isinstance(event, Failed):
+            self._keeper.end()
+        self._on_event(event)

@@ -1,0 +1,270 @@
+"""Learning while nobody asks: watches the requests of this process, starts a learning process, and applies its result.
+
+One thread; at most one learning process, which ends as soon as a request comes. What is learned, and whether it is
+better, is decided in that process (learner.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from eaglelocal import locations
+from eaglelocal.client.client import OnEvent
+from eaglelocal.client.engine_client import Submit
+from eaglelocal.core.file_fingerprint import fingerprint
+from eaglelocal.core.learning_status import LearningStatus
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.request import AnyRequest
+from eaglelocal.errors import EagleLocalError
+from eaglelocal.hub.heads.requantized_copy import make_light_copy
+from eaglelocal.hub.heads.version_records import BASE
+from eaglelocal.hub.heads.versions import HeadVersions, find_versions
+from eaglelocal.learning.answer_keeper import AnswerKeeper, RequestActivity
+from eaglelocal.learning.kept_answers import DAY_S, KeptAnswers
+from eaglelocal.learning.learner import LearningJob, SessionReport
+from eaglelocal.learning.learning_child import LearningChild
+from eaglelocal.learning.learning_process import FAILED
+from eaglelocal.learning.learning_round import MIN_NEW
+from eaglelocal.probe.power import runs_on_battery
+from eaglelocal.probe.thread_count import count_usable_threads
+
+ANSWERS = "answers"  # folder of a target's kept answers
+LIGHT_KINDS = ("q4_0", "q8_0")
+CHECK_S = 1.0
+RETRY_S = 600.0  # after a failure, such as too little memory
+GIGABYTE = 1_000_000_000
+
+_log = logging.getLogger(__name__)
+
+
+class HeadClient(Protocol):
+    """The part of an engine's client that learning uses."""
+
+    @property
+    def state(self) -> str: ...
+
+    def swap_head(self, path: Path, version: int) -> None:
+        """Draft with another head from now on. Raises EagleLocalError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningOptions:
+    """The user's settings of learning."""
+
+    max_bytes: int = GIGABYTE
+    max_age_s: float = 30 * DAY_S
+    idle_s: float = 60.0
+    min_new: int = MIN_NEW
+    owners: frozenset[str] = frozenset({""})
+
+
+@dataclass(slots=True, eq=False)
+class ModelLearning:
+    """The learning of one model: its keeper, and when there will be something to do.
+
+    base  the head that goes on learning; None: this draft cannot, `why` says so
+    """
+
+    plan: Plan
+    keeper: AnswerKeeper
+    folder: Path
+    base: Path | None
+    versions: HeadVersions | None
+    why: str = ""
+    client: HeadClient | None = None  # once the model is loaded
+    due_at_kept: int = 0  # there is something to do when so many answers were kept since the start
+    retry_at: float = 0.0
+    version: int = BASE  # that drafts
+    note: str = ""
+
+    def submit(self, submit: Submit, request: AnyRequest, on_event: OnEvent) -> None:
+        self.keeper.submit(submit, request, on_event)
+
+    def begin(self, client: HeadClient) -> None:
+        """Let the head learn, now that its engine is ready."""
+        self.client = client
+
+    @property
+    def is_closed(self) -> bool:
+        return self.client is not None and self.client.state == "closed"
+
+    def is_due(self, now: float) -> bool:
+        can_learn = self.base is not None and self.client is not None
+        return can_learn and now >= self.retry_at and self.keeper.num_kept >= self.due_at_kept
+
+    def make_job(self, threads: int, min_new: int) -> LearningJob:
+        assert self.base is not None and self.versions is not None
+        return LearningJob(
+            plan=self.plan,
+            base=self.base,
+            answers=self.folder / ANSWERS,
+            folder=self.folder / self.versions.folder.name,
+            versions=self.versions.folder,
+            threads=threads,
+            min_new=min_new,
+        )
+
+
+@dataclass(slots=True)
+class _RunningSession:
+    model: ModelLearning
+    child: LearningChild
+    state: str = "learning"
+
+
+class IdleLearning:
+    """The learning of all models of this process. Close it before their engines.
+
+    on_battery  whether the machine runs on a battery now
+    """
+
+    def __init__(
+        self,
+        options: LearningOptions,
+        *,
+        on_battery: Callable[[], bool] = runs_on_battery,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._options, self._on_battery, self._now = options, on_battery, now
+        self._activity = RequestActivity(self._interrupt, now)
+        self._models: list[ModelLearning] = []
+        self._running: _RunningSession | None = None
+        self._lock = threading.Lock()  # guards _running: a child is started only while no request runs
+        self._ending = threading.Event()
+        self._paused = ""
+        self._thread = threading.Thread(target=self._run, name="idle-learning", daemon=True)
+        self._thread.start()
+
+    # ---- models
+    def open(self, plan: Plan) -> ModelLearning:
+        """Return the learning of a model that is about to be loaded. Raises OSError where its file cannot be read."""
+        folder = locations.learning_dir() / fingerprint(plan.target)
+        answers = KeptAnswers(folder / ANSWERS, max_bytes=self._options.max_bytes, max_age_s=self._options.max_age_s)
+        keeper = AnswerKeeper(answers, self._options.owners, self._activity)
+        base, why = find_base(plan)
+        versions = find_versions(plan.target, base) if base is not None else None
+        model = ModelLearning(plan, keeper, folder, base, versions, why, version=plan.draft_version)
+        self._models.append(model)
+        return model
+
+    def status(self) -> LearningStatus:
+        """Return what is kept of all models, and the state of the one that learns, or else of the first one."""
+        running, models = self._running, list(self._models)
+        kept = [model.keeper.size for model in models]
+        shown = running.model if running is not None else next(iter(models), None)
+        state, version, note = "idle", BASE, self._paused
+        if shown is not None:
+            version, note = shown.version, shown.keeper.trouble or shown.why or self._paused or shown.note
+            state = running.state if running is not None else "paused" if self._paused or shown.why else "idle"
+        return LearningStatus(
+            kept_answers=sum(size.num_answers for size in kept),
+            kept_bytes=sum(size.num_bytes for size in kept),
+            state=state,
+            version=version,
+            note=note,
+        )
+
+    def close(self) -> None:
+        """End the learning process and the threads."""
+        self._ending.set()
+        self._interrupt()
+        self._thread.join()
+        for model in list(self._models):
+            model.keeper.close()
+
+    # ---- learning
+    def _interrupt(self) -> None:
+        """End the learning process: somebody asks. Does not wait for it."""
+        with self._lock:
+            running = self._running
+        if running is not None:
+            running.child.stop()
+
+    def _run(self) -> None:
+        while not self._ending.wait(CHECK_S):
+            model = self._choose_model()
+            if model is not None:
+                try:
+                    self._learn(model)
+                except Exception:
+                    _log.exception("learning failed")
+                    model.retry_at = self._now() + RETRY_S
+
+    def _choose_model(self) -> ModelLearning | None:
+        now = self._now()
+        for model in [model for model in self._models if model.is_closed]:
+            self._models.remove(model)
+            model.keeper.close()
+        due = next((model for model in list(self._models) if model.is_due(now)), None)
+        if due is None or self._activity.idle_s() < self._options.idle_s:
+            self._paused = ""
+            return None
+        self._paused = "the machine runs on its battery" if self._on_battery() else ""
+        return None if self._paused else due
+
+    def _learn(self, model: ModelLearning) -> None:
+        """Run one session, from the start of its process to its end."""
+        job = model.make_job(max(count_usable_threads() - 1, 1), self._options.min_new)
+        num_kept, last = model.keeper.num_kept, None
+        running = _RunningSession(model, LearningChild(job))
+        with self._lock:
+            self._running = running
+        if self._activity.num_running or self._ending.is_set():  # since the process was started
+            running.child.stop()
+        try:
+            for last in running.child.reports():
+                running.state = last.state if last.state in ("learning", "judging") else running.state
+        finally:
+            running.child.close()
+            with self._lock:
+                self._running = None
+        if last is not None:
+            self._apply(model, last, num_kept)
+
+    def _apply(self, model: ModelLearning, last: SessionReport, num_kept: int) -> None:
+        """Note what the session ended with, and exchange the head if another one is current now."""
+        if last.state == FAILED:
+            model.note, model.retry_at = last.note, self._now() + RETRY_S
+            _log.warning("learning is put off: %s", last.note)
+        elif last.state == "done":
+            model.note, model.due_at_kept = last.note, num_kept + last.missing
+            if last.note:
+                _log.info("learned: %s", last.note)
+        if last.version is not None:
+            self._use_version(model, last.version)
+
+    def _use_version(self, model: ModelLearning, version: int) -> None:
+        assert model.versions is not None and model.base is not None
+        if model.versions.read()[0].pinned is not None or model.client is None:
+            return
+        path = model.base if version == BASE else model.versions.path(version)
+        try:
+            path = lighten(path, model.plan)
+            model.client.swap_head(path, version)
+        except EagleLocalError as error:
+            model.note = f"version {version} is used after the next start: {error.message}"
+            _log.warning("%s", model.note)
+        else:
+            model.version = version
+            _log.info("version %d of the head drafts now", version)
+
+
+def find_base(plan: Plan) -> tuple[Path | None, str]:
+    """Return the head in a file of its own with which learning begins; None with the reason why there is none."""
+    if plan.draft_kind != "eagle3" or plan.draft is None:
+        return None, "only an EAGLE head goes on learning: eaglelocal train makes one"
+    return plan.base_head, ""
+
+
+def lighten(path: Path, plan: Plan) -> Path:
+    """Return the head in as few bits as the plan's own; its copy is written if needed. Raises EagleLocalError."""
+    if plan.draft is None or plan.draft_origin is None:
+        return path
+    kind = next((kind for kind in LIGHT_KINDS if plan.draft.stem.endswith(f"-{kind}")), None)
+    return path if kind is None else make_light_copy(path, kind, on_progress=lambda fraction: None)

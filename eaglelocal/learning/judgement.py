@@ -1,0 +1,124 @@
+"""Judges whether a head that went on learning is better than the one before: paired statistics over texts. Pure.
+
+Both heads draft at the same positions of the same texts, which neither learned from; a text counts by its difference in
+acceptance length. Owners weigh the same however much they ask, and none of them, and no kind of text, may get worse.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, variance
+from typing import TypeVar
+
+MIN_TEXTS = 8  # that decide anything
+MIN_OWN_VARIANCE = 8  # texts of an owner, from which the variance is its own and not everybody's
+BETTER = 2.0  # standard errors
+WORSE_GROUP = 2.5  # standard errors, of one owner or one kind among several
+
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedText:
+    """A text, and the acceptance lengths of both heads on it.
+
+    first_new, first_old  shares of first drafted tokens that were accepted
+    """
+
+    owner: str
+    kind: int
+    num_tokens: int
+    new: float
+    old: float
+    first_new: float = 0.0
+    first_old: float = 0.0
+
+    @property
+    def difference(self) -> float:
+        return self.new - self.old
+
+
+@dataclass(frozen=True, slots=True)
+class MeanDifference:
+    """A mean difference in acceptance length, and its standard error."""
+
+    mean: float
+    error: float
+
+    def exceeds(self, errors: float) -> bool:
+        return self.mean > 0 and self.mean > errors * self.error
+
+    def is_below(self, errors: float) -> bool:
+        return self.mean < 0 and -self.mean > errors * self.error
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.3f} ± {self.error:.3f}"
+
+
+@dataclass(frozen=True, slots=True)
+class HeadVerdict:
+    is_better: bool
+    is_worse: bool
+    why: str  # for people
+    difference: MeanDifference
+
+
+def judge(texts: Sequence[JudgedText], name_kind: Callable[[int], str] = str) -> HeadVerdict:
+    """Compare two heads.
+
+    Better: by more than two standard errors, and worse beyond noise for no owner and no kind of text.
+    Worse: by more than two standard errors.
+    """
+    if len(texts) < MIN_TEXTS:
+        return HeadVerdict(False, False, f"{len(texts)} texts decide nothing", MeanDifference(0.0, math.inf))
+    by_owner = group_by(texts, lambda text: text.owner)
+    common = common_variance(list(by_owner.values()))
+    owners = [measure_group(group, common) for group in by_owner.values()]
+    pool = average(owners)
+    if pool.is_below(BETTER):
+        return HeadVerdict(False, True, f"acceptance length {pool}", pool)
+    if not pool.exceeds(BETTER):
+        return HeadVerdict(False, False, f"no better: acceptance length {pool}", pool)
+    if any(owner.is_below(WORSE_GROUP) for owner in owners):
+        worst = min(owners, key=lambda owner: owner.mean)
+        return HeadVerdict(False, False, f"better ({pool}), but worse for one of {len(owners)} owners ({worst})", pool)
+    for kind, group in sorted(group_by(texts, lambda text: text.kind).items()):
+        own = measure_group(group, common)
+        if own.is_below(WORSE_GROUP):
+            return HeadVerdict(False, False, f"better ({pool}), but worse on {name_kind(kind)} ({own})", pool)
+    return HeadVerdict(True, False, f"acceptance length {pool}", pool)
+
+
+def group_by(texts: Sequence[JudgedText], key_of: Callable[[JudgedText], Key]) -> dict[Key, list[JudgedText]]:
+    groups: dict[Key, list[JudgedText]] = defaultdict(list)
+    for text in texts:
+        groups[key_of(text)].append(text)
+    return groups
+
+
+def common_variance(groups: Sequence[Sequence[JudgedText]]) -> float:
+    """Return the variance of differences within groups; if each has one text, that over all."""
+    degrees = sum(len(group) - 1 for group in groups)
+    if not degrees:
+        return variance([text.difference for group in groups for text in group])
+    return sum(variance(differences(group)) * (len(group) - 1) for group in groups if len(group) > 1) / degrees
+
+
+def measure_group(group: Sequence[JudgedText], common: float) -> MeanDifference:
+    """Return the mean of a group, with its own variance if it has enough texts, else the common one."""
+    spread = variance(differences(group)) if len(group) >= MIN_OWN_VARIANCE else common
+    return MeanDifference(fmean(differences(group)), math.sqrt(spread / len(group)))
+
+
+def differences(group: Sequence[JudgedText]) -> list[float]:
+    return [text.difference for text in group]
+
+
+def average(groups: Sequence[MeanDifference]) -> MeanDifference:
+    """Return the mean over groups, which weigh the same."""
+    return MeanDifference(
+        fmean(group.mean for group in groups), math.sqrt(sum(group.error**2 for group in groups)) / len(groups)
+    )

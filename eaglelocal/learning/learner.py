@@ -1,0 +1,301 @@
+"""A session of learning: judge what is on watch, or take a round on to its end. It may be killed at any moment.
+
+    answers -> round -> train (checkpoints) -> candidate on disk -> judge -> current, on watch -> judge on live answers
+
+Each step leaves a state on disk from which the next session goes on. Draws no conclusions of its own: the choice of
+answers is in learning_round.py, verdicts are in judgement.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.request import OFF
+from eaglelocal.hub.heads.version_records import BASE, HeldBackFigures, LearnedFrom, VersionState
+from eaglelocal.hub.heads.versions import HeadVersions
+from eaglelocal.learning.judgement import MIN_TEXTS, HeadVerdict, JudgedText, judge
+from eaglelocal.learning.kept_answers import KeptAnswer, KeptAnswers
+from eaglelocal.learning.learning_round import (
+    MIN_NEW,
+    LearningRound,
+    choose_judges,
+    choose_round,
+    choose_since,
+    find_new,
+    fit_window,
+)
+from eaglelocal.learning.learning_state import (
+    CHECKPOINT,
+    LearningState,
+    VersionWatch,
+    delete_checkpoints,
+    hold_folder,
+    read_state,
+    write_state,
+)
+from eaglelocal.learning.text_kinds import name_kind
+from eaglelocal.training.conversations import TrainingConversation
+
+WATCH_TOKENS, WATCH_ANSWERS = 2000, 2 * MIN_TEXTS  # at least, of live answers by which a new version proves itself
+LEARNING_CTX = 2048  # tokens of a text
+ROWS_PER_STEP, EPOCHS = 8, 2
+SCALE = 0.1  # of the learning rates of a new head
+CHECKPOINT_S = 30.0
+HEAD_TYPE = "bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningJob:
+    """The task of a learning process.
+
+    plan      of the engine that serves, whose target is read
+    base      the head from which the first version began
+    answers   folder of kept answers
+    folder    of the state and the checkpoints
+    versions  folder of the versions
+    threads   to compute with
+    """
+
+    plan: Plan
+    base: Path
+    answers: Path
+    folder: Path
+    versions: Path
+    threads: int
+    min_new: int = MIN_NEW
+
+    @property
+    def reading_plan(self) -> Plan:
+        """The plan of the target alone, in RAM: the engine has the GPUs."""
+        n_ctx = min(LEARNING_CTX, self.plan.n_ctx)
+        alone = replace(self.plan, draft_kind="none", draft=None, draft_origin=None, lookups=(), projector=None)
+        return replace(alone, spec=OFF, n_ctx=n_ctx, num_slots=1, threads=self.threads, gpu_layers=0, rollback=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionReport:
+    """A message of a session to its parent.
+
+    state    learning, judging; at the end: done
+    version  the version that is current now, if this changed it
+    missing  new answers until there is something to do
+    note     for people
+    """
+
+    state: str
+    version: int | None = None
+    missing: int = 0
+    note: str = ""
+
+
+Tell = Callable[[SessionReport], None]
+
+
+class LearningSession:
+    """A session with its files. Torch is imported when something is learned or judged."""
+
+    def __init__(self, job: LearningJob, tell: Tell) -> None:
+        self._job, self._tell = job, tell
+        self._versions = HeadVersions(job.versions)
+        self._answers = KeptAnswers(job.answers, max_bytes=0, max_age_s=math.inf).read()
+        self._state = LearningState()  # read by `run`
+
+    def run(self) -> None:
+        """Take the next step, as far as there are answers for it. Raises EagleLocalError and OSError."""
+        with hold_folder(self._job.folder):
+            self._state = read_state(self._job.folder)
+            self._take_step()
+
+    def _take_step(self) -> None:
+        self._complete()
+        if self._state.watch is not None:
+            self._check_watched(self._state.watch)
+        elif (chosen := self._resume_round() or self._begin_round()) is not None:
+            candidate = self._state.candidate or self._learn(chosen)
+            self._judge_candidate(chosen, candidate)
+        else:
+            num_new = len(find_new(self._answers, self._state.learned_until))
+            self._tell(SessionReport(state="done", missing=max(self._job.min_new - num_new, 1)))
+
+    # ---- rounds
+    def _complete(self) -> None:
+        """Finish what a killed session had decided: a judged candidate, a watched version that is current no more."""
+        known, state = self._versions.read()[0], self._state
+        candidate = known.find(state.candidate) if state.candidate else None
+        if state.candidate and (candidate is None or not self._versions.path(state.candidate).is_file()):
+            self._save(replace(state, candidate=None))
+        elif state.round is not None and candidate is not None and candidate.state is not VersionState.CANDIDATE:
+            self._end_round(state.round, candidate.number if candidate.state is VersionState.CURRENT else None)
+        if self._state.watch is not None and self._state.watch.version != known.current:
+            self._save(replace(self._state, watch=None))
+
+    def _resume_round(self) -> LearningRound | None:
+        """Return the round in progress, if its answers are still kept and its start is still current."""
+        chosen = self._state.round
+        if chosen is None:
+            return None
+        is_whole = set(chosen.keys) <= {answer.key for answer in self._answers}
+        if is_whole and chosen.start == self._versions.read()[0].current:
+            return chosen
+        self._save(replace(self._state, round=None, candidate=None))
+        return None
+
+    def _begin_round(self) -> LearningRound | None:
+        start = self._versions.read()[0].current
+        chosen = choose_round(
+            self._answers, start=start, learned_until=self._state.learned_until, min_new=self._job.min_new
+        )
+        if chosen is not None:
+            delete_checkpoints(self._job.folder)
+            self._save(replace(self._state, round=chosen, candidate=None))
+        return chosen
+
+    def _end_round(self, chosen: LearningRound, version: int | None) -> None:
+        """Forget the round; watch the version that it made, if it is current."""
+        watch = None if version is None else VersionWatch(version, chosen.start, time.time())
+        self._save(LearningState(learned_until=chosen.until, watch=watch))
+        delete_checkpoints(self._job.folder)
+
+    def _save(self, state: LearningState) -> None:
+        write_state(self._job.folder, state)
+        self._state = state
+
+    # ---- learning
+    def _learn(self, chosen: LearningRound) -> int:
+        """Train from the round's start, or from its checkpoint; write the candidate and return its number."""
+        from eaglelocal.hub.heads.head_store import write_head_file
+        from eaglelocal.training.batches import make_unrolling
+        from eaglelocal.training.draft_head import make_head_entries, make_head_name, make_head_tensors
+        from eaglelocal.training.head_comparison import read_source
+        from eaglelocal.training.loop import scale_recipe
+        from eaglelocal.training.memory_check import check_memory_and_disk
+        from eaglelocal.training.trainer import HeadTraining, train_head
+
+        job, plan = self._job, self._job.reading_plan
+        answers = self._find(chosen.keys)
+        texts = tuple(map(self._as_text, answers))
+        source = read_source(plan.target, self._head_path(chosen.start))
+        check_memory_and_disk(source, plan, job.folder, "cpu")
+        self._tell(SessionReport(state="learning"))
+        num_steps = EPOCHS * math.ceil(len(texts) / ROWS_PER_STEP)
+        recipe = scale_recipe(source.info.n_embd, num_steps, scale=SCALE, decay_share=1.0)
+        digest = hashlib.blake2b(repr(chosen).encode(), digest_size=8).hexdigest()
+        trained = train_head(
+            HeadTraining(
+                plan=plan,
+                source=source,
+                train_set=texts,
+                held_out=(),
+                checkpoint=job.folder / f"{digest}{CHECKPOINT}",
+                epochs=EPOCHS,
+                rows_per_step=ROWS_PER_STEP,
+                recipe=replace(recipe, checkpoint_every_s=CHECKPOINT_S, milestone_every_s=math.inf),
+                device="cpu",
+                unrolling=make_unrolling(source),
+            )
+        )
+        label, base = plan.target_label, job.base
+        self._versions.name(target=plan.target, target_label=label, base=base, base_label=base.stem)
+        scratch = self._versions.scratch_path()
+        head = trained.draft_head
+        entries = make_head_entries(head.head, source, name=make_head_name(source), kind=HEAD_TYPE)
+        tensors = make_head_tensors(head, trained.vocabulary, HEAD_TYPE)
+        with write_head_file(scratch, entries, tensors, on_progress=lambda fraction: None):
+            pass
+        made = self._versions.add_candidate(scratch, made_at=time.time(), learned_from=describe_answers(answers))
+        self._save(replace(self._state, candidate=made.number))
+        return made.number
+
+    # ---- judging
+    def _judge_candidate(self, chosen: LearningRound, candidate: int) -> None:
+        """Make the candidate current if it is better on answers that neither head learned from."""
+        judges = choose_judges(self._answers, chosen, self._state.learned_until)
+        texts, verdict = self._compare(chosen.start, candidate, judges.answers)
+        figures = summarize(texts)
+        if figures is not None:
+            self._versions.judge(candidate, figures)
+        if verdict.is_better:
+            self._versions.make_current(candidate, verdict.why)
+        else:
+            self._versions.refuse(candidate, verdict.why)
+        self._end_round(chosen, candidate if verdict.is_better else None)
+        version = candidate if verdict.is_better else None
+        self._tell(SessionReport(state="done", version=version, missing=self._job.min_new, note=verdict.why))
+
+    def _check_watched(self, watch: VersionWatch) -> None:
+        """Judge a current version by live answers, once there are enough; go back if it is worse."""
+        live = choose_since(self._answers, watch.since, min_tokens=WATCH_TOKENS, min_answers=WATCH_ANSWERS)
+        if not live:
+            self._tell(SessionReport(state="done", missing=1))
+            return
+        _, verdict = self._compare(watch.before, watch.version, live)
+        version = None
+        if verdict.is_worse:
+            version = self._versions.roll_back(f"worse on live answers: {verdict.why}")
+        self._save(replace(self._state, watch=None))
+        self._tell(SessionReport(state="done", version=version, missing=1, note=verdict.why))
+
+    def _compare(self, old: int, new: int, answers: Sequence[KeptAnswer]) -> tuple[list[JudgedText], HeadVerdict]:
+        from eaglelocal.training.head_comparison import compare_heads, read_source
+
+        self._tell(SessionReport(state="judging"))
+        plan = self._job.reading_plan
+        sources = [read_source(plan.target, self._head_path(number)) for number in (new, old)]
+        texts = [self._as_text(answer) for answer in answers]
+        known = range(sources[0].info.n_vocab)  # a damaged file may have others
+        usable = [
+            (answer, text)
+            for answer, text in zip(answers, texts, strict=True)
+            if not text.is_short and min(text.tokens) in known and max(text.tokens) in known
+        ]
+        judged = []
+        measured = compare_heads(plan, sources, [text for _, text in usable], "cpu")
+        for (answer, text), (by_new, by_old) in zip(usable, measured, strict=True):
+            if drafts := by_new.drafts:
+                first = by_new.per_position[0] / drafts, by_old.per_position[0] / drafts
+                lengths = by_new.length, by_old.length
+                judged.append(JudgedText(answer.owner, answer.kind, text.num_answer_tokens, *lengths, *first))
+        return judged, judge(judged, name_kind)
+
+    # ---- files
+    def _head_path(self, number: int) -> Path:
+        return self._job.base if number == BASE else self._versions.path(number)
+
+    def _find(self, keys: Sequence[str]) -> list[KeptAnswer]:
+        by_key = {answer.key: answer for answer in self._answers}
+        return [by_key[key] for key in keys]
+
+    def _as_text(self, answer: KeptAnswer) -> TrainingConversation:
+        tokens, num_prompt = fit_window(answer, self._job.reading_plan.n_ctx)
+        return TrainingConversation(answer.key, tokens, num_prompt)
+
+
+def describe_answers(answers: Sequence[KeptAnswer]) -> LearnedFrom:
+    kinds: dict[str, int] = {}
+    for answer in answers:
+        name = name_kind(answer.kind)
+        kinds[name] = kinds.get(name, 0) + answer.num_answer_tokens
+    return LearnedFrom(
+        num_answers=len(answers),
+        num_tokens=sum(answer.num_answer_tokens for answer in answers),
+        num_owners=len({answer.owner for answer in answers}),
+        kinds=kinds,
+    )
+
+
+def summarize(texts: Sequence[JudgedText]) -> HeldBackFigures | None:
+    """Return the figures of a version; None if nothing was judged."""
+    num_tokens = sum(text.num_tokens for text in texts)
+    if not num_tokens:
+        return None
+    return HeldBackFigures(
+        acceptance=sum(text.first_new * text.num_tokens for text in texts) / num_tokens,
+        predecessor=sum(text.first_old * text.num_tokens for text in texts) / num_tokens,
+        num_tokens=num_tokens,
+    )

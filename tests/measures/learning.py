@@ -1,0 +1,213 @@
+"""What learning from answers gives, and what it costs the person who asks.
+
+    python tests/measures/learning.py shift [--kind translate] [--answers 500,1000,2000]
+    python tests/measures/learning.py experience [--pairs 20]
+
+shift: trains a head for the embedded demo without one kind of work, lets the demo answer only this kind, and shows the
+head's acceptance length on it and elsewhere, on answers that nothing learned from, after each number of answers.
+
+experience: time to first token and tokens a second of single answers, alternating: while a process learns, and with no
+learning at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, median, stdev
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from doubles.learning_demo import TARGET, keep_answers, make_job, make_plan, make_requests, write_worse_head
+
+from eaglelocal import locations
+from eaglelocal.client.engine_client import EngineClient
+from eaglelocal.core.events import Finished, Tokens
+from eaglelocal.core.file_fingerprint import fingerprint
+from eaglelocal.core.request import ChatRequest
+from eaglelocal.gguf.draft_pairing import read_model
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.hub.heads.head_store import write_head_file
+from eaglelocal.hub.heads.version_records import BASE
+from eaglelocal.hub.heads.versions import HeadVersions
+from eaglelocal.learning.idle_learning import ANSWERS, IdleLearning, LearningOptions
+from eaglelocal.learning.kept_answers import KeptAnswer
+from eaglelocal.learning.learner import LearningJob, LearningSession, SessionReport
+from eaglelocal.learning.learning_round import MIN_NEW
+from eaglelocal.training.batches import Unrolling
+from eaglelocal.training.conversations import TrainingConversation
+from eaglelocal.training.draft_head import HeadSource, make_head_entries, make_head_name, make_head_tensors
+from eaglelocal.training.head_comparison import compare_heads, read_source
+from eaglelocal.training.loop import scale_recipe
+from eaglelocal.training.trainer import HeadTraining, train_head
+
+KINDS = ("chat", "summarise", "passage", "math", "translate", "python", "copy")
+TRAINED_PER_KIND, EPOCHS = 150, 6  # of the head that does not know the shifted kind
+JUDGED_PER_KIND = 40
+ASKED_AT_ONCE = 125  # answers between two chances to learn
+LEARNS_S = 1.0  # before an answer is asked for
+
+
+def as_text(answer: KeptAnswer) -> TrainingConversation:
+    return TrainingConversation(answer.key, tuple(answer.tokens), answer.num_prompt)
+
+
+def collect(folder: Path, kinds: Sequence[str], per_kind: int, seed: int) -> tuple[TrainingConversation, ...]:
+    plan = replace(make_plan(TARGET), draft_kind="none", draft=None)
+    return tuple(map(as_text, keep_answers(plan, folder, make_requests(kinds, per_kind, seed=seed)).read()))
+
+
+def train_without(kind: str, folder: Path) -> Path:
+    """Train a new head on all other kinds."""
+    texts = collect(folder / "others", [each for each in KINDS if each != kind], TRAINED_PER_KIND, seed=11)
+    header = read_header(TARGET)
+    source = HeadSource(header, read_model(header))
+    num_steps = EPOCHS * math.ceil(len(texts) / 8)
+    training = HeadTraining(
+        plan=make_job(make_plan(TARGET), TARGET, folder).reading_plan,
+        source=source,
+        train_set=texts,
+        held_out=(),
+        checkpoint=folder / "base.checkpoint",
+        epochs=EPOCHS,
+        rows_per_step=8,
+        recipe=scale_recipe(source.info.n_embd, num_steps, scale=1.0, decay_share=0.5),
+        device="cpu",
+        unrolling=Unrolling(),
+    )
+    trained = train_head(training)
+    path, head = folder / "base.gguf", trained.draft_head
+    entries = make_head_entries(head.head, source, name=make_head_name(source), kind="bf16")
+    with write_head_file(
+        path, entries, make_head_tensors(head, trained.vocabulary, "bf16"), on_progress=lambda _: None
+    ):
+        pass
+    return path
+
+
+@dataclass(frozen=True)
+class Length:
+    """An acceptance length, and its standard error over texts."""
+
+    mean: float
+    error: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} ± {self.error:.3f}"
+
+
+def measure(job: LearningJob, head: Path, texts: Sequence[TrainingConversation]) -> Length:
+    found = [one for (one,) in compare_heads(job.reading_plan, [read_source(TARGET, head)], texts, "cpu")]
+    lengths = [one.length for one in found if one.drafts]
+    return Length(fmean(lengths), stdev(lengths) / math.sqrt(len(lengths)))
+
+
+def learn_all(job: LearningJob) -> list[str]:
+    """Run sessions until there is nothing to do; return what they said."""
+    notes = []
+    while True:
+        reports: list[SessionReport] = []
+        LearningSession(job, reports.append).run()
+        if len(reports) < 2:
+            return notes
+        notes.append(f"version {reports[-1].version}: {reports[-1].note}")
+
+
+def measure_shift(kind: str, steps: Sequence[int]) -> list[dict[str, object]]:
+    folder = Path(tempfile.mkdtemp())
+    base = train_without(kind, folder)
+    job, rows = make_job(make_plan(base), base, folder), []
+    judged = {name: collect(folder / f"judged-{name}", [name], JUDGED_PER_KIND, seed=99) for name in KINDS}
+    elsewhere = [text for name, texts in judged.items() if name != kind for text in texts]
+    num_answers, seed, versions = 0, 1000, HeadVersions(job.versions)
+    for step in (0, *steps):
+        notes = []
+        while num_answers < step:
+            per_kind = min(ASKED_AT_ONCE, step - num_answers)
+            keep_answers(job.plan, job.answers, make_requests([kind], per_kind, seed=seed))
+            num_answers, seed = num_answers + per_kind, seed + 1
+            notes += learn_all(job)
+        current = versions.read()[0].current
+        head = base if current == BASE else versions.path(current)
+        there, others = measure(job, head, judged[kind]), measure(job, head, elsewhere)
+        rows.append({"answers": step, "version": current, kind: there.mean, "elsewhere": others.mean})
+        print(f"{step:6} answers  version {current:2}  {kind} {there}  elsewhere {others}  {'; '.join(notes)}")
+    return rows
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The times of one answer, in seconds, and its speed."""
+
+    first_s: float
+    tok_s: float
+
+
+def time_answer(client: EngineClient, request: ChatRequest) -> Timing:
+    began = time.perf_counter()
+    first = 0.0
+    with client.stream(request) as events:
+        for event in events:
+            if isinstance(event, Tokens) and not first:
+                first = time.perf_counter()
+            elif isinstance(event, Finished):
+                decode_s = time.perf_counter() - first
+                return Timing(first - began, (event.completion_tokens - 1) / decode_s)
+    raise AssertionError("no answer")
+
+
+def measure_experience(pairs: int) -> dict[str, float]:
+    """Return medians of what learning does to an answer: each question is asked while a process learns, and alone."""
+    folder = Path(tempfile.mkdtemp())
+    os.environ["XDG_STATE_HOME"] = str(folder)
+    plan = make_plan(write_worse_head(folder / "worse.gguf", 0.5))
+    place = locations.learning_dir() / fingerprint(plan.target)
+    keep_answers(plan, place / ANSWERS, make_requests(KINDS, 60))
+    asked = make_requests(["summarise", "passage"], -(-pairs // 2), seed=77)
+    learning = IdleLearning(LearningOptions(idle_s=0.5, owners=frozenset()), on_battery=lambda: False)
+    model = learning.open(plan)
+    timings: dict[bool, list[Timing]] = {True: [], False: []}
+    with EngineClient(plan, watch=model.submit) as client:
+        client.start()
+        for number, request in enumerate(asked):
+            for learns in (number % 2 == 0, number % 2 == 1):
+                model.client = client if learns else None
+                shutil.rmtree(model.make_job(1, MIN_NEW).folder, ignore_errors=True)  # or a round would come to its end
+                while learns and learning.status().state != "learning":
+                    time.sleep(0.05)
+                time.sleep(LEARNS_S)
+                again = replace(request, id=f"{number} {learns}", reuses_cache=False)
+                timings[learns].append(time_answer(client, again))
+                model.retry_at = 0.0
+    learning.close()
+    both = list(zip(timings[True], timings[False], strict=True))
+    ratios = {
+        "first token": median(one.first_s / other.first_s for one, other in both),
+        "tok/s": median(one.tok_s / other.tok_s for one, other in both),
+    }
+    for learns, each in timings.items():
+        first, speed = [one.first_s * 1000 for one in each], [one.tok_s for one in each]
+        name, slowest = "while learning" if learns else "alone", max(first)
+        print(f"{name:15} first token {median(first):.1f} ms (slowest {slowest:.1f}), {median(speed):.1f} tok/s")
+    return ratios
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=["shift", "experience"])
+    parser.add_argument("--kind", default="translate", choices=KINDS)
+    parser.add_argument("--answers", default="500,1000,2000")
+    parser.add_argument("--pairs", type=int, default=20)
+    given = parser.parse_args()
+    if given.what == "shift":
+        print(json.dumps(measure_shift(given.kind, [int(each) for each in given.answers.split(",")])))
+    else:
+        print(json.dumps(measure_experience(given.pairs)))

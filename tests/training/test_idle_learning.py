@@ -1,0 +1,160 @@
+"""Learning begins when nobody asks, ends when somebody does, and exchanges the head of the engine that runs."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from doubles.learning_demo import keep_answers, make_plan, make_requests, write_worse_head
+
+from eaglelocal import locations
+from eaglelocal.client.client import OnEvent
+from eaglelocal.core.events import Failed
+from eaglelocal.core.file_fingerprint import fingerprint
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.request import AnyRequest, ChatRequest
+from eaglelocal.errors import EngineError
+from eaglelocal.hub.heads.version_records import BASE
+from eaglelocal.learning.idle_learning import IdleLearning, LearningOptions, ModelLearning
+
+KINDS = ("chat", "translate", "math", "passage")
+PATIENCE_S = 240.0
+OPTIONS = LearningOptions(idle_s=0.2, min_new=32)
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait for a process of the lowest priority on a machine that may be busy."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+class SwappingClient:
+    """An engine's client that records which heads it is given."""
+
+    def __init__(self) -> None:
+        self.state = "ready"
+        self.swapped: list[tuple[Path, int]] = []
+        self.error: EngineError | None = None
+
+    def swap_head(self, path: Path, version: int) -> None:
+        if self.error is not None:
+            raise self.error
+        self.swapped.append((path, version))
+
+
+class SilentEngine:
+    """An engine that never answers by itself."""
+
+    def __init__(self) -> None:
+        self.waiting: list[OnEvent] = []
+
+    def submit(self, request: AnyRequest, on_event: OnEvent) -> None:
+        self.waiting.append(on_event)
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    return make_plan(write_worse_head(tmp_path_factory.mktemp("head") / "worse.gguf", 0.5))
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory: pytest.TempPathFactory, plan: Plan) -> Path:
+    folder = tmp_path_factory.mktemp("answers")
+    keep_answers(plan, folder, make_requests(KINDS, 20))
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path, plan: Plan, answered: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the target in a state folder of its own, with answers."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    folder = locations.learning_dir() / fingerprint(plan.target)
+    shutil.copytree(answered, folder / "answers")
+    return folder
+
+
+@pytest.fixture
+def learning(folder: Path) -> Iterator[IdleLearning]:
+    learning = IdleLearning(OPTIONS, on_battery=lambda: False)
+    yield learning
+    learning.close()
+
+
+def open_model(learning: IdleLearning, plan: Plan) -> tuple[ModelLearning, SwappingClient]:
+    model, client = learning.open(plan), SwappingClient()
+    model.begin(client)
+    return model, client
+
+
+@pytest.mark.slow
+def test_an_idle_engine_gets_a_better_head(learning: IdleLearning, plan: Plan) -> None:
+    model, client = open_model(learning, plan)
+    wait_until(lambda: client.swapped)
+    assert model.versions is not None
+    assert client.swapped == [(model.versions.path(1), 1)]
+    wait_until(lambda: learning.status().version == 1)
+    assert learning.status().kept_answers > 32 and learning.status().kept_bytes > 0
+
+
+@pytest.mark.slow
+def test_a_request_ends_learning_and_does_not_wait_for_it(learning: IdleLearning, plan: Plan) -> None:
+    model, _ = open_model(learning, plan)
+    wait_until(lambda: learning.status().state == "learning")
+    running = learning._running
+    assert running is not None and running.child.is_running
+    engine = SilentEngine()
+    model.submit(engine.submit, ChatRequest(id="1", text="hi"), lambda event: None)
+    assert len(engine.waiting) == 1  # submitted by the time the call returns
+    wait_until(lambda: not running.child.is_running)
+    wait_until(lambda: learning.status().state == "idle")
+    assert learning._choose_model() is None  # as long as it runs
+    engine.waiting[0](Failed("1", EngineError("gone")))
+    wait_until(lambda: learning.status().state == "learning")
+
+
+@pytest.mark.slow
+def test_a_head_that_cannot_be_exchanged_now_is_used_later(learning: IdleLearning, plan: Plan) -> None:
+    model, client = open_model(learning, plan)
+    client.error = EngineError("the engine is away")
+    wait_until(lambda: "after the next start" in model.note)
+    assert model.version == BASE and model.versions is not None
+    assert model.versions.read()[0].current == 1
+
+
+def test_nothing_is_learned_on_a_battery(folder: Path, plan: Plan) -> None:
+    learning = IdleLearning(OPTIONS, on_battery=lambda: True)
+    try:
+        open_model(learning, plan)
+        wait_until(lambda: learning.status().state == "paused")
+        assert learning._running is None and "battery" in learning.status().note
+    finally:
+        learning.close()
+
+
+def test_a_draft_without_an_eagle_head_is_not_learned_from(learning: IdleLearning, plan: Plan) -> None:
+    model = learning.open(replace(plan, draft_kind="ngram", draft=None))
+    model.begin(SwappingClient())
+    assert not model.is_due(1e9) and "eaglelocal train" in learning.status().note
+
+
+def test_a_failure_is_reported_and_not_repeated_at_once(learning: IdleLearning, plan: Plan, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(b"GGUF" + bytes(400))
+    model, client = open_model(learning, replace(plan, draft=damaged))
+    wait_until(lambda: model.note)
+    assert model.retry_at > 0 and not client.swapped and learning.status().state == "idle"
+
+
+def test_a_closed_model_is_left_alone(learning: IdleLearning, plan: Plan) -> None:
+    model, client = open_model(learning, plan)
+    client.state = "closed"
+    wait_until(lambda: model not in learning._models)
