@@ -37,6 +37,11 @@ def generated_models_dir() -> Path:
     return cache_dir() / "generated"
 
 
+def parsed_profiles_dir() -> Path:
+    """Return the folder of the catalog's files in a form that is read sooner. They are reproducible."""
+    return cache_dir() / "profiles"
+
+
 def light_heads_dir() -> Path:
     """Return the folder of quantized copies of draft heads. They are reproducible."""
     return cache_dir() / "heads"
@@ -65,6 +70,11 @@ def learning_dir() -> Path:
 def lookups_dir() -> Path:
     """Return the folder of texts that lookups remember; one folder per vocabulary."""
     return state_dir() / "lookups"
+
+
+def conversation_cells_dir() -> Path:
+    """Return the folder of conversations whose caches are kept (`--cache-disk`); one folder per model and build."""
+    return state_dir() / "cells"
 
 
 def own_certificate_dir() -> Path:

@@ -26,14 +26,16 @@ from eaglelocal.errors import ResourceError, UsageError
 
 PREFIX = "EAGLELOCAL_"
 DEFAULT = "default"
+MAX_CACHE_DISK = 100_000.0  # GB
 MAX_LOOKUP_MEMORY = 2_000_000  # tokens; the index in RAM takes up to 600 bytes for each
 OWN_VARIABLES = frozenset({"TRACEBACK", "ENGINE_LOG", "API_KEY", "ATTENTION"})
 # of flags for a single invocation, which the config file does not accept
 FLAG_VARIABLES = frozenset({
     "AGAINST", "AGAINST_KEY_FILE", "AGAINST_MODEL", "ALL", "CATEGORY", "CONCURRENCY", "CONTINUE", "DRAFT_VOCAB",
-    "EPOCHS", "FINGERPRINT", "FROM", "GOAL", "HEADS", "IGNORE_EOS", "IMAGE", "JSON", "KIND", "MACHINE", "MEASURE",
-    "NO_TRIAL", "NO_TUI", "ONCE", "OUT", "PAIRS", "PIN", "PLAIN", "PRINT", "PROMPTS", "QUANT", "RAM", "REPEATS",
-    "REPORT", "SAVE", "SKIP", "SVG", "TINT", "TOKENS", "TORCH_DEVICE", "TYPE", "UNPIN", "VERIFY", "WARM_UP", "WEB",
+    "EPOCHS", "FINGERPRINT", "FORCE", "FORMAT", "FROM", "GOAL", "HEADS", "IGNORE_EOS", "IMAGE", "JSON", "KIND",
+    "LOSS", "MACHINE", "MEASURE", "NO_TRIAL", "NO_TUI", "ONCE", "ON_POLICY", "OUT", "PAIRS", "PIN", "PLAIN",
+    "PRINT", "PROMPTS", "QUANT", "RAM", "REPEATS", "REPORT", "SAVE", "SKIP", "STATE_NOISE", "SVG",
+    "TARGET_REPO", "TINT", "TOKENS", "TORCH_DEVICE", "TYPE", "UNPIN", "UNROLL", "VERIFY", "WARM_UP", "WEB",
     "WORK", "YES",
 })  # fmt: skip
 OTHER_VARIABLES = frozenset(PREFIX + name for name in OWN_VARIABLES | FLAG_VARIABLES)  # ours, but not settings
@@ -58,6 +60,7 @@ class Settings:
     flash_attn: str = "auto"
     cache_ram: int | None = None  # MiB; None: by free memory
     lookup_memory: int = 0  # tokens of each key's texts that are kept on disk, to draft from
+    cache_disk: float = 0.0  # GB on disk for the caches of conversations
     learn: bool = False  # keep answers, and let the head learn from them
     learn_gb: float = 1.0  # of answers that are kept
     learn_days: float = 30.0  # after which an answer is dropped
@@ -341,6 +344,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "flash_attn": _choice("auto", "on", "off"),
         "cache_ram": _or("auto", None, _whole(0)),
         "lookup_memory": _or("off", 0, _whole(0, MAX_LOOKUP_MEMORY)),
+        "cache_disk": _or("off", 0.0, _number(0.0, MAX_CACHE_DISK)),
         "learn": _boolean,
         "learn_gb": _number(0.001, 10_000),
         "learn_days": _number(1, 3650),

@@ -49,6 +49,8 @@ def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.delenv("TMUX", raising=False)  # in which copying says something else
         copies = tmp_path_factory.mktemp("copies")  # `rm` tidies up there
         patch.setattr(locations, "light_heads_dir", lambda: copies)
+        parsed = tmp_path_factory.mktemp("parsed")  # of profiles that tests write
+        patch.setattr(locations, "parsed_profiles_dir", lambda: parsed)
         yield
 
 

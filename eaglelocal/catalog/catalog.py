@@ -17,6 +17,7 @@ from typing import TypeVar, cast
 from eaglelocal import locations
 from eaglelocal.catalog.draft_entries import EVERY_TARGET, DraftEntry, read_draft
 from eaglelocal.catalog.known_machines import KnownMachine, read_machine
+from eaglelocal.catalog.parsed_files import FileVersion, read_tables
 from eaglelocal.catalog.quantizations import QuantLoss, read_quant
 from eaglelocal.catalog.reference import Profile, parse_reference, split_entry
 from eaglelocal.catalog.target_entries import TargetEntry, read_target
@@ -24,7 +25,6 @@ from eaglelocal.catalog.toml_table import TomlTable
 from eaglelocal.errors import UsageError
 
 Entry = TypeVar("Entry")
-FileVersion = tuple[Path, int, int]  # file, time of its last change in ns, bytes
 DRAFT_WORDS = ("auto", "ngram", "lookahead", "mtp", "none")  # values of --draft that are not references
 TARGETS, DRAFTS, MACHINES, QUANTS = "targets", "drafts", "machines", "quants.toml"
 
@@ -119,8 +119,7 @@ def _read_versions(
 ) -> Mapping[str, object]:
     """Return the entries of these files; files that have not changed since are not parsed again."""
     found: dict[str, object] = {}
-    for path, _mtime_ns, _num_bytes in versions:
-        content = TomlTable.of_file(path)
+    for (path, _mtime_ns, _num_bytes), content in zip(versions, read_tables(versions), strict=True):
         for name, table in [(path.stem, content)] if is_one_per_file else content.tables():
             id = _check_id(name, table)
             found[id] = read(id, table)

@@ -40,6 +40,10 @@ class TomlTable:
         except ValueError as error:
             raise UsageError(str(error)) from error
 
+    @property
+    def content(self) -> Mapping[str, object]:
+        return self._content
+
     # ---- values
     def text(self, key: str) -> str:
         return self._require(key, self.optional_text(key))

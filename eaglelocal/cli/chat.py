@@ -26,6 +26,7 @@ from eaglelocal.cli.learning import LazyLearning
 from eaglelocal.cli.load_model import (
     count_slots,
     default_sampling,
+    keep_conversations,
     load_model,
     load_settings,
     make_run_options,
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from eaglelocal.planning.decision import Decision
 
 
-@flags.add_machine_flags(before="cache_ram", more=flags.LEARNING)
+@flags.add_machine_flags(before="cache_ram", more=flags.KEEPING)
 def chat(  # many parameters: typer reads the flags from the signature
     context: typer.Context,
     prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="Your question.", show_default=False)] = None,
@@ -277,13 +278,7 @@ def open_session(
 
 def make_chat_options(settings: Settings, choice: ModelChoice, start: ChatStart) -> RunOptions:
     options = make_run_options(settings, choice, parallel=count_slots(settings))
-    return replace(
-        options,
-        is_brief=start.is_brief,
-        cache_ram=settings.cache_ram,
-        lookup_memory=settings.lookup_memory,
-        learns=settings.learn,
-    )
+    return replace(keep_conversations(options, settings), is_brief=start.is_brief)
 
 
 def plan_start(

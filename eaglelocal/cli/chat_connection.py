@@ -31,7 +31,7 @@ NO_SERVER = "none"  # value of --url: an engine of one's own, whatever runs
 OUR_KEY, OPENAI_KEY = "EAGLELOCAL_API_KEY", "OPENAI_API_KEY"
 ENGINE_SETTINGS = (
     *("mmproj", "draft", "draft_type", "threads", "gpu_layers", "n_cpu_moe", "device"),
-    *("split", "kv_type", "flash_attn", "cache_ram", "lookup_memory", "learn", "ctx", "parallel"),
+    *("split", "kv_type", "flash_attn", "cache_ram", "lookup_memory", "cache_disk", "learn", "ctx", "parallel"),
 )
 
 

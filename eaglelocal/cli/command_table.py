@@ -25,6 +25,7 @@ COMMANDS = {
     "launch": "launch",
     "bench": "bench",
     "import": "import_head",
+    "export": "export",
     "train": "train",
     "tune": "tune",
     "ps": "ps",

@@ -54,6 +54,13 @@ def complete_on_disk(incomplete: str) -> list[str]:
     return list_matches(find_or_nothing(list_cached), incomplete)
 
 
+def complete_head(incomplete: str) -> list[str]:
+    """Return the names of the heads that were imported or trained here, and .gguf files of a path."""
+    if incomplete.startswith((".", "/", "~")):
+        return list_paths(incomplete)
+    return list_matches(find_or_nothing(list_head_names), incomplete)
+
+
 def complete_port(incomplete: str) -> list[str]:
     """Return the ports of the servers on this machine."""
     from eaglelocal.client.running_servers import find_running_servers
@@ -80,6 +87,12 @@ def list_cached() -> list[str]:
     from eaglelocal.planning.model_choices import list_names
 
     return list_names(load_settings({}).model_folders)
+
+
+def list_head_names() -> list[str]:
+    from eaglelocal.hub.inventory import list_imported
+
+    return [entry.path.stem for entry in list_imported()]
 
 
 def list_matches(words: Iterable[str], begun: str) -> list[str]:

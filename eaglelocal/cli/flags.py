@@ -126,6 +126,13 @@ LookupMemory = Annotated[
         help="Keep so many tokens of each key's texts on disk, to draft from; `eaglelocal forget` deletes them.",
     ),
 ]
+CacheDisk = Annotated[
+    str | None,
+    typer.Option(
+        metavar="off|GB",
+        help="Keep long conversations' caches on disk, so that they go on after a restart without being read anew.",
+    ),
+]
 Learn = Annotated[
     bool | None,
     typer.Option("--learn", help="Keep answers on disk, and let the head learn from them while nobody asks."),
@@ -148,8 +155,8 @@ Ctx = Annotated[
     typer.Option(metavar="N", help="Context of a conversation, in tokens; unset: as long as fits."),
 ]
 NO_FLAGS: Mapping[str, object] = MappingProxyType({})
-LEARNING: Mapping[str, object] = MappingProxyType(
-    {"learn": Learn, "learn_gb": LearnGb, "learn_days": LearnDays, "learn_after": LearnAfter}
+KEEPING: Mapping[str, object] = MappingProxyType(  # what is kept of answers
+    {"cache_disk": CacheDisk, "learn": Learn, "learn_gb": LearnGb, "learn_days": LearnDays, "learn_after": LearnAfter}
 )
 MACHINE = {
     "threads": Threads,

@@ -1,4 +1,4 @@
-"""`eaglelocal forget`: delete what `--lookup-memory` and `--learn` have kept of texts, and learned heads if asked."""
+"""`eaglelocal forget`: delete what servers and chats have kept of questions and answers, and learned heads if asked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Heads = Annotated[bool, typer.Option("--heads", help="Delete the learned version
 
 
 def forget(heads: Heads = False, yes: flags.Yes = False) -> None:
-    """Delete the texts that lookups and learning have kept on disk.
+    """Delete the texts that lookups and learning have kept on disk, and the caches of conversations.
 
     Saved conversations, models and heads stay; --heads deletes the learned versions of heads too. A server that runs
     goes on with what it has in memory.
@@ -32,7 +32,8 @@ def forget(heads: Heads = False, yes: flags.Yes = False) -> None:
     eaglelocal forget --heads --yes
     """
     output, learned = standard_output(), locations.learned_dir()
-    folders = [folder for folder in (locations.lookups_dir(), locations.learning_dir()) if list_files(folder)]
+    kept = (locations.lookups_dir(), locations.conversation_cells_dir(), locations.learning_dir())
+    folders = [folder for folder in kept if list_files(folder)]
     if list_files(learned):
         if heads:
             folders.append(learned)
@@ -56,6 +57,8 @@ def describe_folder(folder: Path) -> str:
     size = format_disk(sum(path.stat().st_size for path in files))
     if folder == locations.learned_dir():
         return f"{path_text(folder)}: learned heads, {size}"
+    if folder == locations.conversation_cells_dir():
+        return f"{path_text(folder)}: caches of {count(len(files), 'conversation')}, {size}"
     if folder == locations.learning_dir():
         owners = {path.parent for path in files if path.parent.parent.name == "answers"}
         return f"{path_text(folder)}: answers of {count(len(owners), 'key')} to learn from, {size}"

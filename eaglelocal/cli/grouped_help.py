@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 COMMAND_GROUPS = {
     "Chat and serve": ("chat", "serve", "launch", "ps", "stop", "top"),
     "Models": ("plan", "pull", "ls", "show", "rm"),
-    "Drafting": ("bench", "tune", "import", "train", "heads", "forget"),
+    "Drafting": ("bench", "tune", "import", "export", "train", "heads", "forget"),
     "This machine": ("doctor", "probe", "config", "trust"),
 }
 FLAG_GROUPS = {
@@ -29,7 +29,7 @@ FLAG_GROUPS = {
     ),
     "Memory and processor": (
         *("ctx", "parallel", "kv_type", "gpu_layers", "n_cpu_moe", "device", "split"),
-        *("flash_attn", "threads", "cache_ram", "lookup_memory"),
+        *("flash_attn", "threads", "cache_ram", "lookup_memory", "cache_disk"),
     ),
     "Learning": ("learn", "learn_gb", "learn_days", "learn_after"),
     "Answers": ("system", "temperature", "max_tokens", "top_k", "top_p", "min_p", "seed"),

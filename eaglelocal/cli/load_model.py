@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from eaglelocal import locations
@@ -75,6 +76,17 @@ def make_run_options(settings: Settings, choice: ModelChoice, *, parallel: int =
         kv_type=choice.kv_type or (settings.kv_type if settings.is_set("kv_type") else None),
         flash_attn=settings.flash_attn,
         model_folders=settings.model_folders,
+    )
+
+
+def keep_conversations(options: RunOptions, settings: Settings) -> RunOptions:
+    """Return the options of a run that goes on for many answers: with what the settings keep of each."""
+    return replace(
+        options,
+        cache_ram=settings.cache_ram,
+        lookup_memory=settings.lookup_memory,
+        cache_disk=settings.cache_disk,
+        learns=settings.learn,
     )
 
 

@@ -25,7 +25,7 @@ from eaglelocal.cli import flags
 from eaglelocal.cli.early_engine import ENGINE
 from eaglelocal.cli.json_output import JsonOutput
 from eaglelocal.cli.learning import open_learning
-from eaglelocal.cli.load_model import default_sampling, load_settings, make_run_options
+from eaglelocal.cli.load_model import default_sampling, keep_conversations, load_settings, make_run_options
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.server_engines import ServerEngines
 from eaglelocal.conversation.session import ModelChoice
@@ -48,7 +48,7 @@ DEFAULT_PARALLEL = 4
 MAX_OFFERED = 20  # models of Ollama and LM Studio that a server offers though nobody named them
 
 
-@flags.add_machine_flags(before="cache_ram", more=flags.LEARNING)
+@flags.add_machine_flags(before="cache_ram", more=flags.KEEPING)
 def serve(  # many parameters: typer reads the flags from the signature
     context: typer.Context,
     target: flags.Target = None,
@@ -284,13 +284,7 @@ def list_requested(settings: Settings) -> list[str]:
 
 def server_options(settings: Settings, choice: ModelChoice, parallel: int) -> RunOptions:
     options = make_run_options(settings, choice, parallel=parallel)
-    return dataclasses.replace(
-        options,
-        binds_answers=True,
-        cache_ram=settings.cache_ram,
-        lookup_memory=settings.lookup_memory,
-        learns=settings.learn,
-    )
+    return dataclasses.replace(keep_conversations(options, settings), binds_answers=True)
 
 
 def plan_first(settings: Settings) -> Decision:

@@ -17,11 +17,19 @@ import typer
 
 from eaglelocal.cli import flags
 from eaglelocal.cli.amounts import duration_text
+from eaglelocal.cli.completion import complete_words
 from eaglelocal.cli.import_head import check_head_flags, show_fraction
 from eaglelocal.cli.load_model import default_sampling, load_settings, start_engine
 from eaglelocal.cli.next_command import make_chat_command
 from eaglelocal.cli.output import Output, standard_output
-from eaglelocal.cli.train_options import HeadFlags, TrainOptions, check_resources, hash_parts, resolve_options
+from eaglelocal.cli.train_options import (
+    HeadFlags,
+    LossFlags,
+    TrainOptions,
+    check_resources,
+    hash_parts,
+    resolve_options,
+)
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.errors import UsageError
 from eaglelocal.training.device import DEVICES, choose_device
@@ -57,6 +65,23 @@ DraftVocab = Annotated[
     int | None,
     typer.Option(metavar="N", min=256, help="Tokens that a new head predicts; unset: those that its texts have."),
 ]
+Loss = Annotated[
+    str,
+    typer.Option(
+        metavar="soft|lk|tv|nla",
+        help="What a step learns; the others are experiments.",
+        autocompletion=complete_words("soft", "lk", "tv", "nla"),
+    ),
+]
+Unroll = Annotated[
+    int | None, typer.Option(metavar="N", min=1, max=16, help="Draft steps that an EAGLE head learns; 5 if unset.")
+]
+StateNoise = Annotated[
+    float, typer.Option(metavar="SHARE", min=0.0, max=1.0, help="Noise on the states that it reads; 0.05 is 5 %.")
+]
+OnPolicy = Annotated[
+    int, typer.Option(metavar="STEPS", min=0, help="At the end, steps that learn from the head's own drafts.")
+]
 Work = Annotated[
     str | None, typer.Option(metavar="FOLDER", help="Folder for the answers and the state of a stopped run.")
 ]
@@ -73,6 +98,10 @@ def train(
     tokens: Tokens = 200_000,
     epochs: Epochs = 4,
     draft_vocab: DraftVocab = None,
+    loss: Loss = "soft",
+    unroll: Unroll = None,
+    state_noise: StateNoise = 0.0,
+    on_policy: OnPolicy = 0,
     out: flags.HeadOut = None,
     type: flags.HeadType = "bf16",
     work: Work = None,
@@ -95,12 +124,12 @@ def train(
     settings = load_settings(context.params)
     output = standard_output(colour=settings.colour)
     check_head_flags(settings.target, type, hint="eaglelocal train --target FILE.gguf")
-    torch_name = choose_device(torch_device)
-    given = HeadFlags(start=start, work=work, out=out, kind=type, draft_vocab=draft_vocab, method=method)
-    options = resolve_options(settings, output, torch_name, given)
+    losses = LossFlags(loss=loss, unroll=unroll, state_noise=state_noise, on_policy=on_policy)
+    given = HeadFlags(start=start, work=work, out=out, kind=type, draft_vocab=draft_vocab, method=method, losses=losses)
+    options = resolve_options(settings, output, choose_device(torch_device), given)
     params = dataclasses.replace(default_sampling(settings), max_tokens=options.ctx // 2)
-    has_template = options.found.info.chat_template is not None
-    questions = load_questions(prompts, params, has_template=has_template, least=MIN_CONVERSATIONS)
+    template = options.found.info.chat_template
+    questions = load_questions(prompts, params, has_template=template is not None, least=MIN_CONVERSATIONS)
     tell = output.message if as_json else output.data
     for line in begin_lines(options, questions, max_answer_tokens=tokens):
         tell(line)
@@ -209,7 +238,7 @@ def drop_short(collected: Collected, ctx: int) -> Collected:
 def make_training(options: TrainOptions, collected: Collected, *, epochs: int) -> HeadTraining:
     """Return the description of the training run: training and held-out conversations, recipe, checkpoint.
 
-    The checkpoint's name depends on the start, the epochs, the context and the conversations.
+    The checkpoint's name depends on the start, the epochs, the context, the losses and the conversations.
     """
     from eaglelocal.training.batches import make_unrolling
     from eaglelocal.training.trainer import HeadTraining
@@ -220,8 +249,10 @@ def make_training(options: TrainOptions, collected: Collected, *, epochs: int) -
     keys = [one.key for one in collected.conversations]
     parts = [str(start.path.resolve()) if start else "", str(epochs), str(options.ctx), str(options.draft_vocab or "")]
     kind = [options.source.method.lower()] if options.source.num_depths > 1 else []
-    digest = hash_parts([*parts, *kind, *keys])
-    num_steps = epochs * math.ceil(len(train_set) / ROWS_PER_STEP)
+    is_usual = options.unrolling == make_unrolling(options.source) and not options.num_policy_steps
+    losses = [] if is_usual else [repr(options.unrolling), str(options.num_policy_steps)]
+    digest = hash_parts([*parts, *kind, *losses, *keys])
+    num_steps = epochs * math.ceil(len(train_set) / ROWS_PER_STEP) + options.num_policy_steps
     return HeadTraining(
         plan=options.reading_plan(),
         source=options.source,
@@ -233,7 +264,8 @@ def make_training(options: TrainOptions, collected: Collected, *, epochs: int) -
         recipe=choose_recipe(options, num_steps),
         device=options.device,
         draft_vocab=options.draft_vocab,
-        unrolling=make_unrolling(options.source),
+        unrolling=options.unrolling,
+        num_policy_steps=options.num_policy_steps,
     )
 
 

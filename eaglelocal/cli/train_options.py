@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from eaglelocal.core.plan import Plan
     from eaglelocal.hub.target_resolver import FoundTarget
     from eaglelocal.settings import Settings
+    from eaglelocal.training.batches import Unrolling
     from eaglelocal.training.draft_head import HeadSource
 
 MEDUSA = "medusa"
@@ -44,6 +45,8 @@ class TrainOptions:
     is_named: bool  # --out is given: the head is written even if it is no better
     kind: str  # type of the head's weights
     draft_vocab: int | None  # tokens that a new head predicts; None: chosen by the texts
+    unrolling: Unrolling
+    num_policy_steps: int = 0  # on the head's own drafts, after the epochs
 
     def plan(self, draft: str, *, ctx: int, parallel: int = 1, spec: str | int = "auto") -> Plan:
         """Return a plan with this draft, as --draft takes it; a head's weights are not quantized further."""
@@ -64,6 +67,16 @@ class TrainOptions:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LossFlags:
+    """The flags of `train` on what a step learns, as typed. unroll: None: as many steps as the kind of head has."""
+
+    loss: str = "soft"
+    unroll: int | None = None
+    state_noise: float = 0.0
+    on_policy: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HeadFlags:
     """The flags of `train` on the head and its files, as typed."""
 
@@ -73,6 +86,7 @@ class HeadFlags:
     kind: str
     draft_vocab: int | None
     method: str
+    losses: LossFlags = LossFlags()
 
 
 def resolve_options(settings: Settings, output: Output, device: str, given: HeadFlags) -> TrainOptions:
@@ -97,7 +111,29 @@ def resolve_options(settings: Settings, output: Output, device: str, given: Head
         is_named=given.out is not None,
         kind=given.kind,
         draft_vocab=given.draft_vocab,
+        unrolling=choose_unrolling(source, given.losses),
+        num_policy_steps=given.losses.on_policy,
     )
+
+
+def choose_unrolling(source: HeadSource, given: LossFlags) -> Unrolling:
+    """Return what a step of training does. Raises UsageError on an unknown loss, or steps that the head does not have.
+
+    A head that drafts in one pass has a step for each token of it.
+    """
+    from eaglelocal.training.batches import make_unrolling
+    from eaglelocal.training.losses import LOSSES
+
+    if given.loss not in LOSSES:
+        raise UsageError(f"--loss must be one of {', '.join(LOSSES)}, not {given.loss!r}")
+    unrolling = make_unrolling(source)
+    if given.unroll is not None and source.num_depths > 1:
+        raise UsageError(
+            f"a {source.method} head drafts {source.num_depths} tokens in one pass, so nothing is unrolled",
+            hint="leave --unroll out",
+        )
+    num_steps = given.unroll or unrolling.num_steps
+    return dataclasses.replace(unrolling, loss=given.loss, num_steps=num_steps, state_noise=given.state_noise)
 
 
 def check_draft_vocab(num: int | None, source: HeadSource) -> None:
@@ -172,8 +208,14 @@ def check_resources(options: TrainOptions) -> None:
     """Raise ResourceError if memory or disk do not suffice; called before answers are collected."""
     from eaglelocal.training.memory_check import check_memory_and_disk
 
-    plan = options.reading_plan()
-    check_memory_and_disk(options.source, plan, options.folder, options.device, draft_vocab=options.draft_vocab)
+    check_memory_and_disk(
+        options.source,
+        options.reading_plan(),
+        options.folder,
+        options.device,
+        unrolling=options.unrolling,
+        draft_vocab=options.draft_vocab,
+    )
 
 
 def hash_parts(parts: Sequence[str]) -> str:

@@ -91,6 +91,8 @@ class ServerReading:
     cache_share: float | None = None  # share of the KV cache in use, 0 to 1
     memory_bytes: int | None = None
     swapped_bytes: float | None = None  # of conversations swapped out to RAM
+    stored_bytes: float | None = None  # of conversations kept on disk
+    store_problem: str = ""  # why none are written anymore
     totals: ServerTotals = ServerTotals()
     drafting: DraftingState = DraftingState()
     requests: tuple[RequestRow, ...] | None = None

@@ -10,8 +10,10 @@ import fcntl
 import os
 import stat
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from eaglelocal.core.folders import PRIVATE, make_folder, sync_folder
 
@@ -21,12 +23,19 @@ OTHERS_WRITE = 0o022
 
 
 def write_atomically(path: Path, content: str | bytes, *, mode: int = OWN_FILE, scratch: Path | None = None) -> None:
-    """Write a temporary file, flush it to disk, and move it to its place; creates the folder.
+    """Write a file as `writing_atomically` does."""
+    with writing_atomically(path, mode=mode, scratch=scratch) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def writing_atomically(path: Path, *, mode: int = OWN_FILE, scratch: Path | None = None) -> Iterator[BinaryIO]:
+    """Yield a temporary file that is flushed to disk and moved to its place at the end; creates the folder.
 
     mode     the permissions of the file, whatever the umask is
     scratch  folder of the temporary file, on the same disk; by default the file's own
 
-    Raises OSError, and leaves nothing behind then.
+    Raises OSError, and leaves nothing behind then, nor after another error in the block.
     """
     make_folder(path.parent, PRIVATE)
     scratch = scratch or path.parent
@@ -34,7 +43,7 @@ def write_atomically(path: Path, content: str | bytes, *, mode: int = OWN_FILE, 
     handle, made = _new_file(scratch)
     try:
         with os.fdopen(handle, "wb") as file:  # closing it releases its lock
-            file.write(content.encode() if isinstance(content, str) else content)
+            yield file
             file.flush()
             os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())

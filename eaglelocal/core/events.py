@@ -191,6 +191,8 @@ class EngineSnapshot:
     answer_s: float = 0.0  # seconds that these tokens took
     reused_tokens: int = 0  # prompt tokens found in a cache
     swapped_bytes: int = 0  # of evicted conversations kept in RAM
+    stored_bytes: int = 0  # of conversations kept on disk
+    store_problem: str = ""  # why none are written anymore
     spec: str = ""  # of requests that have none of their own; "": nothing can draft
     draft_version: int = 0  # the learned version of the head that drafts; 0: the base head, or none
 

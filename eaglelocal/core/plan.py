@@ -56,6 +56,7 @@ class Plan:
     is_brief: bool = False  # loaded for one answer, so loading time matters as much as speed
     cache_ram: int | None = 0  # MiB of RAM for conversations evicted from their slot; None: by free memory
     lookup_memory: int = 0  # tokens of each owner's texts that are kept on disk, to draft from
+    cache_disk: float = 0.0  # GB on disk for the caches of conversations; 0: they are not kept
     task: ModelTask = ModelTask.TEXT
     takes_tools: bool = False  # the target's own chat template describes tools to it
     thinks: bool = False  # the target's own chat template has a form of reasoning

@@ -32,6 +32,7 @@ class RunOptions:
     goal        speed, balanced or quality: the criterion that counts most for the choice of a model
     cache_ram   MiB of RAM for conversations that were evicted from their slot; None: by free memory
     lookup_memory  tokens of each owner's texts that are kept on disk for lookups; 0: none
+    cache_disk  GB on disk for the caches of conversations, which then survive a restart; 0: none
     binds_answers  prepare grammars while loading, not with the first answer that needs them
     is_brief    the model is loaded for one answer, so that loading time counts as much as speed
     learns      a head's current learned version drafts, and goes on learning
@@ -56,6 +57,7 @@ class RunOptions:
     goal: str = "balanced"
     cache_ram: int | None = 0
     lookup_memory: int = 0
+    cache_disk: float = 0.0
     binds_answers: bool = False
     is_brief: bool = False
     learns: bool = False

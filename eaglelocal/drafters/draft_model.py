@@ -174,12 +174,16 @@ class DraftModel(ContextDrafter):
 
     def swap_in(self, slot: int, swapped: Swapped[DraftModelSlot], tokens: Sequence[int]) -> None:
         """Restore the slot; without its cells, the text is decoded again at the next draft."""
-        self._empty(slot)
-        self._slots[slot] = DraftModelSlot(waiting=list(tokens))
+        self.resume(slot, tokens)
         if swapped.cells is not None:
             with suppress(ResourceError):
                 self._context.swap_in(slot, swapped.cells)
                 self._slots[slot] = swapped.state.copy_committed()
+
+    def resume(self, slot: int, tokens: Sequence[int]) -> None:
+        """Keep the text: it is decoded at the next draft."""
+        self._empty(slot)
+        self._slots[slot] = DraftModelSlot(waiting=list(tokens))
 
     def _empty(self, slot: int) -> None:
         self._sequences.clear(slot)

@@ -156,6 +156,17 @@ class SlotState(Protocol):
 
 
 @runtime_checkable
+class TextState(Protocol):
+    """Optional method of a drafter that needs no more than a slot's tokens to go on with a text.
+
+    Any other drafter starts over behind a text of which only the target's cells are there.
+    """
+
+    def resume(self, slot: int, tokens: Sequence[int]) -> None:
+        """Replace the slot by this text; `tokens` as in SlotState.swap_in."""
+
+
+@runtime_checkable
 class Lookup(Protocol):
     """Optional method of a drafter that looks earlier text up: whether it is worth asking."""
 

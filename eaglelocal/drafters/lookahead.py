@@ -192,6 +192,10 @@ class Lookahead:
     def swap_in(self, slot: int, swapped: Swapped[None], tokens: Sequence[int]) -> None:
         self._slots[slot].forget(len(tokens))
 
+    def resume(self, slot: int, tokens: Sequence[int]) -> None:
+        """Replace the slot by this text: the tokens suffice."""
+        self.swap_in(slot, Swapped(None), tokens)
+
     def close(self) -> None:
         self._slots.clear()
         self._pools.clear()

@@ -333,6 +333,10 @@ class Ngram:
     def swap_in(self, slot: int, swapped: Swapped[None], tokens: Sequence[int]) -> None:
         self._replace_text(slot, array("i", tokens), 0, len(tokens))
 
+    def resume(self, slot: int, tokens: Sequence[int]) -> None:
+        """Replace the slot by this text: the tokens suffice."""
+        self.swap_in(slot, Swapped(None), tokens)
+
     def _replace_text(self, slot: int, text: array[int], start: int, position: int) -> None:
         self.end(slot)
         state = self._slots[slot]

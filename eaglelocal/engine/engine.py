@@ -7,6 +7,7 @@ neither which drafter runs nor how the target is computed.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from collections.abc import Sequence as Several
 from concurrent.futures import Executor
@@ -20,6 +21,7 @@ from eaglelocal.core.request import AnyRequest, EmbedRequest, Spec
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.head_holder import CloseHead, Exchange, HeadHolder
+from eaglelocal.engine.conversation_files import ConversationFiles
 from eaglelocal.engine.draft_loop import Drafted, grow
 from eaglelocal.engine.idle_work import IdleWork
 from eaglelocal.engine.input_processor import InputProcessor
@@ -37,6 +39,8 @@ from eaglelocal.errors import IncompatibleError, RequestError, ResourceError
 from eaglelocal.scheduler.scheduler import Scheduler
 from eaglelocal.scheduler.slot import SlotAssignment
 from eaglelocal.speculation.policy.controller import Controller
+
+MAX_LAST_COPIES_S = 3.0  # for conversations that are stored when the engine ends
 
 
 class SubmittedStep(NamedTuple):
@@ -74,6 +78,7 @@ class Engine:
         self._close_opened = close
         self._holder = next((drafter for drafter in drafters if isinstance(drafter, HeadHolder)), None)
         branches = SequenceIds(context, info.num_slots)
+        self._files: ConversationFiles | None = None
         self._caches = SlotCaches(context, branches, drafters, scheduler, info.num_slots)
         self._runner = Runner(context, branches)
         self._padding = Padding(context, scheduler, info.num_slots)
@@ -93,6 +98,10 @@ class Engine:
         self._finished: FinishedStep | None = None  # collected, but not reported yet
         self._outbox: list[RequestEvent] = []
         self.idle_work = IdleWork()
+
+    def keep_conversations(self, files: ConversationFiles) -> None:
+        """Keep conversations on disk, and go on with those that are there. The engine closes the files."""
+        self._files = self._caches.files = self._waiting.files = files
 
     # ---- EngineLoop: called by the process
     @property
@@ -198,6 +207,8 @@ class Engine:
             answer_s=totals.answer_s,
             reused_tokens=totals.reused_tokens,
             swapped_bytes=self._scheduler.swap.num_bytes,
+            stored_bytes=0 if self._files is None else self._files.num_bytes,
+            store_problem="" if self._files is None else self._files.problem,
             spec=str(self._controller.spec) if self._drafters else "",
             draft_version=0 if self._holder is None else self._holder.version,
         )
@@ -210,14 +221,24 @@ class Engine:
     def close(self) -> None:
         self._catch_up()
         self._waiting.close()
+        if self._files is not None:
+            self._store_last(self._files)
         self._answers.close()
         self._close_opened()
+
+    def _store_last(self, files: ConversationFiles) -> None:
+        """Write what is worth it, for a few seconds at most."""
+        end_s = time.monotonic() + MAX_LAST_COPIES_S
+        while self._caches.copy_ahead() and time.monotonic() < end_s:
+            pass
+        files.close()
 
     # ---- the parts of a step
     def _receive(self) -> None:
         """Enqueue requests that have been read. With nothing else to do, wait for one."""
         if self._waiting.num_reading and not self._can_step:
             self._waiting.wait()
+        self._caches.take_read()
         self._outbox += self._waiting.enqueue()
 
     def _resume(self) -> None:

@@ -15,7 +15,8 @@ from eaglelocal.core.draft import Draft, Verdict
 from eaglelocal.core.image import PlacedImage
 from eaglelocal.core.ports import Context
 from eaglelocal.core.sequence import Sequence
-from eaglelocal.drafters.drafter import Committed, Drafter, SlotState, Swapped
+from eaglelocal.drafters.drafter import Committed, Drafter, SlotState, Swapped, TextState
+from eaglelocal.engine.conversation_files import ConversationFiles
 from eaglelocal.engine.pending_copy import PendingCopy
 from eaglelocal.engine.runner import Decoded
 from eaglelocal.engine.sequence_ids import SequenceIds
@@ -30,16 +31,22 @@ class SwappedSlot(NamedTuple):
 
     cells: Bytes
     states: dict[int, bytearray]  # by position; decoding can resume there although cells cannot be cut
-    drafters: list[Swapped[Any]]  # the states of the drafters that have SlotState
+    drafters: list[Swapped[Any]] | None  # the states of the drafters that have SlotState; None: it was read from disk
 
 
 class SlotCaches:
     """The caches of all slots."""
 
     def __init__(
-        self, context: Context, branches: SequenceIds, drafters: Several[Drafter], scheduler: Scheduler, num_slots: int
+        self,
+        context: Context,
+        branches: SequenceIds,
+        drafters: Several[Drafter],
+        scheduler: Scheduler,
+        num_slots: int,
     ) -> None:
         self._context, self._branches = context, branches
+        self.files: ConversationFiles | None = None  # conversations on disk
         self._drafters, self._scheduler, self._num_slots = drafters, scheduler, num_slots
         self._with_slot_state = [drafter for drafter in drafters if isinstance(drafter, SlotState)]
         self._without_slot_state = [drafter for drafter in drafters if not isinstance(drafter, SlotState)]
@@ -98,7 +105,8 @@ class SlotCaches:
     def _begin_copy(self, slot: int) -> PendingCopy | None:
         """Return memory for the slot's conversation; None if there is none that others do not use."""
         states = [state for (owner, _), state in self._saved.items() if owner == slot]
-        if not self._scheduler.swap.has_room(self._swapped_bytes(slot) + sum(map(len, states))):
+        num_bytes = self._swapped_bytes(slot) + sum(map(len, states))
+        if not self._scheduler.swap.has_room(num_bytes, evicts=self.files is not None):
             return None
         try:
             return PendingCopy.allocate(slot, self._context.swapped_bytes(slot))
@@ -117,8 +125,25 @@ class SlotCaches:
                 cells, states = self._context.swap_out(slot, buffer), self._copy_states(slot, swap[key])
                 if swap.make_room(key, swap[key].num_bytes + sum(map(len, states.values()))):
                     self._swapped[key] = SwappedSlot(cells, states, drafters)
+                    self._store(swap[key], cells, states)
         except ResourceError:
             swap.forget(key)
+        self._forget_swapped()
+
+    def _store(self, conversation: SwappedText, cells: Bytes, states: dict[int, bytearray]) -> None:
+        if self.files is not None and self.files.wants(conversation.tokens):
+            self.files.write_later(conversation.tokens, conversation.places, cells, states)
+
+    def take_read(self) -> None:
+        """Keep in RAM what lanes have read from disk. Call it between reading requests and giving them slots.
+
+        Drafters start over behind such a text, so it counts as seen by them.
+        """
+        swap = self._scheduler.swap
+        for text, cells, states in () if self.files is None else self.files.take_read():
+            key = swap.put(SwappedText(list(text.tokens), is_seen=True, places=text.places))
+            if swap.make_room(key, len(cells) + sum(map(len, states.values()))):
+                self._swapped[key] = SwappedSlot(cells, states, drafters=None)
         self._forget_swapped()
 
     def _swapped_bytes(self, slot: int) -> int:
@@ -148,8 +173,7 @@ class SlotCaches:
         self._branches.cut(slot, 0)
         try:
             self._context.swap_in(slot, swapped.cells)
-            for drafter, state in zip(self._with_slot_state, swapped.drafters, strict=True):
-                drafter.swap_in(slot, state, tokens)
+            self._swap_in_drafters(slot, swapped, tokens)
             self._empty_drafters(slot)
         except ResourceError:
             self.forget(slot)
@@ -160,6 +184,17 @@ class SlotCaches:
             if assignment.is_cut:
                 self._cut(assignment, swapped.states.get(sequence.num_reused))
         self._forget_swapped()
+
+    def _swap_in_drafters(self, slot: int, swapped: SwappedSlot, tokens: list[int]) -> None:
+        if swapped.drafters is None:
+            for drafter in self._drafters:
+                if isinstance(drafter, TextState):
+                    drafter.resume(slot, tokens)
+                else:
+                    drafter.rollback(slot, 0)
+            return
+        for drafter, state in zip(self._with_slot_state, swapped.drafters, strict=True):
+            drafter.swap_in(slot, state, tokens)
 
     def _cut(self, assignment: SlotAssignment, state: bytearray | None) -> None:
         """Cut the slot and the drafters back to the reused prefix.

@@ -11,6 +11,7 @@ from concurrent.futures import Executor
 
 from eaglelocal.core.events import Failed, RequestEvent
 from eaglelocal.core.request import ChatRequest
+from eaglelocal.engine.conversation_files import ConversationFiles
 from eaglelocal.engine.input_processor import InputProcessor, ReadRequest
 from eaglelocal.engine.input_queue import INPUT_WAIT_S, InputQueue, Prepared
 from eaglelocal.engine.input_size import ChatLanes, is_read_quickly
@@ -31,7 +32,8 @@ class WaitingRequests:
         """Take ownership of the input processor and the lanes."""
         self._input_processor, self._scheduler = input_processor, scheduler
         self._lanes = ChatLanes()
-        self._queue = InputQueue(input_processor.process, lanes, lane_of=self._lanes.choose)
+        self.files: ConversationFiles | None = None  # conversations on disk, which lanes read
+        self._queue = InputQueue(self._read, lanes, lane_of=self._lanes.choose)
         self._submitted_at: dict[str, float] = {}  # of requests in the scheduler's queue
 
     def __len__(self) -> int:
@@ -48,6 +50,13 @@ class WaitingRequests:
     def submit(self, request: ChatRequest) -> None:
         """Read the request, then queue it. A quick one is read at once if nobody waits for the next step."""
         self._queue.submit(request, at_once=is_read_quickly(request) and not self._scheduler.has_work)
+
+    def _read(self, chat: ChatRequest) -> ReadRequest:
+        """Read a request on a lane, and what the disk holds of its prompt."""
+        prompt, request = self._input_processor.process(chat)
+        if self.files is not None and request is not None and request.reuses_cache:
+            self.files.fetch(request.prompt, self._scheduler.num_held(request.prompt))
+        return prompt, request
 
     def wait(self) -> None:
         """Wait up to INPUT_WAIT_S for a request to have been read."""

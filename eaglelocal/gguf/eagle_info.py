@@ -112,6 +112,10 @@ class EagleInfo(DraftHeadInfo):
         if len(self.target_layers) != NUM_TAPS:
             yield f"it taps {len(self.target_layers)} layers, llama.cpp runs heads with {NUM_TAPS}"
         yield from _borrowing_problems(self, target)
+        yield from self.find_own_problems()
+
+    def find_own_problems(self) -> Iterator[str]:
+        """Yield the reasons why the head cannot be run, whatever the target."""
         yield from _mask_problems(self)
         yield from _layers_problems(self)
         yield from attention_problems(self)

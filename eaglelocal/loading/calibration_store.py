@@ -160,9 +160,10 @@ def find_newest_costs(machine: Machine, target: Header, library: str) -> object 
         "num_slots": 1,
         "placement": USUAL_PLACEMENT,
     }
-    found = [path for path in folder().glob("*.json") if required.items() <= _read_key(path).items()]
-    content = _read_content(max(found, key=_read_mtime)) if found else {}
-    state: object = content.get("state")
+    newest_first = sorted(folder().glob("*.json"), key=_read_mtime, reverse=True)
+    found = (path for path in newest_first if required.items() <= _read_key(path).items())
+    newest = next(found, None)
+    state: object = None if newest is None else _read_content(newest).get("state")
     return state
 
 

@@ -23,6 +23,7 @@ from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.plan import Plan
 from eaglelocal.drafters.drafter import Drafter, Lookup
 from eaglelocal.drafters.head_holder import HeadHolder
+from eaglelocal.engine.conversation_files import ConversationFiles
 from eaglelocal.engine.engine import Engine
 from eaglelocal.engine.input_processor import InputProcessor
 from eaglelocal.engine.input_queue import start_lanes
@@ -33,6 +34,7 @@ from eaglelocal.gguf.recommended_sampling import read_recommended_sampling
 from eaglelocal.loading.calibration_store import load as load_learned
 from eaglelocal.loading.calibration_store import make_acceptance_key, make_cost_key
 from eaglelocal.loading.calibration_store import save as save_learned
+from eaglelocal.loading.conversation_folder import open_conversation_files
 from eaglelocal.loading.draft_loader import open_drafters
 from eaglelocal.loading.fit import fit_plan
 from eaglelocal.loading.head_opener import HeadOpener, hold_head
@@ -85,7 +87,8 @@ def build(plan: Plan, report: Report) -> Engine:
         drafters = draft.drafters
         controller = make_controller(plan, drafters, max_siblings=parts.num_branches, makes_kernels=parts.uses_gpu)
         image_reader, no_images = loader.open_image_reader(target)
-        scheduler = make_scheduler(loader, machine, target, drafters)
+        files = open_conversation_files(parts, library.build)
+        scheduler = make_scheduler(loader, machine, target, drafters, files)
         description = describe_engine(loader, target, draft)
         input_processor = make_input_processor(description, target, context, image_reader, template)
         notes = collect_notes(parts, info, library, template_check.note(), no_images=no_images)
@@ -110,6 +113,8 @@ def build(plan: Plan, report: Report) -> Engine:
             close=opened.pop_all().close,
         )
         engine.idle_work.begin(idle_work)
+        if files is not None:
+            engine.keep_conversations(files)
         return engine
 
 
@@ -222,7 +227,13 @@ def make_controller(
     )
 
 
-def make_scheduler(loader: PlanLoader, machine: Machine, model: LlamaModel, drafters: tuple[Drafter, ...]) -> Scheduler:
+def make_scheduler(
+    loader: PlanLoader,
+    machine: Machine,
+    model: LlamaModel,
+    drafters: tuple[Drafter, ...],
+    files: ConversationFiles | None = None,
+) -> Scheduler:
     parts = loader.parts
     plan, shape = parts.plan, parts.shape
     num_kept = count_checkpoints(shape.state_bytes, plan.num_slots, machine)
@@ -233,6 +244,7 @@ def make_scheduler(loader: PlanLoader, machine: Machine, model: LlamaModel, draf
         checkpoints=Checkpoints(num_kept) if model.is_hybrid else None,
         min_fork=None if branch_problem(shape) else choose_min_fork(plan),
         swap=make_host_swap(loader, machine, model),
+        may_store=None if files is None else files.wants,
     )
     return Scheduler(
         n_ctx=plan.n_ctx,

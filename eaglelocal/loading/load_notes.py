@@ -36,11 +36,13 @@ def collect_notes(
 
 
 def list_memory_notes(plan: Plan) -> tuple[str, ...]:
-    """Return a note if texts of questions and answers are kept on disk."""
+    """Return notes if texts of questions and answers are kept on disk."""
+    cells = f"conversations: up to {plan.cache_disk:g} GB of their caches stay in {locations.conversation_cells_dir()}"
+    disk = (f"{cells}; `eaglelocal forget` deletes them",) if plan.cache_disk else ()
     if not (plan.lookup_memory and plan.speculates and NGRAM in plan.lookups):
-        return ()
+        return disk
     kept = f"the newest {plan.lookup_memory} tokens of each key's texts"
-    return (f"lookup memory: {kept} stay in {locations.lookups_dir()}; `eaglelocal forget` deletes them",)
+    return (f"lookup memory: {kept} stay in {locations.lookups_dir()}; `eaglelocal forget` deletes them", *disk)
 
 
 def list_repack_notes(library: LlamaLibrary, target: Header) -> tuple[str, ...]:

@@ -36,9 +36,7 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
     spec = parse_spec(options.spec)
     check_parallel(options.parallel)
     options.check_cache()
-    files = decision.files or find_files(
-        locate_reference(decision.target, options.model_folders), options, on_progress=on_progress
-    )
+    files = decision.files or locate_files(decision.target, options, on_progress)
     n_ctx = choose_ctx(decision.ctx, files.target)
     projector = FoundProjector() if decision.without_projector else files.projector
     target, draft = write_files(files, decision, on_progress)
@@ -74,10 +72,15 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
         is_brief=options.is_brief,
         cache_ram=options.cache_ram,
         lookup_memory=options.lookup_memory,
+        cache_disk=options.cache_disk,
         task=files.task,
         takes_tools=features.takes_tools,
         thinks=features.thinks,
     )
+
+
+def locate_files(target: str, options: RunOptions, on_progress: Progress) -> ModelFiles:
+    return find_files(locate_reference(target, options.model_folders), options, on_progress=on_progress)
 
 
 def check_parallel(parallel: int) -> None:

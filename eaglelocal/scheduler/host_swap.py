@@ -79,9 +79,9 @@ class HostSwap:
     def num_bytes(self) -> int:
         return sum(one.num_bytes for one in self._texts.values())
 
-    def has_room(self, num_bytes: int) -> bool:
-        """Return whether so many bytes fit although nothing is dropped."""
-        return self.num_bytes + num_bytes <= self._max_bytes
+    def has_room(self, num_bytes: int, *, evicts: bool = False) -> bool:
+        """Return whether so many bytes fit although nothing is dropped; `evicts`: or everything may be."""
+        return num_bytes + (0 if evicts else self.num_bytes) <= self._max_bytes
 
     def is_worth_keeping(self, tokens: Sequence[int], num_common: int, *, starts_elsewhere: bool) -> bool:
         """Return whether to copy the text that a slot's next text replaces: it is left, and no copy of it is kept."""
@@ -135,6 +135,10 @@ class HostSwap:
                 break
             self.forget(other)
         return True
+
+    def num_held(self, prompt: Sequence[int]) -> int:
+        """Return how many tokens of a prompt a conversation in RAM would save. May be called from any thread."""
+        return max((one.match(prompt, 0)[0] for one in list(self._texts.values())), default=0)
 
     def best(self, prompt: Sequence[int], *, margin: int = 0) -> SwapMatch | None:
         """Return the conversation of which a prompt reuses most; None if there is none.

@@ -10,7 +10,7 @@ knows neither queue nor steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Several
 from dataclasses import replace
 
@@ -32,6 +32,8 @@ class PrefixCache:
     checkpoints   of caches that cannot be cut; None: they are continued or discarded
     min_fork      prompt rows that must be gained to copy cells between slots; None: they cannot be copied
     swap          the conversations in RAM; None: nothing is swapped
+    may_store     returns whether a text is worth a place on disk: then it is copied to RAM although its slot may go on;
+                  None: there is no place
     """
 
     def __init__(
@@ -43,10 +45,12 @@ class PrefixCache:
         checkpoints: Checkpoints | None = None,
         min_fork: int | None = None,
         swap: HostSwap | None = None,
+        may_store: Callable[[Several[int]], bool] | None = None,
     ) -> None:
         self.slots = [Slot(index, last_used=index - num_slots) for index in range(num_slots)]
         self.can_cut, self.checkpoints, self.swap = can_cut, checkpoints or Checkpoints(0), swap or HostSwap()
         self._reuse_margin, self._min_fork = reuse_margin, min_fork if can_cut else None
+        self._may_store = may_store
         self._num_admitted = 0
         self._has_evicted = False  # the last admission evicted a conversation
 
@@ -170,15 +174,28 @@ class PrefixCache:
         """Return the free slot whose conversation to copy to RAM, ahead of the request that takes the slot; or None.
 
         The least recently used are taken first. The conversation that was used last probably continues, unless
-        conversations take turns. Copying a sliding window would cut it.
+        conversations take turns. Copying a sliding window would cut it. While all slots are free, conversations for the
+        disk are taken too, the newest first.
         """
         if self.swap.has_windows:
             return None
-        for slot in sorted([self.slots[index] for index in free], key=lambda each: each.last_used)[:MAX_COPIED_AHEAD]:
+        oldest_first = sorted([self.slots[index] for index in free], key=lambda each: each.last_used)
+        for slot in oldest_first[:MAX_COPIED_AHEAD]:
             is_current = slot.last_used == self._num_admitted and not self._has_evicted
-            if not is_current and self.swap.is_worth_keeping(slot.tokens, 0, starts_elsewhere=True):
+            if not is_current and self._is_worth_keeping(slot):
                 return slot.index
-        return None
+        if self._may_store is None or len(oldest_first) < len(self.slots):
+            return None
+        stored = (slot for slot in reversed(oldest_first) if self._may_store(slot.tokens))
+        return next((slot.index for slot in stored if self._is_worth_keeping(slot)), None)
+
+    def _is_worth_keeping(self, slot: Slot) -> bool:
+        return self.swap.is_worth_keeping(slot.tokens, 0, starts_elsewhere=True)
+
+    def num_held(self, prompt: Several[int]) -> int:
+        """Return how many tokens of a prompt slots and RAM would save. May be called from any thread."""
+        in_slots = max(common_prefix(slot.tokens, prompt) for slot in self.slots)
+        return max(in_slots, self.swap.num_held(prompt))
 
     def put_copy(self, index: int) -> int:
         """Note that the slot's conversation is being copied to RAM, and return its key."""

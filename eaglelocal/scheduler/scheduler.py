@@ -8,6 +8,7 @@ prefix_cache.py decides; where another slot is about to prefill the same prefix,
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -146,6 +147,10 @@ class Scheduler:
     def stop_copying(self) -> None:
         """Name no slot to copy until an answer starts or ends."""
         self._may_copy = False
+
+    def num_held(self, prompt: Several[int]) -> int:
+        """Return how many tokens of a prompt slots and RAM would save. May be called from any thread."""
+        return self._prefix_cache.num_held(prompt)
 
     def resume(self) -> list[SlotAssignment]:
         """Return the assignments of slots that wait no longer: the prefix is there, or its reader is gone.

@@ -132,12 +132,14 @@ class MetricTotals(Collector):
         cells = sum(snapshot.cache_cells for snapshot in snapshots)
         usage = sum(snapshot.cached_tokens for snapshot in snapshots) / cells if cells else 0.0
         swapped = sum(snapshot.swapped_bytes for snapshot in snapshots)
+        stored = sum(snapshot.stored_bytes for snapshot in snapshots)
         drafts = sum(snapshot.speculation.drafts for snapshot in snapshots)
         drafted = sum(snapshot.speculation.draft_tokens for snapshot in snapshots)
         states = {snapshot.speculation.state for snapshot in snapshots}
         for name, what, value in (
             ("kv_cache_usage_perc", "Share of the KV cache that holds tokens, 0 to 1.", usage),
             ("swapped_bytes", "Bytes of conversations swapped out to RAM.", float(swapped)),
+            ("stored_bytes", "Bytes of conversations kept on disk.", float(stored)),
             ("num_requests_running", "Requests that have a slot.", float(gauges.running)),
             ("num_requests_waiting", "Requests that wait for a slot or a model.", float(gauges.waiting)),
             ("draft_length", "Tokens of a draft, on average.", drafted / drafts if drafts else 0.0),

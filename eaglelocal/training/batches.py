@@ -18,12 +18,13 @@ from torch import Tensor, nn
 
 from eaglelocal.training.conversations import TrainingConversation
 from eaglelocal.training.draft_head import DraftHead, DraftVocabulary, HeadSource
+from eaglelocal.training.losses import SOFT, PolicyStep, policy_loss, step_loss
 from eaglelocal.training.target_capture import Captured
-from eaglelocal.training.training_time_test import logit_loss
 
 Ints = npt.NDArray[np.int64]
 POOL = 8  # steps whose conversations are sorted by length, so that little is padded
 KEPT_SHARE = 0.7  # of a P-EAGLE head's chains: deep steps are many, alike and cost as much as the first ones
+NUM_SAMPLES = 8  # of a chain, for the policy gradient
 OUTSIDE = -1  # a token outside the draft vocabulary
 
 Read = Callable[[Sequence[int], int], Captured]
@@ -51,16 +52,21 @@ class HeadBatch:
     lengths: Ints
     seed: int
     share: float = 1.0  # of the step's chains, when the step is split into several batches
+    is_on_policy: bool = False  # trained on drafts that are sampled from the head
 
 
 @dataclass(frozen=True)
 class BatchSchedule:
-    """A schedule of all steps: every conversation once per epoch, `rows_per_step` in each step."""
+    """A schedule of all steps: every conversation once per epoch, `rows_per_step` in each step.
+
+    num_policy_steps  that many steps on the head's own drafts, instead of the epochs
+    """
 
     conversations: tuple[TrainingConversation, ...]
     rows_per_step: int
     epochs: int
     seed: int
+    num_policy_steps: int | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -68,7 +74,13 @@ class BatchSchedule:
 
     @property
     def num_steps(self) -> int:
+        if self.num_policy_steps is not None:
+            return self.num_policy_steps
         return self.epochs * self.steps_per_epoch
+
+    @property
+    def is_on_policy(self) -> bool:
+        return self.num_policy_steps is not None
 
     @cached_property
     def step_tokens(self) -> int:
@@ -104,7 +116,14 @@ class BatchBuilder:
     def __init__(self, read: Read, vocabulary: DraftVocabulary, *, device: str) -> None:
         self._read, self._vocabulary, self._device = read, vocabulary, device
 
-    def build(self, conversations: Sequence[TrainingConversation], seed: int, *, share: float = 1.0) -> HeadBatch:
+    def build(
+        self,
+        conversations: Sequence[TrainingConversation],
+        seed: int,
+        *,
+        share: float = 1.0,
+        is_on_policy: bool = False,
+    ) -> HeadBatch:
         texts = [one.tokens[:-1] for one in conversations]
         captured = [self._read(text, one.num_prompt) for text, one in zip(texts, conversations, strict=True)]
         next_tokens = [
@@ -122,6 +141,7 @@ class BatchBuilder:
             lengths=np.array([len(output.best) for output in captured]),
             seed=seed,
             share=share,
+            is_on_policy=is_on_policy,
         )
 
     def _to_draft_ids(self, tokens: Ints) -> Ints:
@@ -140,10 +160,16 @@ class BatchBuilder:
 
 @dataclass(frozen=True, slots=True)
 class Unrolling:
-    """Parameters of the training-time test."""
+    """Parameters of the training-time test.
+
+    loss         of a step (losses.py); step_weight: that of a step, times that of the one before
+    state_noise  added to the states that the head reads, as a share of their size
+    """
 
     num_steps: int = 5
     step_weight: float = 0.8
+    loss: str = SOFT
+    state_noise: float = 0.0
     argmax_share: float = 0.3
     chains: int = 96  # of a conversation, at most
     kept_share: float = 1.0  # of the chains of a step, those that have another
@@ -208,11 +234,22 @@ class Imitation:
         return self._draft_head
 
     def loss(self, batch: HeadBatch) -> Tensor:
-        total = torch.zeros((), device=batch.target_logits.device)
-        for step, (draft, target, counts, _) in enumerate(self._steps(batch, self._plan.kept_share)):
-            losses, _drafted = logit_loss(draft, target, self._plan.argmax_share)
-            total = total + self._plan.step_weight**step * (losses * counts).sum() / counts.sum().clamp(min=1.0)
+        plan, device = self._plan, batch.target_logits.device
+        generator = torch.Generator(device).manual_seed(batch.seed)
+        if batch.is_on_policy:
+            return self._policy_loss(batch, generator) * batch.share
+        total = torch.zeros((), device=device)
+        for step, (draft, target, counts, _) in enumerate(self._steps(batch, plan.kept_share, generator)):
+            losses = step_loss(plan.loss, draft, target, plan.argmax_share)
+            total = total + plan.step_weight**step * (losses * counts).sum() / counts.sum().clamp(min=1.0)
         return total * batch.share
+
+    def _policy_loss(self, batch: HeadBatch, generator: torch.Generator) -> Tensor:
+        steps = [
+            PolicyStep(draft, target, next_tokens, counts)
+            for draft, target, counts, (next_tokens, _) in self._steps(batch, kept_share=1.0)
+        ]
+        return policy_loss(steps, generator, num_samples=NUM_SAMPLES)
 
     @torch.no_grad()
     def measure_acceptance(self, batch: HeadBatch) -> Accepted:
@@ -225,14 +262,17 @@ class Imitation:
         return Accepted(drafts, tuple(per_position))
 
     def _steps(
-        self, batch: HeadBatch, kept_share: float
+        self, batch: HeadBatch, kept_share: float, noise: torch.Generator | None = None
     ) -> Iterator[tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor]]]:
         """Yield for each draft step, with the chains flattened: the head's and the target's logits, which chains count,
         and (tokens that followed, chains that end within the answer).
+
+        noise  draws the noise on the states that the head reads; None: there is none
         """
         chains, last = draw_chains(batch, self._plan), batch.target_logits.shape[1] - 1
         head, num_steps = self._draft_head.head, self._plan.num_steps
-        states = head(batch.embeddings, head.fuse(batch.taps), chains.anchors, num_steps, kept_share)
+        taps = batch.taps if noise is None else add_noise(batch.taps, self._plan.state_noise, noise)
+        states = head(batch.embeddings, head.fuse(taps), chains.anchors, num_steps, kept_share)
         whole = chains.is_counted.all(-1)
         rows = torch.arange(len(chains.firsts), device=chains.firsts.device).unsqueeze(-1)
         for step, state in enumerate(states):
@@ -247,3 +287,15 @@ class Imitation:
                 counts.flatten().float(),
                 (batch.next_tokens[rows, at].flatten(), whole[:, kept].flatten()),
             )
+
+
+def add_noise(taps: Sequence[Tensor], share: float, generator: torch.Generator) -> list[Tensor]:
+    """Return states [batch, length, width] with normal noise of `share` times the root mean square of each."""
+    if share == 0.0:
+        return list(taps)
+    noisy = []
+    for tap in taps:
+        size = tap.float().square().mean(-1, keepdim=True).sqrt()
+        noise = torch.randn(tap.shape, generator=generator, device=tap.device)
+        noisy.append(tap + (share * size * noise).to(tap.dtype))
+    return noisy

@@ -51,6 +51,7 @@ class HeadTraining:
     plan        loads the target; conversations longer than its n_ctx lose their end
     checkpoint  where the state of training is kept
     draft_vocab  how many tokens a new head predicts; None: chosen by the texts
+    num_policy_steps  after the epochs: steps that learn from the head's own drafts
     """
 
     plan: Plan
@@ -65,6 +66,13 @@ class HeadTraining:
     seed: int = 1
     unrolling: Unrolling = field(default_factory=Unrolling)
     draft_vocab: int | None = None
+    num_policy_steps: int = 0
+
+    def stages(self) -> tuple[BatchSchedule, ...]:
+        """Return the epochs, and the steps on the head's own drafts."""
+        epochs = BatchSchedule(self.train_set, self.rows_per_step, self.epochs, self.seed)
+        policy = replace(epochs, seed=self.seed + 1, num_policy_steps=self.num_policy_steps)
+        return (epochs, policy) if self.num_policy_steps else (epochs,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +149,6 @@ def _train(training: HeadTraining) -> TrainedHead:
         builder = BatchBuilder(capture.read, vocabulary, device=training.device)
         width = draft_head.head.shape.width
         objective = Imitation(draft_head, training.unrolling)
-        schedule = BatchSchedule(training.train_set, training.rows_per_step, training.epochs, training.seed)
 
         def evaluate() -> Accepted:
             total = Accepted(0, (0,) * training.unrolling.num_steps)
@@ -160,13 +167,14 @@ def _train(training: HeadTraining) -> TrainedHead:
             num_chains = [min(one.num_answer_tokens, training.unrolling.chains) for one in conversations]
             for number, part in enumerate(split_step(conversations, width)):
                 chains = sum(min(one.num_answer_tokens, training.unrolling.chains) for one in part)
-                yield builder.build(part, step * stage.rows_per_step + number, share=chains / sum(num_chains))
+                seed, share = step * stage.rows_per_step + number, chains / sum(num_chains)
+                yield builder.build(part, seed, share=share, is_on_policy=stage.is_on_policy)
 
         limit_torch_memory(training.device)
         before = evaluate()
         progress.note(f"held out before: {format_acceptance(before)}")
         run = TrainingRun(
-            objective, (schedule,), batches, training.checkpoint, training.recipe, on_milestone, training.device
+            objective, training.stages(), batches, training.checkpoint, training.recipe, on_milestone, training.device
         )
         train(run, progress)
         after = evaluate()

@@ -29,11 +29,13 @@ from eaglelocal.training.draft_head import (
 )
 from eaglelocal.training.eagle_head import EagleHead, HeadShape
 from eaglelocal.training.loop import uses_muon
+from eaglelocal.training.losses import SOFT
 from eaglelocal.training.medusa_parts import MedusaParts
 from eaglelocal.training.precision import fast_dtype
 
 FLOAT, HALF = 4, 2
 MUON_WORK_BYTES = 16  # bytes per weight, of all matrices of one shape: momentum, stack, and some in bfloat16
+LOGIT_BYTES = {True: 10, False: 26}  # of a step, kept for gradients: of the soft loss, and of the others
 CTX_STEP = 256  # a hinted --ctx is a multiple
 
 
@@ -65,7 +67,9 @@ def estimate_need(
     parameters = list(draft_head.named_parameters())
     borrowed = 0 if vocabulary.owns_output else draft_head.output.numel() * fast_dtype(device).itemsize
     token = token_bytes(shape, plan)
-    logits = vocabulary.output_shape[0] * (plan.chains * (10 * plan.num_steps + 20) + max_tokens * HALF)
+    logits = vocabulary.output_shape[0] * (
+        plan.chains * (LOGIT_BYTES[plan.loss == SOFT] * plan.num_steps + 20) + max_tokens * HALF
+    )
     rows = plan.chains * plan.num_steps * (40 * shape.width + 16 * shape.ffn)
     state = sum(weight.numel() * (2 * FLOAT + optimizer_bytes(name, weight) + HALF) for name, weight in parameters)
     return MemoryNeed(

@@ -35,6 +35,7 @@ _NUM_STDERR_LINES = 200
 _MAX_LINE_BYTES = 4096
 _READ_BYTES = 64 * 1024
 _STOP_TIMEOUT_S = 2.0  # until a Shutdown takes effect
+_STORE_TIMEOUT_S = 10.0  # the same, if conversations are written to disk at the end
 _REAP_TIMEOUT_S = 1.0  # for a process to end after its pipe
 
 
@@ -63,7 +64,7 @@ class EngineChild:
             self._process.wait()
             self._channel.close()
             raise OSError(errno.EAGAIN, str(error)) from error
-        self._kill_reason = ""
+        self._kill_reason, self._stop_timeout_s = "", _STOP_TIMEOUT_S
 
     @property
     def pid(self) -> int:
@@ -76,6 +77,8 @@ class EngineChild:
     def load(self, plan: Plan) -> None:
         """Send the plan, which must be the first message. Its age counts from here."""
         self.started_at_s = time.monotonic()
+        if plan.cache_disk:
+            self._stop_timeout_s = _STORE_TIMEOUT_S
         self.send(plan)
 
     def send(self, message: Command | Plan) -> bool:
@@ -119,7 +122,7 @@ class EngineChild:
         sending = threading.Thread(target=self.send, args=(Shutdown(),), name="engine-shutdown", daemon=True)
         if is_graceful:
             sending.start()
-        if not (is_graceful and self._has_ended_within(_STOP_TIMEOUT_S)):
+        if not (is_graceful and self._has_ended_within(self._stop_timeout_s)):
             self._process.kill()
             self._process.wait()
         if is_graceful:

@@ -168,6 +168,8 @@ TAKEN = "{folder}/questions.txt"
             "--kind must be one of eagle, p-eagle, medusa, not 'other'",
         ),
         (("--target", "demo@native", "--kind", "medusa", "--from", "x.gguf"), 2, "a medusa head is trained anew"),
+        (("--target", "demo@native", "--loss", "kl"), 2, "--loss must be one of soft, lk, tv, nla, not 'kl'"),
+        (("--target", "demo@native", "--kind", "medusa", "--unroll", "7"), 2, "so nothing is unrolled"),
         (("--target", "demo@native", "--tokens", "10"), 2, "--tokens"),
         (("--target", "demo@native", "--epochs", "0"), 2, "--epochs"),
         (("--target", "demo@native", "--torch-device", "tpu"), 2, "--torch-device must be one of"),

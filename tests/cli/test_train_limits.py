@@ -19,6 +19,7 @@ from eaglelocal.cli.output import standard_output
 from eaglelocal.errors import ResourceError
 from eaglelocal.planning import autoplan
 from eaglelocal.planning.machine_spec import MachineSpec
+from eaglelocal.training.batches import Unrolling
 from eaglelocal.training.draft_head import HeadSource
 
 MIB = 2**20
@@ -30,7 +31,18 @@ def options_for(folder: Path) -> train_options.TrainOptions:
     found = find_head_target(settings, output)
     source = HeadSource(found.header, found.info)
     return train_options.TrainOptions(
-        found, source, None, settings, output, folder / "work", "cpu", folder / "head.gguf", False, "bf16", None
+        found,
+        source,
+        None,
+        settings,
+        output,
+        folder / "work",
+        "cpu",
+        folder / "head.gguf",
+        False,
+        "bf16",
+        None,
+        Unrolling(),
     )
 
 

@@ -7,7 +7,7 @@ it knows no batches, no padding and no masks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -30,10 +30,12 @@ from eaglelocal.training.batches import (  # noqa: E402
     HeadBatch,
     Imitation,
     Unrolling,
+    add_noise,
     draw_chains,
 )
 from eaglelocal.training.conversations import TrainingConversation  # noqa: E402
 from eaglelocal.training.draft_head import DraftHead, DraftVocabulary, choose_vocabulary, make_draft_head  # noqa: E402
+from eaglelocal.training.losses import step_loss  # noqa: E402
 from eaglelocal.training.target_capture import Captured  # noqa: E402
 
 WORDS = np.array([250, 7, 19, 4])  # that the head can say, in no order
@@ -164,6 +166,33 @@ def test_loss_and_acceptance_are_those_of_a_slow_reading(
     expected = [chain for one in batch for chain in chains[one.key]]
     assert float(imitation.loss(batch_of).detach()) == pytest.approx(slow_loss(expected, PLAN), rel=1e-4)
     assert imitation.measure_acceptance(batch_of) == slow_accepted(expected, PLAN)
+
+
+@pytest.mark.parametrize("loss", ["lk", "nla", "tv"])
+def test_every_loss_counts_and_weighs_the_same_steps(loss: str, room: Room, chains: Chains) -> None:
+    plan = replace(PLAN, loss=loss, step_weight=0.6)
+    expected = 0.0
+    for depth in range(plan.num_steps):
+        steps = [chain[depth] for one in CONVERSATIONS for chain in chains[one.key] if len(chain) > depth]
+        known = [step for step in steps if step.is_known]
+        draft = torch.from_numpy(np.stack([step.draft for step in known]))
+        wanted = torch.from_numpy(np.stack([step.target_logits for step in known]))
+        expected += 0.6**depth * float(step_loss(loss, draft, wanted, 0.0).mean())
+    found = Imitation(room.draft_head, plan).loss(room.batch_of(CONVERSATIONS))
+    assert float(found.detach()) == pytest.approx(expected, rel=1e-4)
+
+
+def test_noise_is_a_share_of_each_state_and_only_of_what_is_learned(room: Room) -> None:
+    generator = torch.Generator().manual_seed(3)
+    taps = [torch.randn(2, 500, 64) * scale for scale in (0.1, 30.0)]
+    for tap, noisy in zip(taps, add_noise(taps, 0.05, generator), strict=True):
+        size = float((noisy - tap).square().mean().sqrt() / tap.square().mean().sqrt())
+        assert size == pytest.approx(0.05, rel=0.05)
+    batch, plan = room.batch_of(CONVERSATIONS), replace(PLAN, state_noise=0.2)
+    quiet, noisy = Imitation(room.draft_head, PLAN), Imitation(room.draft_head, plan)
+    assert float(noisy.loss(batch)) == float(noisy.loss(batch)) != float(quiet.loss(batch))
+    assert float(noisy.loss(replace(batch, seed=2))) != float(noisy.loss(batch))
+    assert noisy.measure_acceptance(batch) == quiet.measure_acceptance(batch)
 
 
 def test_the_comparison_sees_something(chains: Chains) -> None:

@@ -29,6 +29,7 @@ from eaglelocal.training import draft_head, loop  # noqa: E402
 from eaglelocal.training.batches import HeadBatch, Imitation, Unrolling  # noqa: E402
 from eaglelocal.training.draft_head import make_head_entries, make_head_tensors  # noqa: E402
 from eaglelocal.training.loop import Recipe, TrainingRun, train  # noqa: E402
+from eaglelocal.training.losses import LOSSES, SOFT  # noqa: E402
 from eaglelocal.training.progress import TrainingProgress  # noqa: E402
 from eaglelocal.training.trainer import HeadTraining, TrainedHead, fit_to_context, train_head  # noqa: E402
 
@@ -111,6 +112,53 @@ def test_a_parallel_head_foresees_more_than_before(
     assert accepted_with(training_setup, learned, training, path) > 100 * least
     info = EagleInfo.from_header(read_header(path))
     assert (info.method, info.mask, info.num_depths, info.norm_output) == ("P-EAGLE", shape.mask, 3, False)
+
+
+@pytest.mark.parametrize("loss", [loss for loss in LOSSES if loss != SOFT])
+def test_every_loss_teaches(loss: str, training_setup: TrainingSetup, tmp_path: Path) -> None:
+    training = training_setup.training(tmp_path / "state", epochs=8)
+    learned = train_head(replace(training, unrolling=replace(training.unrolling, loss=loss, state_noise=0.02)))
+    assert learned.after.length > learned.before.length + 0.3
+
+
+def test_a_head_gets_better_by_its_own_drafts_alone(training_setup: TrainingSetup, tmp_path: Path) -> None:
+    training = training_setup.training(tmp_path / "state", epochs=3)
+    first = train_head(training)
+    accepted_with(training_setup, first, training, path := tmp_path / "head.gguf")
+    further = training_setup.training(tmp_path / "further", epochs=0, head=path)
+    learned = train_head(replace(further, num_policy_steps=24))
+    assert learned.before == first.after
+    assert learned.after.length > learned.before.length + 0.1
+
+
+def test_a_head_learns_on_from_its_own_drafts_and_resumes_exactly(
+    training_setup: TrainingSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps on its own drafts come last; a run that is stopped among them ends as one that is not."""
+    training = replace(training_setup.training(tmp_path / "state", epochs=2), num_policy_steps=6)
+    epochs, policy = training.stages()
+    assert (epochs.num_steps, epochs.is_on_policy) == (8, False)
+    assert (policy.num_steps, policy.is_on_policy) == (6, True)
+    whole = train_head(training)
+
+    taken = []
+    learn = Imitation.loss
+
+    def stop(self: Imitation, batch: HeadBatch) -> torch.Tensor:
+        taken.append(batch.is_on_policy)
+        if len(taken) == 11:
+            raise KeyboardInterrupt
+        return learn(self, batch)
+
+    monkeypatch.setattr(Imitation, "loss", stop)
+    stopped = replace(training, checkpoint=tmp_path / "stopped")
+    with pytest.raises(KeyboardInterrupt):
+        train_head(stopped)
+    monkeypatch.undo()
+    assert taken == [False] * 8 + [True] * 3
+    resumed = train_head(stopped)
+    for name, weight in whole.draft_head.state_dict().items():
+        assert torch.equal(weight, resumed.draft_head.state_dict()[name]), name
 
 
 def test_a_head_of_several_layers_does_not_learn_on(tmp_path: Path) -> None:

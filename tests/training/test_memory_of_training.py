@@ -37,6 +37,7 @@ from eaglelocal.training.loop import (  # noqa: E402
     train,
     update,
 )
+from eaglelocal.training.losses import LOSSES  # noqa: E402
 from eaglelocal.training.muon import orthogonalize  # noqa: E402
 from eaglelocal.training.progress import TrainingProgress  # noqa: E402
 from eaglelocal.training.trainer import HeadTraining, TrainedHead, train_head  # noqa: E402
@@ -235,9 +236,10 @@ def test_the_checkpoint_is_as_large_as_was_reckoned(which: str, request: pytest.
     assert need.checkpoint_bytes < (tmp_path / "state").stat().st_size < 1.05 * need.checkpoint_bytes + 50_000
 
 
+@pytest.mark.parametrize("loss", [*LOSSES, "policy"])
 @pytest.mark.parametrize(("tokens", "chains"), [(200, 8), (1200, 96)])
-def test_a_step_keeps_no_more_than_was_reckoned(source: HeadSource, tokens: int, chains: int) -> None:
-    plan = Unrolling(chains=chains)
+def test_a_step_keeps_no_more_than_was_reckoned(source: HeadSource, tokens: int, chains: int, loss: str) -> None:
+    plan = Unrolling(chains=chains, **({} if loss == "policy" else {"loss": loss, "state_noise": 0.05}))
     draft_head = make_draft_head(source, choose_vocabulary(source, None), max_context=tokens).move_to("cpu")
     kept: dict[int, int] = {}
 
@@ -247,7 +249,7 @@ def test_a_step_keeps_no_more_than_was_reckoned(source: HeadSource, tokens: int,
         return tensor
 
     alive: list[torch.Tensor] = []
-    made_batch = made_up(tokens, tokens // 2)
+    made_batch = replace(made_up(tokens, tokens // 2), is_on_policy=loss == "policy")
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), precision.autocast("cpu"):
         Imitation(draft_head, plan).loss(made_batch)
     weights = sum(weight.untyped_storage().nbytes() for weight in draft_head.parameters())

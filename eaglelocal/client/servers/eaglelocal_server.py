@@ -63,6 +63,8 @@ def parse_snapshot(snapshot: Mapping[str, object]) -> ServerReading:
         cache_cells=add_known(number(one, "cache_cells") for one in engines) or None,
         memory_bytes=to_int(add_known(number(one, "peak_rss_bytes") for one in engines)),
         swapped_bytes=add_known(number(one, "swapped_bytes") for one in engines),
+        stored_bytes=add_known(number(one, "stored_bytes") for one in engines),
+        store_problem=next((problem for one in engines if (problem := text(one, "store_problem"))), ""),
         totals=add_totals([_totals(one) for one in engines]),
         drafting=_drafting(engine),
         requests=tuple(map(_row, requests)) if isinstance(requests, list) else None,

@@ -1,4 +1,4 @@
-"""The rotation (RoPE) of a head's queries and keys: its configuration, read, and the keys that llama.cpp needs.
+"""The rotation (RoPE) of a head's queries and keys: its configuration, and the keys that llama.cpp needs, both ways.
 
 llama3 scaling becomes a factor for each frequency (`rope_freqs.weight`), linear and yarn become keys. Formulas are
 those of transformers (modeling_rope_utils.py) and of the Llama 3.1 release.
@@ -18,6 +18,15 @@ from eaglelocal.gguf.writer import KeyValue
 from eaglelocal.hub.heads.safetensors_files import Floats
 
 DEFAULT_THETA = 10_000.0
+PREFIX = "eagle3.rope."
+KEYS = frozenset(
+    {
+        "dimension_count", "freq_base", "scaling.type", "scaling.factor", "scaling.original_context_length",
+        "scaling.yarn_beta_slow", "scaling.yarn_beta_fast", "scaling.finetuned",
+    }
+)  # fmt: skip
+BETAS = (("slow", 1.0), ("fast", 32.0))  # of yarn, with their defaults
+LLAMA3_CONTEXTS = (8192, 4096, 2048, 16384, 32768, 65536, 131072)  # before scaling; the first is usual
 PLAIN = ("default", "none", "mrope")  # in a text the several position axes of mrope are equal
 
 
@@ -41,6 +50,20 @@ class Rope:
             entries.append(KeyValue("eagle3.rope.scaling.yarn_beta_slow", ValueType.FLOAT32, self.low))
             entries.append(KeyValue("eagle3.rope.scaling.yarn_beta_fast", ValueType.FLOAT32, self.high))
         return entries
+
+    def config(self) -> dict[str, object]:
+        """Return the rotation as keys of a config.json, as `read_rope` reads them."""
+        shared = {"rope_type": self.kind, "factor": self.factor}
+        longest = {"original_max_position_embeddings": self.original_context}
+        scaling: dict[str, object] | None = None
+        match self.kind:
+            case "llama3":
+                scaling = {**shared, **longest, "low_freq_factor": self.low, "high_freq_factor": self.high}
+            case "yarn":
+                scaling = {**shared, **longest, "beta_slow": self.low, "beta_fast": self.high}
+            case "linear":
+                scaling = {**shared}
+        return {"rope_theta": self.theta, "rope_scaling": scaling}
 
     def factors(self, head_dim: int) -> Floats | None:
         """Return what llama.cpp divides each frequency by [head_dim / 2]; None where all are one."""
@@ -104,6 +127,56 @@ def _read_yarn(scaling: Mapping[str, object], theta: float) -> Rope:
     if rope.original_context <= 0 or rope.factor < 1:
         raise _make_unsupported_error(f"its yarn scaling is by {rope.factor} from {rope.original_context} tokens")
     return rope
+
+
+def read_rope_keys(metadata: Mapping[str, object], factors: Floats | None, *, head_dim: int) -> Rope:
+    """Return the rotation that a head's file states, the inverse of `Rope.keys` and `Rope.factors`.
+
+    factors  [head_dim / 2] of its `rope_freqs.weight`; None: it has none
+
+    Raises IncompatibleError on a rotation that a published configuration cannot state.
+    """
+    stated = {key.removeprefix(PREFIX): value for key, value in metadata.items() if key.startswith(PREFIX)}
+    if foreign := sorted(stated.keys() - KEYS):
+        raise _make_unwritable_error(f"{PREFIX}{foreign[0]}")
+    if stated.get("dimension_count", head_dim) != head_dim:
+        raise _make_unwritable_error(f"{PREFIX}dimension_count {stated['dimension_count']} of {head_dim}")
+    theta = _restate(_read_number(stated, "freq_base", DEFAULT_THETA))
+    factor = _restate(_read_number(stated, "scaling.factor", 1.0))
+    kind = stated.get("scaling.type", "linear")  # llama.cpp's default
+    if factors is not None:
+        if kind not in ("linear", "none") or factor != 1.0:
+            raise _make_unwritable_error(f"factors for each frequency besides scaling by {factor:g}")
+        return _find_llama3(factors, theta, head_dim)
+    if kind == "yarn":
+        low, high = (_restate(_read_number(stated, f"scaling.yarn_beta_{name}", default)) for name, default in BETAS)
+        original = int(_read_number(stated, "scaling.original_context_length", 0))
+        if not original:
+            raise _make_unwritable_error("yarn without its original context")
+        return Rope(theta, "yarn", factor, original, low=low, high=high)
+    if kind not in ("linear", "none"):
+        raise _make_unwritable_error(f"scaling {kind}")
+    return Rope(theta) if factor == 1.0 or kind == "none" else Rope(theta, "linear", factor)
+
+
+def _find_llama3(factors: Floats, theta: float, head_dim: int) -> Rope:
+    """Return the llama3 scaling with these factors: a file does not keep what they were computed from."""
+    largest = _restate(float(factors.max()))
+    for original in LLAMA3_CONTEXTS:
+        rope = Rope(theta, "llama3", largest, original)
+        made = rope.factors(head_dim)
+        if made is not None and made.shape == factors.shape and np.allclose(made, factors, rtol=1e-5, atol=0):
+            return rope
+    raise _make_unwritable_error("factors for each frequency other than llama3's")
+
+
+def _restate(value: float) -> float:
+    """Return the shortest number that a float32 of a file stands for: 1e-05, not 9.999999747378752e-06."""
+    return float(str(np.float32(value)))
+
+
+def _make_unwritable_error(what: str) -> IncompatibleError:
+    return IncompatibleError(f"the head cannot be exported: no published configuration states its rotation ({what})")
 
 
 def _read_number(values: Mapping[str, object], key: str, default: float) -> float:

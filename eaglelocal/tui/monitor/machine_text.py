@@ -122,6 +122,9 @@ def _engine_bars(reading: ServerReading) -> Iterator[BarRow]:
     yield BarRow("prefix", prefix, "of prompts" if prefix is not None else "")
     yield BarRow("engine", None, format_bytes(reading.memory_bytes))
     yield BarRow("swapped", None, f"{format_bytes(reading.swapped_bytes)} of chats" if reading.swapped_bytes else "")
+    if reading.stored_bytes or reading.store_problem:
+        stopped = f", stopped: {reading.store_problem}" if reading.store_problem else ""
+        yield BarRow("on disk", None, f"{format_bytes(reading.stored_bytes)} of chats{stopped}")
 
 
 def _count_bar_cells(rows: Sequence[BarRow], width: int) -> int:

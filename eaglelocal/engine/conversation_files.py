@@ -1,0 +1,284 @@
+"""Conversations on disk (`--cache-disk`): cells of the target, written behind answers, read when a prompt goes on.
+
+    text 1   [system prompt, files, question, answer]     written while the engine is idle
+             the server is stopped, and started again
+    text 2   [system prompt, files, question, answer, question]    read from disk instead of computed
+
+A file holds the tokens, the cells as llama.cpp copies them, and recurrent states. It is used only if its checksum is
+right; a damaged one is removed, and the prompt is read as usual. Drafters start anew. One thread writes; lanes read
+(engine/input_queue.py). The folder is that of one model file, cache and build, so files of another are never found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import sys
+import zlib
+from array import array
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from eaglelocal.core.atomic_file import remove_abandoned, writing_atomically
+from eaglelocal.core.batch import Bytes
+from eaglelocal.core.json_text import read_object
+from eaglelocal.scheduler.stored_texts import StoredText, StoredTexts
+
+SUFFIX = ".cells"
+MAGIC = b"eaglelocal cells 1\n"
+LENGTH = struct.Struct("<I")  # of the description
+MAX_DESCRIPTION = 64 * 1024  # bytes
+MAX_TOKENS = 2**24
+PIECE_BYTES = 4 * 2**20
+CLOSE_WAIT_S = 5.0
+NO_STATES: Mapping[int, bytearray] = {}
+
+
+class StoredCells(NamedTuple):
+    """A text with its cells, as they were read."""
+
+    text: StoredText
+    cells: Bytes
+    states: dict[int, bytearray]  # recurrent ones, by position
+
+
+class DamagedFileError(Exception):
+    """A file that is not what its description says."""
+
+
+class ConversationFiles:
+    """The files of a folder, and their index. After an error nothing is written anymore: answers are worth more.
+
+    max_bytes  of all files; the least recently used go first
+    """
+
+    def __init__(self, folder: Path, max_bytes: int) -> None:
+        self.index, self.problem = StoredTexts(), ""
+        self._folder, self._max_bytes = folder, max_bytes
+        self._read: deque[StoredCells] = deque()
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="cells")
+        self._scan = self._writer.submit(self._find_files)
+
+    def _find_files(self) -> None:
+        remove_abandoned(self._folder)
+        for path in sorted(self._folder.glob(f"*{SUFFIX}"), key=used_at):
+            try:
+                with path.open("rb") as file:
+                    text, _ = read_text(file, path.name)
+            except (OSError, DamagedFileError):
+                self._remove(path.name)
+            else:
+                self.index.add(text)
+
+    def wants(self, tokens: Sequence[int]) -> bool:
+        """Return whether a text is worth writing."""
+        return not self.problem and self.index.wants(tokens)
+
+    def write_later(
+        self,
+        tokens: Sequence[int],
+        places: tuple[int, ...] | None,
+        cells: Bytes,
+        states: Mapping[int, bytearray] = NO_STATES,
+    ) -> None:
+        """Write a text in the background. Neither cells nor states may change."""
+        text = StoredText(file_name(tokens), list(tokens), places)
+        continued = self.index.add(text)
+        self._writer.submit(self._write, text, cells, dict(states), continued)
+
+    def _write(self, text: StoredText, cells: Bytes, states: Mapping[int, bytearray], continued: list[str]) -> None:
+        try:
+            write_file(self._folder / text.name, text, cells, states)
+        except OSError as error:
+            self.problem = error.strerror or type(error).__name__
+            self.index.drop(text.name)
+            return
+        for name in continued:
+            self._remove(name)
+        self._remove_oldest()
+
+    def _remove_oldest(self) -> None:
+        newest_first = sorted(self._folder.glob(f"*{SUFFIX}"), key=used_at, reverse=True)
+        total = 0
+        for path in newest_first:
+            total += size_of(path)
+            if total > self._max_bytes:
+                self._remove(path.name)
+
+    def _remove(self, name: str) -> None:
+        self.index.drop(name)
+        with suppress(OSError):
+            (self._folder / name).unlink(missing_ok=True)
+
+    def fetch(self, prompt: Sequence[int], num_held: int) -> None:
+        """Read the cells that save a prompt most, if memory holds much less of it. Called from a lane.
+
+        num_held  tokens of the prompt that memory holds
+        """
+        self._scan.result()
+        text = self.index.best(prompt, num_held)
+        if text is None:
+            return
+        path = self._folder / text.name
+        try:
+            stored = read_file(path)
+            os.utime(path)
+        except (OSError, DamagedFileError, MemoryError):
+            self._remove(text.name)
+            return
+        self._read.append(stored)
+
+    def take_read(self) -> Iterator[StoredCells]:
+        """Yield what was read since the last call."""
+        while self._read:
+            yield self._read.popleft()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(map(size_of, self._folder.glob(f"*{SUFFIX}")))
+
+    def wait(self) -> None:
+        """Wait until everything is written."""
+        self._writer.submit(int).result()
+
+    def close(self) -> None:
+        """Wait for what is being written, for some seconds at most."""
+        with suppress(TimeoutError):
+            self._writer.submit(int).result(CLOSE_WAIT_S)
+        self._writer.shutdown(wait=False, cancel_futures=True)
+
+
+def file_name(tokens: Sequence[int]) -> str:
+    return hashlib.blake2b(to_bytes(tokens), digest_size=16).hexdigest() + SUFFIX
+
+
+def to_bytes(tokens: Sequence[int]) -> bytes:
+    """Return token ids as little-endian int32."""
+    packed = array("i", tokens)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def used_at(path: Path) -> float:
+    with suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
+
+
+def size_of(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat().st_size
+    return 0
+
+
+# ---- the file: MAGIC, the description's length, the description (JSON), tokens, cells, states in order of positions
+def write_file(path: Path, text: StoredText, cells: Bytes, states: Mapping[int, bytearray]) -> None:
+    """Write a file, whole or not at all. Raises OSError."""
+    parts = [memoryview(to_bytes(text.tokens)), cells.data, *(memoryview(states[at]) for at in sorted(states))]
+    description = {
+        "tokens": len(text.tokens),
+        "cells": len(cells),
+        "states": [[at, len(states[at])] for at in sorted(states)],
+        "places": text.places,
+        "tokens_check": zlib.crc32(parts[0]),
+    }
+    encoded = json.dumps(description).encode()
+    with writing_atomically(path) as file:
+        file.write(MAGIC + LENGTH.pack(len(encoded)) + encoded)
+        check = 0
+        for part in parts:
+            for piece in pieces_of(part):
+                check = zlib.crc32(piece, check)
+                file.write(piece)
+        file.write(LENGTH.pack(check))
+
+
+def pieces_of(part: memoryview) -> Iterator[memoryview]:
+    return (part[at : at + PIECE_BYTES] for at in range(0, len(part), PIECE_BYTES))
+
+
+def read_text(file: BinaryIO, name: str) -> tuple[StoredText, dict[str, object]]:
+    """Read a file's tokens, and its description. Raises DamagedFileError and OSError."""
+    if file.read(len(MAGIC)) != MAGIC:
+        raise DamagedFileError
+    size = int(LENGTH.unpack(read_exactly(file, LENGTH.size))[0])
+    if size > MAX_DESCRIPTION:
+        raise DamagedFileError
+    try:
+        described = read_object(read_exactly(file, size))
+    except ValueError as error:
+        raise DamagedFileError from error
+    num_tokens, places = whole(described.get("tokens")), described.get("places")
+    if not 0 < num_tokens <= MAX_TOKENS:
+        raise DamagedFileError
+    content = read_exactly(file, 4 * num_tokens)
+    if zlib.crc32(content) != whole(described.get("tokens_check")):
+        raise DamagedFileError
+    tokens = array("i", content)
+    if sys.byteorder == "big":
+        tokens.byteswap()
+    resumable = None if places is None else tuple(map(whole, values(places)))
+    return StoredText(name, tokens.tolist(), resumable), described
+
+
+def whole(value: object) -> int:
+    """Return a number that is not negative. Raises DamagedFileError for anything else."""
+    if not isinstance(value, int) or value < 0:
+        raise DamagedFileError
+    return value
+
+
+def values(value: object) -> list[object]:
+    """Return a list. Raises DamagedFileError for anything else."""
+    if not isinstance(value, list):
+        raise DamagedFileError
+    return value
+
+
+def read_exactly(file: BinaryIO, size: int) -> bytes:
+    content = file.read(size)
+    if len(content) != size:
+        raise DamagedFileError
+    return content
+
+
+def read_file(path: Path) -> StoredCells:
+    """Read a file and check all of it. Raises DamagedFileError, OSError and MemoryError."""
+    with path.open("rb") as file:
+        text, described = read_text(file, path.name)
+        left = os.fstat(file.fileno()).st_size - file.tell() - LENGTH.size
+        states = [list(map(whole, values(pair))) for pair in values(described.get("states"))]
+        if any(len(pair) != 2 for pair in states):
+            raise DamagedFileError
+        sizes = [whole(described.get("cells")), *(size for _, size in states)]
+        if sum(sizes) != left:
+            raise DamagedFileError
+        check = zlib.crc32(to_bytes(text.tokens))
+        parts = []
+        for size in sizes:
+            part, check = read_part(file, size, check)
+            parts.append(part)
+        if LENGTH.pack(check) != read_exactly(file, LENGTH.size):
+            raise DamagedFileError
+    cells, *others = parts
+    return StoredCells(text, cells, {at: bytearray(part) for (at, _), part in zip(states, others, strict=True)})
+
+
+def read_part(file: BinaryIO, size: int, check: int) -> tuple[Bytes, int]:
+    """Read so many bytes. Returns them, and the checksum of all bytes so far."""
+    part: Bytes = np.empty(size, dtype=np.uint8)
+    for piece in pieces_of(part.data):
+        if file.readinto(piece) != len(piece):  # type: ignore[attr-defined]  # of BufferedReader
+            raise DamagedFileError
+        check = zlib.crc32(piece, check)
+    return part, check

@@ -1,0 +1,208 @@
+"""The folder of an exported head: found by name, written whole or not at all, never over somebody's files.
+
+It is written beside its place and renamed. Formats are in export_config.py and export_tensors.py.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from eaglelocal import locations
+from eaglelocal.catalog.catalog import load_catalog
+from eaglelocal.core.byte_sizes import format_disk
+from eaglelocal.core.folders import SHARED, make_folder, sync_folder
+from eaglelocal.errors import IncompatibleError, ModelFileError, ResourceError, UsageError
+from eaglelocal.gguf.architectures import EAGLE
+from eaglelocal.gguf.draft_pairing import detect_draft_kind, is_same_model
+from eaglelocal.gguf.eagle_info import VERIFIER_KEY, EagleInfo
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.medusa_info import is_medusa
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.hub.cached_files import find_cached
+from eaglelocal.hub.heads.head_folder import CONFIG, REPOSITORY, WEIGHTS_SUFFIX
+from eaglelocal.hub.heads.head_store import SPARE_DISK_BYTES
+from eaglelocal.hub.heads.safetensors_writer import SHARD_BYTES, OutgoingTensor, write_shards
+from eaglelocal.hub.hub_references import resolve_draft_reference
+from eaglelocal.hub.inventory import list_imported
+from eaglelocal.probe.probe import free_bytes
+from eaglelocal.probe.process_info import is_alive, start_mark
+
+PARTIAL = ".partial"
+WRITER = re.compile(r"\.(?P<pid>\d+)-(?P<birth>[\w.]+)\.partial$")  # ends a partial folder's name
+KINDS = {"dflash": "a block head", "mtp": "an MTP layer", "draft_model": "a model"}
+
+Progress = Callable[[float], None]
+
+
+def find_head_file(reference: str) -> Path:
+    """Return the file of a head: a path, the name of one that was imported or trained here, or a hub's reference.
+
+    Raises UsageError or ModelFileError with what would name one.
+    """
+    path = Path(os.path.expanduser(reference))
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", hint="name the GGUF file of a head")
+    if path.exists():
+        return path
+    heads = list_imported()
+    named = [one.path for one in heads if reference in (one.description.name, one.path.stem)]
+    if len(named) > 1:
+        raise UsageError(f"{len(named)} heads are named {reference!r}", hint=f"name its file: {named[0]}")
+    if named:
+        return named[0]
+    if path.suffix == ".gguf":
+        raise ModelFileError(f"{path} does not exist", hint="eaglelocal ls")
+    try:
+        wanted = resolve_draft_reference(reference, load_catalog())
+    except UsageError:
+        near = difflib.get_close_matches(reference, [one.path.stem for one in heads], n=1)
+        guess = f"did you mean `{near[0]}`? " if near else ""
+        raise UsageError(f"no head is named {reference!r}", hint=f"{guess}eaglelocal ls") from None
+    return find_cached(locations.hub_cache_dir(), wanted).path
+
+
+def read_eagle_head(path: Path) -> tuple[Header, EagleInfo]:
+    """Read a head's header. Raises IncompatibleError on what is no EAGLE or P-EAGLE head, ModelFileError on damage."""
+    header = read_header(path)
+    kind = detect_draft_kind(header)
+    if kind != EAGLE or is_medusa(header):
+        raise IncompatibleError(
+            f"{path.name} is {KINDS.get(kind, 'a Medusa head')}, which neither format knows",
+            hint="EAGLE-3, EAGLE-3.1 and P-EAGLE heads can be exported",
+        )
+    return header, EagleInfo.from_header(header)
+
+
+def find_target_repo(header: Header, info: EagleInfo) -> str:
+    """Return the repository of the original weights of a head's target: its file or the catalog names it; or empty."""
+    stated = header.metadata.get(VERIFIER_KEY)
+    if isinstance(stated, str) and stated:
+        return stated
+    repos = {target.source_repo for target in load_catalog().targets.values() if target.source_repo}
+    return next((repo for repo in sorted(repos) if is_same_model(info.target_name, repo)), "")
+
+
+def check_target_repo(repo: str) -> str:
+    """Return the name of a target. Raises UsageError where it is neither a repository nor a folder."""
+    if not REPOSITORY.fullmatch(repo) and not Path(repo).is_dir():
+        raise UsageError(f"{repo!r} is neither a repository nor a folder", hint="--target-repo Qwen/Qwen3-8B")
+    return repo
+
+
+def check_folder(folder: Path, *, is_forced: bool) -> None:
+    """Raise UsageError where the folder exists and is not to be replaced.
+
+    is_forced  a folder may be replaced that holds an exported head and nothing else
+    """
+    if not os.path.lexists(folder):
+        return
+    if folder.is_symlink() or not folder.is_dir():
+        raise UsageError(f"{folder} exists and is not a folder", hint=_suggest_folder(folder))
+    found = sorted(path.name for path in folder.iterdir())
+    if not found:
+        return
+    if others := [name for name in found if not _is_of_head(name)]:
+        raise UsageError(f"{folder} holds {others[0]}, which is not of a head", hint=_suggest_folder(folder))
+    if not is_forced:
+        raise UsageError(f"{folder} exists and is not empty", hint="`--force` replaces it")
+
+
+def _is_of_head(name: str) -> bool:
+    return name == CONFIG or name.endswith((WEIGHTS_SUFFIX, f"{WEIGHTS_SUFFIX}.index.json"))
+
+
+def _suggest_folder(folder: Path) -> str:
+    return f"--out {shlex.quote(f'{folder}-head')}"
+
+
+def write_head_folder(
+    folder: Path,
+    config: dict[str, object],
+    tensors: Sequence[OutgoingTensor],
+    *,
+    on_progress: Progress,
+    shard_bytes: int = SHARD_BYTES,
+) -> list[str]:
+    """Write a head's folder and return the names of its files with weights; an older one is replaced.
+
+    Raises ResourceError where the disk is full or cannot be written, and leaves nothing behind then.
+    """
+    total, done = sum(tensor.nbytes for tensor in tensors), 0
+
+    def count(num_bytes: int) -> None:
+        nonlocal done
+        done += num_bytes
+        on_progress(done / total)
+
+    try:
+        make_folder(folder.parent, SHARED)
+        _check_disk(folder.parent, total)
+        with _partial_folder(folder) as partial:
+            files = write_shards(partial, tensors, on_bytes=count, shard_bytes=shard_bytes)
+            (partial / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+            _flush(partial)
+            _replace(partial, folder)
+    except OSError as error:
+        message = f"cannot write {folder}: {error.strerror}"
+        raise ResourceError(message, hint=f"--out {shlex.quote(str(Path.home() / 'head'))}") from error
+    return [file.name for file in files]
+
+
+@contextmanager
+def _partial_folder(folder: Path) -> Iterator[Path]:
+    """Make a folder beside `folder`, deleted afterwards unless it was renamed, and delete those of killed writers."""
+    for left in folder.parent.glob(f".{_escape(folder.name)}.*{PARTIAL}"):
+        writer = WRITER.search(left.name)
+        if writer and not is_alive(int(writer["pid"]), writer["birth"]):
+            shutil.rmtree(left, ignore_errors=True)
+    partial = folder.parent / f".{folder.name}.{os.getpid()}-{start_mark(os.getpid())}{PARTIAL}"
+    partial.mkdir(SHARED)
+    try:
+        yield partial
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _escape(name: str) -> str:
+    return re.sub(r"([*?[])", r"[\1]", name)
+
+
+def _flush(folder: Path) -> None:
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    sync_folder(folder)
+
+
+def _replace(partial: Path, folder: Path) -> None:
+    """Rename the partial folder; an older head is moved away first, and back if that fails."""
+    older = partial.with_name(f".older{partial.name}")
+    if is_replaced := folder.exists():
+        folder.rename(older)
+    try:
+        partial.rename(folder)
+    except OSError:
+        if is_replaced:
+            with suppress(OSError):
+                older.rename(folder)
+        raise
+    shutil.rmtree(older, ignore_errors=True)
+    sync_folder(folder.parent)
+
+
+def _check_disk(folder: Path, wanted_bytes: int) -> None:
+    free = free_bytes(folder)
+    missing_bytes = wanted_bytes + SPARE_DISK_BYTES - free
+    if missing_bytes > 0:
+        raise ResourceError(
+            f"the head takes {format_disk(wanted_bytes)} on disk, {format_disk(free)} are free in {folder}",
+            hint=f"free {format_disk(missing_bytes)}, or choose a folder of another disk",
+        )

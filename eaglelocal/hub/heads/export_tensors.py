@@ -1,0 +1,190 @@
+"""The tensors of a head's GGUF as those of a published head: the inverse of convert.py.
+
+Names, the order of rows and columns, and the tables of tokens change; numbers do not. A matrix that is quantized in the
+file is decoded, the others keep their type. What a configuration states is in export_config.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from eaglelocal.errors import IncompatibleError
+from eaglelocal.gguf.eagle_info import MASK_HIDDEN_KEY, EagleInfo
+from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.tensors import read_indices, read_span, read_tensor
+from eaglelocal.gguf.upper_layers import DRAFT_TOKENS_KEY
+from eaglelocal.hub.heads.convert import LAYER_MATRICES, LAYER_VECTORS, VECTORS
+from eaglelocal.hub.heads.safetensors_files import Floats, Ints
+from eaglelocal.hub.heads.safetensors_writer import OutgoingTensor
+from eaglelocal.hub.heads.tensor_names import MASK_HIDDEN, name_upper_layer
+from eaglelocal.hub.heads.weight_conversion import PIECE_BYTES, TYPES, Rows, encode
+
+FLOAT_TYPES = ("F32", "F16", "BF16")  # that both kinds of files have, under these names
+KEEP = "keep"  # instead of a type: that of the file
+
+
+@dataclass(frozen=True, slots=True)
+class ExportHead:
+    """A head in a GGUF, and how it is to be written.
+
+    layer_name  what its first layer is called: midlayer or layers.0
+    kind        f32, f16 or bf16; KEEP: as in the file, and BF16 for what is quantized there
+    """
+
+    header: Header
+    info: EagleInfo
+    layer_name: str
+    kind: str = KEEP
+
+    @property
+    def quantized(self) -> tuple[str, ...]:
+        """The names of the matrices that are decoded."""
+        return tuple(name for name, tensor in self.header.tensors.items() if _is_quantized(tensor.type.name))
+
+    @property
+    def tap_order(self) -> list[int]:
+        """The taps by their layers, lowest first: engines collect the states in this order, whatever is stated."""
+        return sorted(range(len(self.info.target_layers)), key=self.info.target_layers.__getitem__)
+
+    def dtype(self, name: str) -> str:
+        """Return the type in which a matrix is written, as safetensors names it."""
+        found = self.header.tensors[name].type.name
+        if self.kind != KEEP:
+            return TYPES[self.kind]
+        return found if found in FLOAT_TYPES else TYPES["bf16"]
+
+
+def _is_quantized(type_name: str) -> bool:
+    return type_name not in (*FLOAT_TYPES, "I64", "I32")
+
+
+def read_target_tokens(header: Header, info: EagleInfo) -> Ints | None:
+    """Return the target's token of each row of the output [draft vocabulary]; None where row i is token i.
+
+    Raises IncompatibleError where the rows are all tokens in another order, for which engines have no table.
+    """
+    if info.draft_vocab is None:
+        return None
+    kept = header.array(DRAFT_TOKENS_KEY)
+    tokens = read_indices(header.path, header, "d2t").reshape(-1) if kept is None else np.asarray(kept, np.int64)
+    if len(tokens) < info.n_vocab:
+        return tokens
+    if not np.array_equal(tokens, np.arange(info.n_vocab)):
+        raise IncompatibleError("the head cannot be exported: its output has all tokens in an order of its own")
+    return None
+
+
+def make_published_tensors(head: ExportHead) -> list[OutgoingTensor]:
+    """Return the tensors of the published head. Raises as `read_target_tokens` does."""
+    header, info = head.header, head.info
+    tensors = [_permute_fc(head)]
+    tensors += [_read_vector(head, _name(head, source), name) for source, name in VECTORS.items()]
+    if info.norm_before_fc:
+        gains = read_tensor(header.path, header, "enc.output_norm.weight").reshape(-1)
+        tensors.append(make_vector("input_norm.weight", _permute_taps(head, gains)))
+    if info.fc_norm:  # its gains are in fc's columns already
+        ones = np.ones(info.target_hidden_size, np.float32)
+        tensors += [make_vector(f"fc_norm.{tap}.weight", ones) for tap in range(len(info.target_layers))]
+    for layer in range(info.n_layer):
+        tensors += _convert_layer(head, layer)
+    for source, name in (("lm_head.weight", "output.weight"), ("embed_tokens.weight", "token_embd.weight")):
+        if name in header.tensors:
+            tensors.append(_read_matrix(head, source, name))
+    return [*tensors, *_make_mask(head), *_make_tables(head)]
+
+
+def _name(head: ExportHead, common: str) -> str:
+    """Return the published name of a tensor of the first layer, by its common name (tensor_names.py)."""
+    return f"{head.layer_name}.{common.removeprefix('layer.')}" if common.startswith("layer.") else common
+
+
+def _convert_layer(head: ExportHead, layer: int) -> Iterator[OutgoingTensor]:
+    before, block = name_upper_layer(layer) if layer else "layer.", f"blk.{layer}."
+    for source, name in LAYER_VECTORS.items():
+        yield _read_vector(head, _name(head, before + source), block + name)
+    for part in "qk":
+        name = f"{block}attn_{part}.weight"
+        rows = separate_rows(_reader(head.header, name), head.info.head_dim)
+        source = _name(head, f"{before}self_attn.{part}_proj.weight")
+        yield _read_matrix(head, source, name, rows=rows, multiple_of=head.info.head_dim)
+    for source, name in LAYER_MATRICES.items():
+        yield _read_matrix(head, _name(head, before + source), block + name)
+
+
+def separate_rows(rows: Rows, head_dim: int) -> Rows:
+    """Return a reader of rows of queries or keys in transformers' order, the inverse of `interleave_rows`.
+
+    Within each head, rows 2i and 2i + 1 become row i and row i + d/2.
+    """
+    order = np.arange(head_dim).reshape(-1, 2).T.reshape(-1)
+
+    def read(first: int, end: int) -> Floats:
+        heads = rows(first, end).reshape((end - first) // head_dim, head_dim, -1)
+        return heads[:, order].reshape(end - first, -1)
+
+    return read
+
+
+def _permute_fc(head: ExportHead) -> OutgoingTensor:
+    rows = _reader(head.header, "fc.weight")
+    return _read_matrix(head, "fc.weight", "fc.weight", rows=lambda first, end: _permute_taps(head, rows(first, end)))
+
+
+def _permute_taps(head: ExportHead, values: Floats) -> Floats:
+    """Return values [..., taps x target hidden size] with the taps in the order of their layers."""
+    parts = values.reshape(*values.shape[:-1], len(head.info.target_layers), -1)
+    return parts[..., head.tap_order, :].reshape(values.shape)
+
+
+def _make_mask(head: ExportHead) -> Iterator[OutgoingTensor]:
+    hidden = head.header.array(MASK_HIDDEN_KEY)
+    if head.info.mask is not None and hidden is not None:
+        values = _permute_taps(head, np.asarray(hidden, np.float32))
+        yield make_vector(MASK_HIDDEN, values, shape=(1, 1, len(values)))
+
+
+def _make_tables(head: ExportHead) -> Iterator[OutgoingTensor]:
+    """Yield `d2t` and `t2d` (vocabulary_map.py), which a head over all tokens must not have."""
+    tokens = read_target_tokens(head.header, head.info)
+    if tokens is None:
+        return
+    offsets, marked = tokens - np.arange(len(tokens)), np.zeros(head.info.n_vocab, np.uint8)
+    marked[tokens] = 1
+    yield OutgoingTensor("d2t", "I64", offsets.shape, lambda: iter([np.ascontiguousarray(offsets).view(np.uint8)]))
+    yield OutgoingTensor("t2d", "BOOL", marked.shape, lambda: iter([marked]))
+
+
+def make_vector(name: str, values: Floats, *, shape: tuple[int, ...] = ()) -> OutgoingTensor:
+    """Return a norm, or a state, in F32. shape: unless it is a vector."""
+    flat = np.ascontiguousarray(values.reshape(-1), np.float32)
+    return OutgoingTensor(name, "F32", shape or flat.shape, lambda: iter([flat.view(np.uint8)]))
+
+
+def _read_vector(head: ExportHead, source: str, name: str) -> OutgoingTensor:
+    return make_vector(source, read_tensor(head.header.path, head.header, name))
+
+
+def _read_matrix(
+    head: ExportHead, source: str, name: str, *, rows: Rows | None = None, multiple_of: int = 1
+) -> OutgoingTensor:
+    """Return a matrix, read in pieces of whole blocks of `multiple_of` rows."""
+    read, dtype = rows or _reader(head.header, name), head.dtype(name)
+    columns, num_rows = head.header.tensors[name].shape
+    step = max(1, PIECE_BYTES // (4 * columns * multiple_of)) * multiple_of
+    pieces = _encode_pieces(read, dtype, range(0, num_rows, step), num_rows, source)
+    return OutgoingTensor(source, dtype, (num_rows, columns), pieces)
+
+
+def _encode_pieces(
+    read: Rows, dtype: str, firsts: range, num_rows: int, name: str
+) -> Callable[[], Iterator[np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]]:
+    kind = GGML_TYPES_BY_NAME[dtype]
+    return lambda: (encode(read(first, min(first + firsts.step, num_rows)), kind, name) for first in firsts)
+
+
+def _reader(header: Header, name: str) -> Rows:
+    return lambda first, end: read_span(header, name, first, end)

@@ -1,0 +1,25 @@
+"""Opens the conversations on disk (`--cache-disk`) that a plan can go on with."""
+
+from __future__ import annotations
+
+import hashlib
+
+from eaglelocal import locations
+from eaglelocal.core.file_fingerprint import fingerprint
+from eaglelocal.engine.conversation_files import ConversationFiles
+from eaglelocal.loading.fit import FittedPlan
+
+GB = 10**9
+
+
+def open_conversation_files(parts: FittedPlan, library: str) -> ConversationFiles | None:
+    """Return the conversations on disk; None if none are kept.
+
+    library  llama.cpp's build: another may lay out cells differently
+    """
+    plan = parts.plan
+    if not plan.cache_disk or not parts.can_swap or plan.is_brief:
+        return None
+    layout = [fingerprint(plan.target), plan.kv_type, plan.flash_attn, str(parts.uses_gpu), library]
+    folder = hashlib.blake2b("\n".join(layout).encode(), digest_size=12).hexdigest()
+    return ConversationFiles(locations.conversation_cells_dir() / folder, int(plan.cache_disk * GB))

@@ -1,0 +1,68 @@
+"""The texts whose cells are kept on disk (`--cache-disk`): which prompts they serve, and which texts are worth adding.
+
+Pure bookkeeping: tokens and names of files, no bytes. Lanes read it while the engine's thread changes it, so methods
+replace the list instead of changing it in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from eaglelocal.core.common_prefix import common_prefix
+
+MIN_STORED_ROWS = 512  # fewer are read anew in about the time in which a file is found, read and checked
+GROWTH = 4  # a text is stored again when it has grown by a quarter: each of its tokens is then written a few times
+
+
+@dataclass(frozen=True, slots=True)
+class StoredText:
+    """A text on disk. places: positions at which it can resume, besides its end; None: all."""
+
+    name: str
+    tokens: Sequence[int]
+    places: tuple[int, ...] | None = None
+
+    def num_reused(self, prompt: Sequence[int]) -> int:
+        """Return how many tokens of a prompt it would save."""
+        common = min(common_prefix(self.tokens, prompt), len(prompt) - 1)
+        if self.places is None or common == len(self.tokens):
+            return common
+        return max((place for place in self.places if place <= common), default=0)
+
+
+class StoredTexts:
+    """The index of the folder; false while it is empty."""
+
+    def __init__(self) -> None:
+        self._texts: list[StoredText] = []
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def wants(self, tokens: Sequence[int]) -> bool:
+        """Return whether a text is worth storing: it is long, holds no image, and most of its end is not on disk."""
+        if len(tokens) < MIN_STORED_ROWS or min(tokens) < 0:
+            return False
+        covered = max((common_prefix(one.tokens, tokens) for one in self._texts), default=0)
+        return len(tokens) - covered >= max(len(tokens) // GROWTH, MIN_STORED_ROWS // GROWTH)
+
+    def best(self, prompt: Sequence[int], num_held: int) -> StoredText | None:
+        """Return the text of which a prompt reuses most, if that is well more than memory holds of it."""
+        found = max(self._texts, key=lambda one: one.num_reused(prompt), default=None)
+        if found is None or found.num_reused(prompt) - num_held < MIN_STORED_ROWS:
+            return None
+        return found
+
+    def add(self, text: StoredText) -> list[str]:
+        """Add a text. Returns the names of those that it continues, which are dropped."""
+        continued = [one for one in self._texts if is_prefix(one.tokens, text.tokens)]
+        self._texts = [one for one in self._texts if one not in continued] + [text]
+        return [one.name for one in continued]
+
+    def drop(self, name: str) -> None:
+        self._texts = [one for one in self._texts if one.name != name]
+
+
+def is_prefix(a: Sequence[int], b: Sequence[int]) -> bool:
+    return common_prefix(a, b) == len(a)

@@ -1,0 +1,122 @@
+"""Files of conversations: what was written comes back, and whatever else lies there is refused and removed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from eaglelocal.engine.conversation_files import (
+    ConversationFiles,
+    DamagedFileError,
+    StoredCells,
+    read_file,
+    write_file,
+)
+from eaglelocal.scheduler.stored_texts import StoredText
+
+TOKENS = list(range(1000))
+CELLS = np.arange(5000, dtype=np.uint8)
+STATES = {40: bytearray(b"early"), 900: bytearray(b"late")}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[ConversationFiles]:
+    opened = ConversationFiles(tmp_path, 10**9)
+    yield opened
+    opened.close()
+
+
+def fetch(files: ConversationFiles, prompt: list[int]) -> StoredCells | None:
+    files.fetch(prompt, 0)
+    return next(files.take_read(), None)
+
+
+def test_what_was_written_comes_back(files: ConversationFiles, tmp_path: Path) -> None:
+    files.write_later(TOKENS, (40, 900), CELLS, STATES)
+    files.wait()
+    again = ConversationFiles(tmp_path, 10**9)
+    found = fetch(again, [*TOKENS, 5])
+    again.close()
+    assert found is not None
+    assert (list(found.text.tokens), found.text.places, found.states) == (TOKENS, (40, 900), STATES)
+    assert (found.cells == CELLS).all()
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.data())
+def test_any_change_of_a_file_is_noticed(tmp_path: Path, data: st.DataObject) -> None:
+    path = tmp_path / "a.cells"
+    write_file(path, StoredText(path.name, TOKENS, (40, 900)), CELLS, STATES)
+    content = bytearray(path.read_bytes())
+    change = data.draw(st.sampled_from(["flip", "cut", "longer", "noise"]))
+    at = data.draw(st.integers(0, len(content) - 1))
+    if change == "flip":
+        content[at] ^= data.draw(st.integers(1, 255))
+    elif change == "cut":
+        del content[at:]
+    else:
+        content[at:at] = data.draw(st.binary(min_size=1, max_size=50))
+    path.write_bytes(content)
+    try:
+        found = read_file(path)
+    except DamagedFileError:
+        return
+    assert list(found.text.tokens) == TOKENS and (found.cells == CELLS).all()  # white space in the description
+    assert found.states == STATES
+
+
+def test_a_file_that_vanished_is_no_text(files: ConversationFiles, tmp_path: Path) -> None:
+    files.write_later(TOKENS, None, CELLS)
+    files.wait()
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert fetch(files, [*TOKENS, 5]) is None
+    assert len(files.index) == 0
+
+
+def test_lanes_may_look_while_texts_are_written(files: ConversationFiles) -> None:
+    texts = [[seed, *TOKENS] for seed in range(8)]
+    problems: list[Exception] = []
+
+    def look() -> None:
+        try:
+            for _ in range(20):
+                for text in texts:
+                    files.fetch([*text, 5], 0)
+        except Exception as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=look) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for text in texts:
+        files.write_later(text, None, CELLS)
+    for thread in threads:
+        thread.join()
+    files.wait()
+    assert problems == [] and len(files.index) == 8
+
+
+def test_two_processes_share_a_folder(files: ConversationFiles, tmp_path: Path) -> None:
+    other = ConversationFiles(tmp_path, 10**9)
+    for opened in (files, other):
+        opened.write_later(TOKENS, None, CELLS)
+        opened.wait()
+    assert len(list(tmp_path.iterdir())) == 1
+    assert fetch(files, [*TOKENS, 5]) is not None and fetch(other, [*TOKENS, 5]) is not None
+    other.close()
+
+
+def test_what_a_longer_text_continues_is_removed(files: ConversationFiles, tmp_path: Path) -> None:
+    files.write_later(TOKENS, None, CELLS)
+    files.write_later([*TOKENS, *TOKENS], None, CELLS)
+    files.wait()
+    assert len(list(tmp_path.iterdir())) == 1
+    found = fetch(files, [*TOKENS, *TOKENS[:10], 7])
+    assert found is not None and len(found.text.tokens) == 2 * len(TOKENS)

@@ -1,0 +1,60 @@
+"""The index of texts on disk: which prompts they serve, which texts are added, and what replaces what."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eaglelocal.core.common_prefix import common_prefix
+from eaglelocal.scheduler.stored_texts import MIN_STORED_ROWS, StoredText, StoredTexts
+
+LONG = list(range(2 * MIN_STORED_ROWS))
+PARTS = st.lists(st.integers(0, 2), max_size=4).map(lambda parts: [part for part in parts for _ in range(300)])
+
+
+def index_of(*texts: StoredText) -> StoredTexts:
+    index = StoredTexts()
+    for text in texts:
+        index.add(text)
+    return index
+
+
+def test_a_prompt_is_served_only_if_memory_holds_much_less() -> None:
+    index = index_of(StoredText("a", LONG))
+    prompt = [*LONG, 1, 2]
+    assert index.best(prompt, 0) is not None
+    assert index.best(prompt, len(LONG) - MIN_STORED_ROWS + 1) is None
+    assert index.best(LONG[: MIN_STORED_ROWS - 1], 0) is None
+    assert index_of().best(prompt, 0) is None
+
+
+def test_a_text_with_places_serves_its_end_or_one_of_them() -> None:
+    text = StoredText("a", LONG, places=(600, 900))
+    assert text.num_reused([*LONG, 7]) == len(LONG)
+    assert text.num_reused([*LONG[:950], -5, -6]) == 900
+    assert text.num_reused([*LONG[:500], -5]) == 0
+
+
+def test_texts_are_wanted_when_they_are_long_and_have_grown() -> None:
+    index = index_of(StoredText("a", LONG))
+    assert not index.wants(LONG[: MIN_STORED_ROWS - 1])
+    assert not index.wants(LONG)
+    assert not index.wants([*LONG, *range(len(LONG) // 4 - 10)])
+    assert index.wants([*LONG, *range(len(LONG) // 2)])
+    assert index.wants([5, *LONG])
+    assert not index.wants([5, *LONG, -1])  # an image
+
+
+@given(st.lists(PARTS, max_size=6), PARTS)
+def test_the_index_holds_no_text_that_another_continues(texts: list[list[int]], prompt: list[int]) -> None:
+    index = StoredTexts()
+    names = {}
+    for number, tokens in enumerate(texts):
+        for name in index.add(StoredText(str(number), tokens)):
+            assert common_prefix(names.pop(name), tokens) <= len(tokens)
+        names[str(number)] = tokens
+    assert len(index) == len(names)
+    best = index.best([*prompt, 9], 0)
+    most = max((common_prefix(tokens, prompt) for tokens in names.values()), default=0)
+    assert (best is None) == (most < MIN_STORED_ROWS)
+    assert best is None or common_prefix(names[best.name], prompt) == most
