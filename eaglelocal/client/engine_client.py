@@ -129,8 +129,11 @@ class EngineClient:
 
         Running answers go on. Raises EagleLocalError where the head cannot replace the one in use, which then stays.
         """
-        self._heads.swap(self._requests.process, path, version, timeout_s)
-        self._supervisor.replace_plan(lambda plan: plan.with_head(path, version))
+
+        def keep() -> None:
+            self._supervisor.replace_plan(lambda plan: plan.with_head(path, version))
+
+        self._heads.swap(self._requests.process, path, version, on_success=keep, timeout_s=timeout_s)
 
     def snapshot(self, *, timeout_s: float = 1.0) -> EngineSnapshot:
         """Return totals since the engine process started.

@@ -25,7 +25,7 @@ class Exchangeable(Drafter, SlotState, Protocol):
         """The newest rows of a text from which it drafts well."""
 
     def inherit(self, old: Self) -> None:
-        """Take over what `old` kept of the target's rows, and what it was told of running requests."""
+        """Take over what `old` kept of the target's rows, and what it knows of running requests."""
 
     def attach(self) -> None:
         """Read the target's rows from now on, in place of the head before. Called between two decodes."""

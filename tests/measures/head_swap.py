@@ -15,6 +15,7 @@ import statistics
 import tempfile
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -36,7 +37,7 @@ def answer(client: EngineClient, name: str) -> tuple[float, list[float]]:
         if isinstance(event, Tokens):
             times.append(time.perf_counter())
             num_tokens += len(event.pieces)
-    gaps = [1e3 * (after - before) for before, after in zip(times[1:], times[2:], strict=False)]
+    gaps = [1e3 * (after - before) for before, after in pairwise(times[1:])]
     return num_tokens / (times[-1] - times[1]), gaps
 
 

@@ -170,7 +170,7 @@ def test_a_killed_process_leaves_a_state_from_which_the_next_goes_on(job: Learni
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["make_current", "judge", "write_state"])
+@pytest.mark.parametrize("kind", ["add_candidate", "judge", "make_current", "write_state"])
 def test_a_session_cut_off_between_two_writes_is_completed_by_the_next(
     job: LearningJob, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
