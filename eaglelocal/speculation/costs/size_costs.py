@@ -22,7 +22,7 @@ CONTEXT_SHARE = 0.25  # of a decode, the most that is taken off for its context 
 RAISED = math.log(1.2)  # of a size's cost relative to its usual one
 FALLS = 0.25  # by which share a usual cost falls when a decode shows a lower one
 USUAL_S = 600.0  # seconds of decodes until higher costs are usual
-LOWERED_DEVIATION = 0.1  # of a ratio that was believed to be as usual again
+RESTORED_DEVIATION = 0.1  # of a ratio that was believed to be as usual again
 MANY = 3  # decodes whose median an outlier does not move
 
 
@@ -138,6 +138,10 @@ class SizeCosts:
         """Return whether some size costs clearly more than it usually does."""
         return bool(self._raised)
 
+    def rise(self, num_rows: int) -> float:
+        """Return the logarithm of a size's cost relative to its usual one, if that is clearly more; else 0.0."""
+        return self._rise(num_rows) if num_rows in self._raised else 0.0
+
     def _rise(self, num_rows: int) -> float:
         """Return the logarithm of a size's cost relative to its usual one."""
         return self.filter.log_ratio(num_rows) - math.log(self.usual[num_rows])
@@ -168,14 +172,13 @@ class SizeCosts:
             self.usual[rows] *= math.exp(share * max(self._rise(rows), 0.0))
         self._note_rises(moving)
 
-    def lower_to_usual(self, error: float) -> None:
-        """Multiply the costs of sizes that cost more than usual by e ** error, but to no less than what is usual."""
+    def restore_usual(self) -> None:
+        """Believe that all sizes that cost more than usual cost what is usual."""
         for rows, usual in self.usual.items():
             if self._rise(rows) > 0.0:
                 self._undersampled.end(rows)
-                ratio = max(math.exp(self.filter.log_ratio(rows) + min(error, 0.0)), usual)
-                self.filter.set_ratio(rows, ratio, LOWERED_DEVIATION)
-        self._note_rises(self.usual)
+                self.filter.set_ratio(rows, usual, RESTORED_DEVIATION)
+        self._raised.clear()
 
     def rebase(self, shift: float, moved: float) -> None:
         """Multiply the cost of one row, the unit, by e ** moved; all others cost e ** (moved - shift) as much."""

@@ -78,6 +78,16 @@ class StepCosts:
         """Return whether some size costs clearly more than it usually does."""
         return self._sizes.is_raised
 
+    def is_dear(self, num_rows: int) -> bool:
+        """Return whether this size costs clearly more than it usually does."""
+        return self._sizes.rise(num_rows) > 0.0
+
+    def is_as_usual(self, num_rows: int, seconds: float, num_cells: int) -> bool:
+        """Return whether a decode of a dear size took what is usual, rather than what is believed."""
+        believed_s = self.seconds(num_rows, num_cells)
+        saved_s = self._one_s * self._sizes.filter.ratios[num_rows] * (1.0 - math.exp(-self._sizes.rise(num_rows)))
+        return seconds * seconds < believed_s * (believed_s - saved_s)
+
     def optimistic_seconds(self, least: int, most: int, num_cells: int, *, as_usual: bool = False) -> list[float]:
         """Return `seconds` of least, least + 1, .. most rows; for sizes that are not well known, optimistic ones.
 
@@ -230,9 +240,9 @@ class StepCosts:
             self._draft_costs.scale(math.exp(-moved))
         self._ratios = []
 
-    def lower_to_usual(self, error: float) -> None:
-        """Multiply the costs of sizes that cost more than usual by e ** error, but to no less than what is usual."""
-        self._sizes.lower_to_usual(error)
+    def restore_usual(self) -> None:
+        """Believe that all sizes that cost more than usual cost what is usual."""
+        self._sizes.restore_usual()
         self._ratios = []
 
     def learn_draft(self, drafter: str, num_rows: int, seconds: float) -> None:
