@@ -76,16 +76,16 @@ class StepCosts:
     @property
     def is_raised(self) -> bool:
         """Return whether some size costs clearly more than it usually does."""
-        return self._sizes.is_raised
+        return self._sizes.usual.is_raised
 
     def is_dear(self, num_rows: int) -> bool:
         """Return whether this size costs clearly more than it usually does."""
-        return self._sizes.rise(num_rows) > 0.0
+        return self._sizes.usual.rise(num_rows) > 0.0
 
     def is_as_usual(self, num_rows: int, seconds: float, num_cells: int) -> bool:
         """Return whether a decode of a dear size took what is usual, rather than what is believed."""
         believed_s = self.seconds(num_rows, num_cells)
-        saved_s = self._one_s * self._sizes.filter.ratios[num_rows] * (1.0 - math.exp(-self._sizes.rise(num_rows)))
+        saved_s = self._one_s * self._sizes.filter.ratios[num_rows] * (1.0 - math.exp(-self._sizes.usual.rise(num_rows)))
         return seconds * seconds < believed_s * (believed_s - saved_s)
 
     def optimistic_seconds(self, least: int, most: int, num_cells: int, *, as_usual: bool = False) -> list[float]:
@@ -110,7 +110,7 @@ class StepCosts:
     def _floor(self, least: int, as_usual: bool) -> list[float]:
         hoped = self._optimistic
         if as_usual:
-            known, usual = self._sizes.filter, self._sizes.usual
+            known, usual = self._sizes.filter, self._sizes.usual.ratios
             points = {rows: min(cost, usual.get(rows, cost)) for rows, cost in known.ratios.items()}
             deviations = {rows: known.deviation(rows) for rows in points}
             hoped = make_optimistic(points, deviations, self._most, noise=known.noise)
