@@ -26,8 +26,9 @@ class UsualCosts:
 
     @property
     def ratios(self) -> dict[int, float]:
-        """Seconds that each size usually takes, relative to one row."""
-        return {rows: math.exp(self._log(rows)) for rows in self._known.indices}
+        """Seconds that sizes usually take, relative to one row; of those for which that is known."""
+        logs = {rows: self._log(rows) for rows in self._known.indices}
+        return {rows: math.exp(log) for rows, log in logs.items() if not math.isnan(log)}
 
     def rise(self, num_rows: int) -> float:
         """Return the logarithm of a size's cost relative to its usual one, if that is clearly more; else 0.0."""
@@ -42,17 +43,22 @@ class UsualCosts:
     def set(self, num_rows: int) -> None:
         """Believe that what the size costs now is usual; the filter may not keep it."""
         index = self._known.indices.get(num_rows)
-        if index is not None:
-            self.compare()
+        self.compare()
+        if index is not None and not self.is_raised:
             self._logs[index - FIRST_SIZE] = self._known.log_ratio(num_rows)
 
     def follow(self, seconds: float) -> None:
         """Let all sizes follow what they cost now, by the seconds of the decodes that were learned."""
         self.compare()
-        self._logs += min(seconds / USUAL_S, 1.0) * (self._known.shape - self._logs)
+        present = self._known.shape
+        if not self.is_raised:
+            self._logs = np.where(np.isnan(self._logs), present, self._logs)
+        self._logs += min(seconds / USUAL_S, 1.0) * (present - self._logs)
 
     def compare(self) -> None:
-        """Note whether some size is dear; new sizes cost what is usual."""
+        """Note whether some size is dear. What sizes usually cost that first run meanwhile is not known before the end.
+        """
         present = self._known.shape
-        self._logs = np.append(self._logs, present[len(self._logs) :])
+        new = present[len(self._logs) :]
+        self._logs = np.append(self._logs, np.full(len(new), math.nan) if self.is_raised else new)
         self.is_raised = bool((present - self._logs > RAISED).any())

@@ -16,7 +16,7 @@ from eaglelocal.speculation.policy.cost_probe import CostProbe
 from eaglelocal.speculation.policy.level_difference import TimedDecode
 from eaglelocal.speculation.policy.step_report import StepReport
 
-RETRY_GAP = 16  # steps without a size that became dear; less than those in which nothing pays until a drafter sleeps
+RETRY_GAP = 8  # steps without a size that became dear; less than those in which nothing pays until a drafter sleeps
 
 
 class CostChecks:
@@ -46,7 +46,7 @@ class CostChecks:
         compared = decode if report.num_passes == 1 and self._costs.is_comparable(report.decode_s) else None
         correction = self._plain_probe(num_slots).record(is_plain, compared, self._level)
         is_dear = self._costs.is_dear(report.num_rows)
-        self._num_untried = 0 if is_dear or (is_retry and not is_plain) else self._num_untried + 1
+        self._num_untried = 0 if is_retry and not is_plain else self._num_untried + 1
         if compared is not None and is_dear and self._costs.is_as_usual(*compared):
             self._costs.restore_usual()
         elif correction:
