@@ -115,7 +115,7 @@ class StepCosts:
             deviations = {rows: known.deviation(rows) for rows in points}
             hoped = make_optimistic(points, deviations, self._most, noise=known.noise)
         ratios = zip(self._ratios[least:], hoped[least:], strict=True)
-        return [max(optimistic, min(ratio, hoped[least])) for ratio, optimistic in ratios]
+        return [max(optimistic, hoped[least]) for ratio, optimistic in ratios]
 
     def ratio(self, num_rows: int, num_cells: int | None = None) -> float:
         """Return the seconds of num_rows rows / seconds of one row; 1.0 while that is unknown."""
