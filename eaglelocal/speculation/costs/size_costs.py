@@ -10,7 +10,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from eaglelocal.speculation.costs.cost_curve import UNMEASURED_DEVIATION
+from eaglelocal.speculation.costs.cost_curve import UNMEASURED_DEVIATION, interpolate_costs
 from eaglelocal.speculation.costs.cost_filter import NOISE, CostFilter
 from eaglelocal.speculation.costs.saved_costs import SavedCosts
 from eaglelocal.speculation.costs.undersampled_sizes import DEVIATION as FEW_DEVIATION
@@ -45,7 +45,7 @@ class SizeCosts:
                 self.num_samples[rows] = samples
             if rows > 1 and 0 < samples < MANY:
                 self._undersampled.begin(rows, [ratio])
-        self.usual.compare()
+        self.usual.begin()
 
     # ---- what is known
     @property
@@ -88,7 +88,7 @@ class SizeCosts:
                 spread = max(spread, FEW_DEVIATION[len(took)])
             self.filter.set_ratio(rows, statistics.median_low(ratios), spread)
             self.num_samples[rows] = self.num_samples.get(rows, 0) + len(took)
-            self.usual.set(rows)
+        self.usual.begin()
 
     def learn(self, num_rows: int, seconds: float, kilocells: float, *, estimate: float, count: int) -> bool:
         """Learn one decode, or the median of `count`. Return whether predictions for sizes change by more than a drift.
@@ -106,7 +106,6 @@ class SizeCosts:
         is_undersampled = num_rows in self._undersampled
         if is_undersampled:
             self._learn_undersampled(num_rows, seconds, kilocells, estimate)
-            self.usual.set(num_rows)
         self.usual.follow(min(seconds, 1.0) * count)
         return is_undersampled or is_new or not was_kept
 
@@ -130,11 +129,17 @@ class SizeCosts:
         self.filter.set_ratio(num_rows, ratio, self.filter.noise)
 
     def restore_usual(self) -> None:
-        """Believe that all sizes that cost more than usual cost what is usual."""
-        for rows, ratio in self.usual.ratios.items():
-            if self.filter.ratios[rows] > ratio:
+        """Believe that all sizes that cost more than usual cost what is usual.
+
+        Those for which that is not known cost as if they had never run.
+        """
+        usual = self.usual.ratios
+        between = interpolate_costs(usual, max(self.filter.indices, default=1))
+        for rows, ratio in self.filter.ratios.items():
+            if ratio > between[rows]:
                 self._undersampled.end(rows)
-                self.filter.set_ratio(rows, ratio, RESTORED_DEVIATION)
+                deviation = RESTORED_DEVIATION if rows in usual else UNMEASURED_DEVIATION[0]
+                self.filter.set_ratio(rows, between[rows], deviation)
         self.usual.compare()
 
     def rebase(self, shift: float, moved: float) -> None:

@@ -111,11 +111,10 @@ class StepCosts:
         hoped = self._optimistic
         if as_usual:
             known, usual = self._sizes.filter, self._sizes.usual.ratios
-            points = {rows: min(cost, usual.get(rows, cost)) for rows, cost in known.ratios.items()}
+            points = {rows: min(cost, usual[rows]) for rows, cost in known.ratios.items() if rows in usual}
             deviations = {rows: known.deviation(rows) for rows in points}
             hoped = make_optimistic(points, deviations, self._most, noise=known.noise)
-        ratios = zip(self._ratios[least:], hoped[least:], strict=True)
-        return [max(optimistic, hoped[least]) for ratio, optimistic in ratios]
+        return [max(ratio, hoped[least]) for ratio in hoped[least:]]
 
     def ratio(self, num_rows: int, num_cells: int | None = None) -> float:
         """Return the seconds of num_rows rows / seconds of one row; 1.0 while that is unknown."""
