@@ -14,9 +14,10 @@ import numpy as np
 from eaglelocal.speculation.costs.cost_curve import interpolate_costs
 from eaglelocal.speculation.costs.cost_filter import FIRST_SIZE, CostFilter, Floats
 
+NOISY = 1.5  # times the usual noise
 RAISED = math.log(1.2)  # of a size's cost relative to its usual one
 USUAL_S = 600.0  # seconds of decodes until other costs are usual
-SETTLED_S = 150.0  # of decodes since a size ran first, until what it costs is usual
+SETTLED_S = 10.0  # of decodes since a size ran first, until what it costs is usual
 
 
 class UsualCosts:
@@ -26,6 +27,7 @@ class UsualCosts:
         self._known = known
         self._logs: Floats = np.zeros(0)  # of the usual ratios, in the order of the filter; NaN: not known
         self._ages_s: Floats = np.zeros(0)  # of the sizes
+        self._noise = known.noise
         self.is_raised = False  # whether some size costs clearly more than usual
 
     @property
@@ -46,7 +48,7 @@ class UsualCosts:
 
     def begin(self) -> None:
         """Believe that what sizes cost now is usual."""
-        self._logs = self._known.shape
+        self._logs, self._noise = self._known.shape, self._known.noise
         self._ages_s = np.full(len(self._logs), SETTLED_S)
         self.is_raised = False
 
@@ -55,7 +57,8 @@ class UsualCosts:
         self.compare()
         present = self._known.shape
         self._ages_s += seconds
-        if not self.is_raised:
+        self._noise += min(seconds / USUAL_S, 1.0) * (self._known.noise - self._noise)
+        if not self.is_raised and self._known.noise < NOISY * self._noise:
             is_settled = np.isnan(self._logs) & (self._ages_s >= SETTLED_S)
             self._logs = np.where(is_settled, present, self._logs)
         self._logs += min(seconds / USUAL_S, 1.0) * (present - self._logs)
