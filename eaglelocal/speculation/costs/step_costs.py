@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 
 from eaglelocal.core.costs import ContextCost, MeasuredCosts, SizeCost
 from eaglelocal.speculation.costs.cost_curve import interpolate_costs, make_optimistic, smooth_costs
-from eaglelocal.speculation.costs.cost_filter import SLOPE_DEVIATION
+from eaglelocal.speculation.costs.cost_filter import CLIP, SLOPE_DEVIATION
 from eaglelocal.speculation.costs.draft_costs import DraftCosts
 from eaglelocal.speculation.costs.kernel_warmup import KernelWarmup
 from eaglelocal.speculation.costs.saved_costs import FORMAT, MAX_ROWS, UNREADABLE, SavedCosts
@@ -83,10 +83,14 @@ class StepCosts:
         return self._sizes.usual.rise(num_rows) > 0.0
 
     def is_as_usual(self, num_rows: int, seconds: float, num_cells: int) -> bool:
-        """Return whether a decode of a dear size took what is usual, rather than what is believed."""
-        believed_s = self.seconds(num_rows, num_cells)
-        saved_s = self._one_s * self._sizes.filter.ratios[num_rows] * (1.0 - math.exp(-self._sizes.usual.rise(num_rows)))
-        return seconds * seconds < believed_s * (believed_s - saved_s)
+        """Return whether a decode of a dear size took what is usual, and not what is believed.
+
+        One decode shows it: by chance it may take longer, but not less by more than the noise.
+        """
+        known, believed_s = self._sizes.filter, self.seconds(num_rows, num_cells)
+        ratio, rise = math.exp(known.log_ratio(num_rows)), self._sizes.usual.rise(num_rows)
+        usual_s = believed_s - self._one_s * ratio * (1.0 - math.exp(-rise))
+        return math.log(believed_s / seconds) > max(math.log(believed_s / usual_s) / 2, CLIP * known.noise)
 
     def optimistic_seconds(self, least: int, most: int, num_cells: int, *, as_usual: bool = False) -> list[float]:
         """Return `seconds` of least, least + 1, .. most rows; for sizes that are not well known, optimistic ones.
@@ -108,6 +112,7 @@ class StepCosts:
         return [one_s * (ratio + cells_cost + row_cost * num_rows) for num_rows, ratio in enumerate(ratios, least)]
 
     def _floor(self, least: int, as_usual: bool) -> list[float]:
+        """Return optimistic ratios of `least` and more rows, none less than that of `least`."""
         hoped = self._optimistic
         if as_usual:
             known, usual = self._sizes.filter, self._sizes.usual.ratios

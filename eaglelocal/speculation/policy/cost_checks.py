@@ -4,9 +4,10 @@ The gain of drafting is computed against a plain step. Where drafting seems to g
 cost of plain steps would persist: `auto` could stay slower than plain while it reports a gain.
 
 Sizes may have been dear for a while, as beside another program. They do not run any more, so nothing would show that
-they cost again what they did before. So a step now and then believes what they cost before.
+they cost again what they did before. So a step now and then, a retry, believes what they usually cost. One decode of a
+dear size that took no more, in a retry or not, shows that the time is over: then all sizes cost what is usual.
 
-Both compare steps that run next to each other; see cost_probe.py. Pure.
+Pure. Plain steps are compared with those next to them; see cost_probe.py.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from eaglelocal.speculation.policy.cost_probe import CostProbe
 from eaglelocal.speculation.policy.level_difference import TimedDecode
 from eaglelocal.speculation.policy.step_report import StepReport
 
-RETRY_GAP = 8  # steps without a size that became dear; less than those in which nothing pays until a drafter sleeps
+RETRY_GAP = 8  # steps; less than those in which nothing pays until a drafter sleeps
 
 
 class CostChecks:
@@ -25,7 +26,7 @@ class CostChecks:
     def __init__(self, costs: StepCosts) -> None:
         self._costs = costs
         self._plain: dict[int, CostProbe] = {}
-        self._num_untried = 0  # steps since one drafted at the usual costs, or ran a size that became dear
+        self._num_untried = 0  # steps since the last retry
 
     def is_plain_due(self, num_slots: int) -> bool:
         """Return whether the next step should draft nothing."""
@@ -33,7 +34,7 @@ class CostChecks:
 
     @property
     def is_retry_due(self) -> bool:
-        """Return whether the next step should believe that all sizes cost what is usual."""
+        """Return whether the next step should draft as if all sizes cost what is usual."""
         return self._costs.is_raised and self._num_untried >= RETRY_GAP
 
     def record(self, report: StepReport, *, is_retry: bool) -> bool:
@@ -45,9 +46,8 @@ class CostChecks:
         decode = TimedDecode(report.num_rows, report.decode_s, report.num_cells)
         compared = decode if report.num_passes == 1 and self._costs.is_comparable(report.decode_s) else None
         correction = self._plain_probe(num_slots).record(is_plain, compared, self._level)
-        is_dear = self._costs.is_dear(report.num_rows)
         self._num_untried = 0 if is_retry and not is_plain else self._num_untried + 1
-        if compared is not None and is_dear and self._costs.is_as_usual(*compared):
+        if compared and self._costs.is_dear(report.num_rows) and self._costs.is_as_usual(*compared):
             self._costs.restore_usual()
         elif correction:
             num_plain_rows = report.num_rows if is_plain else num_slots
