@@ -89,7 +89,7 @@ class StepCosts:
         """
         known, believed_s = self._sizes.filter, self.seconds(num_rows, num_cells)
         ratio, rise = math.exp(known.log_ratio(num_rows)), self._sizes.usual.rise(num_rows)
-        usual_s = believed_s - self._one_s * ratio * (1.0 - math.exp(-rise))
+        usual_s = max(believed_s - self._one_s * ratio * (1.0 - math.exp(-rise)), believed_s * math.exp(-rise))
         return math.log(believed_s / seconds) > max(math.log(believed_s / usual_s) / 2, CLIP * known.noise)
 
     def optimistic_seconds(self, least: int, most: int, num_cells: int, *, as_usual: bool = False) -> list[float]:
