@@ -207,8 +207,9 @@ def main() -> int:
                 continue
             runs = list(pool.map(partial(measure, scenario, names), range(asked.seeds)))
             found = [
-                summarize(f"{scenario.name}: {name}", [r[name] for r in runs], possible_share(scenario, SLOW_TIMES[name]))
-                for name in names
+                summarize(f"{scenario.name}: {name}", [run[name] for run in runs], possible_share(scenario, slow_time))
+                for name, slow_time in SLOW_TIMES.items()
+                if name in names
             ]
             sys.stdout.write("".join(row.line() + "\n" for row in found))
             sys.stdout.flush()
