@@ -2,7 +2,7 @@
 
 Another program may make some sizes dear for a while. What they usually cost follows what they cost now, in either
 direction, over ten minutes of decoding: a minute moves it little, and what lasts becomes usual. What a new size usually
-costs is not known before it has been kept for some minutes, for it may have run at a bad moment. Pure.
+costs is not known before it was kept for a calm while, for it may have run at a bad moment. Pure.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 from eaglelocal.speculation.costs.cost_curve import interpolate_costs
 from eaglelocal.speculation.costs.cost_filter import FIRST_SIZE, CostFilter, Floats
 
-NOISY = 1.5  # times the usual noise
+NOISY = 1.5  # times the usual noise, from which on the machine is not calm
 RAISED = math.log(1.2)  # of a size's cost relative to its usual one
 USUAL_S = 600.0  # seconds of decodes until other costs are usual
-SETTLED_S = 10.0  # of decodes since a size ran first, until what it costs is usual
+SETTLED_S = 10.0  # of decodes since a size ran first, until what it costs in a calm moment is usual
 
 
 class UsualCosts:
