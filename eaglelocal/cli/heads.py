@@ -73,7 +73,7 @@ def change_pin(found: list[HeadVersions], number: int | None) -> None:
     if len(found) != 1:
         names = ", ".join(filter(None, (each.read()[0].target for each in found)))
         problem = f"several heads have learned, for {names}" if found else "no head has learned anything here"
-        raise UsageError(problem, hint="eaglelocal heads TARGET --pin N" if found else "eaglelocal serve --help")
+        raise UsageError(problem, hint="eaglelocal heads TARGET --pin N" if found else "eaglelocal serve --learn")
     (head,) = found
     head.pin(number)
     standard_output().message("it drafts from the next start on")

@@ -134,11 +134,9 @@ def train(
     for line in begin_lines(options, questions, max_answer_tokens=tokens):
         tell(line)
     trained = run_training(options, questions, tokens=tokens, epochs=epochs)
-    for line in result_lines(trained):
-        tell(line)
     command = make_chat_command(settings.target or "", options.found, trained.path) if trained.is_kept else None
-    if command is not None:
-        tell(f"{'next':<{LABEL}}{command}")
+    for line in (*result_lines(trained), *([f"{'next':<{LABEL}}{command}"] if command else [])):
+        tell(line)
     if as_json:
         output.object({**report_object(options, trained), "next": command})
 

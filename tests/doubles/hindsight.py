@@ -40,14 +40,19 @@ class Hindsight:
 
     def best_length(self, text: Text) -> tuple[int, float]:
         """Return the best single length and its tokens per second."""
+        rates = self.fixed_rates(text)
+        length = max(range(MAX_DRAFT + 1), key=lambda n: rates[n])
+        return length, rates[length]
+
+    def fixed_rates(self, text: Text) -> list[float]:
+        """Return the tokens per second of every single length."""
         profiles = [s.profiles[PRIMARY] for s in text.stretches]
         reaches = {profile: self._reaches(profile) for profile in set(profiles)}
         rates = []
         for length in range(MAX_DRAFT + 1):
             by_profile = {profile: self._fixed(reaches[profile], length) for profile in reaches}
             rates.append(self._over(text, [by_profile[profile] for profile in profiles]))
-        length = max(range(MAX_DRAFT + 1), key=lambda n: rates[n])
-        return length, rates[length]
+        return rates
 
     def best(self, text: Text) -> float:
         """Return the tokens per second with the best threshold policy or fixed length for each stretch."""

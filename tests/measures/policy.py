@@ -89,10 +89,19 @@ class Scenario:
 
     def best_fixed(self) -> tuple[int, float]:
         """Length, and speed relative to plain decoding."""
+        rates = self.fixed_rates()
+        length = max(range(len(rates)), key=lambda n: rates[n])
+        return length, rates[length] / rates[0]
+
+    def fixed_rates(self) -> list[float]:
+        """Return the tokens per second of every fixed length."""
         hindsight = Hindsight(SimulatedMachine(ratios=curve(self.ratios)), self.costs)
-        stretches = [s for answer in self.answers for s in shares(answer)]
-        length, rate = hindsight.best_length(Text(stretches))
-        return length, rate / hindsight.plain()
+        return hindsight.fixed_rates(Text([s for answer in self.answers for s in shares(answer)]))
+
+    def fixed_s(self, length: int) -> float:
+        """Return the seconds of a step with so many drafted tokens."""
+        draft_s = length * self.costs.draft_s(PRIMARY, 1)
+        return self.machine().true_seconds(1 + length) + draft_s + self.costs.other_s(length > 0)
 
 
 def shares(answer: Answer) -> list[Stretch]:

@@ -12,6 +12,9 @@ where nothing was slow and only the noise of the decodes was another.
     +-      standard error of the share
     during  tokens a second while something was slow, relative to the best fixed length where nothing is
     worst   share of the worst run
+    possible  share of a policy that knows everything but when the slow time ends: it goes on with the fixed length that
+            is best meanwhile, tries what is slow for TRIED_SHARE of the time, and drafts best from the first try on
+            that is not slow. Of texts without chance, by the mean time until that try.
 """
 
 from __future__ import annotations
@@ -30,13 +33,14 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from doubles.simulation import Simulation, Step, beyond, rate, speed
+from doubles.simulation import DraftCosts, Simulation, Step, beyond, rate, speed
 from doubles.slow_time import SlowTime
 from policy import ANSWERS, CHEAP, CURVES, DEAR, Scenario
 
 from eaglelocal.core.request import AUTO, Spec, fixed_spec
 
 BEFORE, AFTER, RECOVERY = 600, 500, 64  # tokens
+TRIED_SHARE = 0.15  # of the time, as the policy allows itself trials of a drafter
 LEAST = 0.97  # share of the best fixed length that `auto` is to keep
 NO_SLOW_TIME, OTHER_NOISE = "other noise", 1000  # the seed of that machine's noise is so much higher
 TINY_S = 0.001  # a time in which one step begins, if it begins with one
@@ -93,6 +97,31 @@ def up_to(steps: Sequence[Step], num_tokens: int) -> Sequence[Step]:
     return steps[: len(steps) - len(beyond(steps, num_tokens))]
 
 
+def possible_share(scenario: Scenario, slow_time: SlowTime) -> float:
+    if slow_time.seconds <= TINY_S:
+        return 1.0
+    costs = scenario.costs
+    slowed = replace(
+        scenario,
+        ratios=[
+            each * (slow_time.decode if rows >= slow_time.least_rows else 1.0)
+            for rows, each in enumerate(scenario.ratios, start=1)
+        ],
+        costs=DraftCosts(
+            costs.step_s * slow_time.draft,
+            costs.row_s * slow_time.draft,
+            plain_overhead_s=costs.plain_overhead_s * slow_time.other,
+            drafted_overhead_s=costs.drafted_overhead_s * slow_time.other,
+        ),
+    )
+    calm, slow = scenario.fixed_rates(), slowed.fixed_rates()
+    meanwhile = slow.index(max(slow))
+    tried = range(max(slow_time.least_rows - 1, 1), len(slow))
+    lost_s = min(slowed.fixed_s(length) * (1.0 - slow[length] / max(slow)) for length in tried)
+    wait_s = lost_s / TRIED_SHARE / 2
+    return AFTER / (wait_s * (max(calm) - calm[meanwhile]) + AFTER)
+
+
 class Shares(NamedTuple):
     """Speeds after one slow time, relative to the best fixed length, and to `auto` where nothing was slow."""
 
@@ -131,20 +160,21 @@ class Row(NamedTuple):
     first: float
     behind: float
     worst: float
+    possible: float
 
     def line(self) -> str:
         return f"{self.name:<50}" + "".join(f"{figure:8.3f}" for figure in self[1:])
 
 
-TITLES = ("fixed", "share", "+-", "during", "first64", "behind", "worst")
-HEAD = f"{'':<50}" + "".join(f"{title:>8}" for title in TITLES)
+TITLES = ("fixed", "share", "+-", "during", "first64", "behind", "worst", "possible")
+HEAD = f"{'':<50}" + "".join(f"{title:>9}" if title == "possible" else f"{title:>8}" for title in TITLES)
 
 
-def summarize(name: str, runs: Sequence[Shares]) -> Row:
+def summarize(name: str, runs: Sequence[Shares], possible: float) -> Row:
     fixed, share, during, first, behind = (statistics.mean(figures) for figures in zip(*runs, strict=True))
     shares = [run.share for run in runs]
     error = statistics.stdev(shares) / math.sqrt(len(shares)) if len(shares) > 1 else math.nan
-    return Row(name, fixed, share, error, during, first, behind, min(shares))
+    return Row(name, fixed, share, error, during, first, behind, min(shares), possible)
 
 
 def scenarios() -> list[Scenario]:
@@ -176,7 +206,11 @@ def main() -> int:
             if not names:
                 continue
             runs = list(pool.map(partial(measure, scenario, names), range(asked.seeds)))
-            found = [summarize(f"{scenario.name}: {name}", [run[name] for run in runs]) for name in names]
+            found = [
+                summarize(f"{scenario.name}: {name}", [run[name] for run in runs], possible_share(scenario, slow_time))
+                for name, slow_time in SLOW_TIMES.items()
+                if name in names
+            ]
             sys.stdout.write("".join(row.line() + "\n" for row in found))
             sys.stdout.flush()
             rows += found

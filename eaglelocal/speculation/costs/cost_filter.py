@@ -153,8 +153,7 @@ class CostFilter:
         shared /= deviation
         state += shared * clipped
         covariance -= shared[:, None] * shared  # symmetric to the last bit
-        if count == 1:
-            self._learn_noise(clipped)
+        self._learn_noise(clipped)
         if state[PER_CELL] < 0.0 or state[PER_ROW_CELL] < 0.0:
             np.maximum(state[PER_CELL:FIRST_SIZE], 0.0, out=state[PER_CELL:FIRST_SIZE])
         self._add_drift(min(seconds, 1.0) * count)

@@ -10,19 +10,17 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from eaglelocal.speculation.costs.cost_curve import UNMEASURED_DEVIATION
+from eaglelocal.speculation.costs.cost_curve import UNMEASURED_DEVIATION, interpolate_costs
 from eaglelocal.speculation.costs.cost_filter import NOISE, CostFilter
 from eaglelocal.speculation.costs.saved_costs import SavedCosts
 from eaglelocal.speculation.costs.undersampled_sizes import DEVIATION as FEW_DEVIATION
 from eaglelocal.speculation.costs.undersampled_sizes import UndersampledSizes
+from eaglelocal.speculation.costs.usual_costs import UsualCosts
 
 STORED_LEVEL_DEVIATION = 0.5
 STORED_DEVIATION = 0.08  # at least, of a ratio that was stored
 CONTEXT_SHARE = 0.25  # of a decode, the most that is taken off for its context where the size ran a few times
-RAISED = math.log(1.2)  # of a size's cost relative to its usual one
-FALLS = 0.25  # by which share a usual cost falls when a decode shows a lower one
-USUAL_S = 600.0  # seconds of decodes until higher costs are usual
-LOWERED_DEVIATION = 0.1  # of a ratio that was believed to be as usual again
+RESTORED_DEVIATION = 0.1  # of a ratio that was believed to be as usual again
 MANY = 3  # decodes whose median an outlier does not move
 
 
@@ -33,9 +31,7 @@ class SizeCosts:
         self.filter = CostFilter()
         self.num_samples: dict[int, int] = {}  # by rows
         self._undersampled = UndersampledSizes()
-        self.usual: dict[int, float] = {}  # ratios as they were for long, by rows
-        self._raised: set[int] = set()  # sizes that cost clearly more than usual
-        self._seconds = 0.0  # of decodes since usual ratios rose last
+        self.usual = UsualCosts(self.filter)
         if saved is not None:
             self._load(saved)
 
@@ -47,9 +43,9 @@ class SizeCosts:
             self.filter.set_ratio(rows, ratio, max(deviation, least))
             if samples:
                 self.num_samples[rows] = samples
-                self._remember(rows, 0.0)
             if rows > 1 and 0 < samples < MANY:
                 self._undersampled.begin(rows, [ratio])
+        self.usual.begin()
 
     # ---- what is known
     @property
@@ -92,7 +88,7 @@ class SizeCosts:
                 spread = max(spread, FEW_DEVIATION[len(took)])
             self.filter.set_ratio(rows, statistics.median_low(ratios), spread)
             self.num_samples[rows] = self.num_samples.get(rows, 0) + len(took)
-            self._remember(rows, 0.0)
+        self.usual.begin()
 
     def learn(self, num_rows: int, seconds: float, kilocells: float, *, estimate: float, count: int) -> bool:
         """Learn one decode, or the median of `count`. Return whether predictions for sizes change by more than a drift.
@@ -110,7 +106,7 @@ class SizeCosts:
         is_undersampled = num_rows in self._undersampled
         if is_undersampled:
             self._learn_undersampled(num_rows, seconds, kilocells, estimate)
-        self._remember(num_rows, min(seconds, 1.0) * count)
+        self.usual.follow(min(seconds, 1.0) * count)
         return is_undersampled or is_new or not was_kept
 
     def _learn_undersampled(self, num_rows: int, seconds: float, kilocells: float, estimate: float) -> None:
@@ -132,56 +128,25 @@ class SizeCosts:
         self._undersampled.end(num_rows)
         self.filter.set_ratio(num_rows, ratio, self.filter.noise)
 
-    # ---- what is usual
-    @property
-    def is_raised(self) -> bool:
-        """Return whether some size costs clearly more than it usually does."""
-        return bool(self._raised)
+    def restore_usual(self) -> None:
+        """Believe that all sizes that cost more than usual cost what is usual.
 
-    def _rise(self, num_rows: int) -> float:
-        """Return the logarithm of a size's cost relative to its usual one."""
-        return self.filter.log_ratio(num_rows) - math.log(self.usual[num_rows])
-
-    def _note_rises(self, sizes: Iterable[int]) -> None:
-        for rows in sizes:
-            (self._raised.add if self._rise(rows) > RAISED else self._raised.discard)(rows)
-
-    def _remember(self, num_rows: int, seconds: float) -> None:
-        """Move the usual cost of a size that ran towards the present one: soon if it fell, slowly if it rose.
-
-        With it move all sizes that are raised, by the seconds since one of them ran: they run rarely.
+        Those for which that is not known cost as if they had never run.
         """
-        self._seconds += seconds
-        if num_rows not in self.filter.indices:
-            return
-        if num_rows not in self.usual:
-            self.usual[num_rows] = math.exp(self.filter.log_ratio(num_rows))
-            return
-        rise = self._rise(num_rows)
-        if rise <= 0.0:
-            self.usual[num_rows] *= math.exp(FALLS * rise)
-            self._raised.discard(num_rows)
-            return
-        share, self._seconds = min(self._seconds / USUAL_S, 1.0), 0.0
-        moving = {num_rows, *self._raised}
-        for rows in moving:
-            self.usual[rows] *= math.exp(share * max(self._rise(rows), 0.0))
-        self._note_rises(moving)
-
-    def lower_to_usual(self, error: float) -> None:
-        """Multiply the costs of sizes that cost more than usual by e ** error, but to no less than what is usual."""
-        for rows, usual in self.usual.items():
-            if self._rise(rows) > 0.0:
+        usual = self.usual.ratios
+        between = interpolate_costs(usual, max(self.filter.indices, default=1))
+        for rows, ratio in self.filter.ratios.items():
+            if ratio > between[rows]:
                 self._undersampled.end(rows)
-                ratio = max(math.exp(self.filter.log_ratio(rows) + min(error, 0.0)), usual)
-                self.filter.set_ratio(rows, ratio, LOWERED_DEVIATION)
-        self._note_rises(self.usual)
+                deviation = RESTORED_DEVIATION if rows in usual else UNMEASURED_DEVIATION[0]
+                self.filter.set_ratio(rows, between[rows], deviation)
+        self.usual.compare()
 
     def rebase(self, shift: float, moved: float) -> None:
         """Multiply the cost of one row, the unit, by e ** moved; all others cost e ** (moved - shift) as much."""
         self.filter.rebase(shift, moved)
         self._undersampled.scale(math.exp(-shift))
-        self._note_rises(self.usual)
+        self.usual.compare()
 
 
 def measure_noise(samples: Iterable[Sequence[float]]) -> float:

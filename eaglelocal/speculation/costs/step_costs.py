@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 
 from eaglelocal.core.costs import ContextCost, MeasuredCosts, SizeCost
 from eaglelocal.speculation.costs.cost_curve import interpolate_costs, make_optimistic, smooth_costs
-from eaglelocal.speculation.costs.cost_filter import SLOPE_DEVIATION
+from eaglelocal.speculation.costs.cost_filter import CLIP, SLOPE_DEVIATION
 from eaglelocal.speculation.costs.draft_costs import DraftCosts
 from eaglelocal.speculation.costs.kernel_warmup import KernelWarmup
 from eaglelocal.speculation.costs.saved_costs import FORMAT, MAX_ROWS, UNREADABLE, SavedCosts
@@ -76,7 +76,21 @@ class StepCosts:
     @property
     def is_raised(self) -> bool:
         """Return whether some size costs clearly more than it usually does."""
-        return self._sizes.is_raised
+        return self._sizes.usual.is_raised
+
+    def is_dear(self, num_rows: int) -> bool:
+        """Return whether this size costs clearly more than it usually does."""
+        return self._sizes.usual.rise(num_rows) > 0.0
+
+    def is_as_usual(self, num_rows: int, seconds: float, num_cells: int) -> bool:
+        """Return whether a decode of a dear size took what is usual, and not what is believed.
+
+        One decode shows it: by chance it may take longer, but not less by more than the noise.
+        """
+        known, believed_s = self._sizes.filter, self.seconds(num_rows, num_cells)
+        ratio, rise = math.exp(known.log_ratio(num_rows)), self._sizes.usual.rise(num_rows)
+        usual_s = max(believed_s - self._one_s * ratio * (1.0 - math.exp(-rise)), believed_s * math.exp(-rise))
+        return math.log(believed_s / seconds) > max(math.log(believed_s / usual_s) / 2, CLIP * known.noise)
 
     def optimistic_seconds(self, least: int, most: int, num_cells: int, *, as_usual: bool = False) -> list[float]:
         """Return `seconds` of least, least + 1, .. most rows; for sizes that are not well known, optimistic ones.
@@ -98,14 +112,14 @@ class StepCosts:
         return [one_s * (ratio + cells_cost + row_cost * num_rows) for num_rows, ratio in enumerate(ratios, least)]
 
     def _floor(self, least: int, as_usual: bool) -> list[float]:
+        """Return optimistic ratios of `least` and more rows, none less than that of `least`."""
         hoped = self._optimistic
         if as_usual:
-            known, usual = self._sizes.filter, self._sizes.usual
-            points = {rows: min(cost, usual.get(rows, cost)) for rows, cost in known.ratios.items()}
+            known, usual = self._sizes.filter, self._sizes.usual.ratios
+            points = {rows: min(cost, usual[rows]) for rows, cost in known.ratios.items() if rows in usual}
             deviations = {rows: known.deviation(rows) for rows in points}
             hoped = make_optimistic(points, deviations, self._most, noise=known.noise)
-        ratios = zip(self._ratios[least:], hoped[least:], strict=True)
-        return [max(optimistic, min(ratio, hoped[least])) for ratio, optimistic in ratios]
+        return [max(ratio, hoped[least]) for ratio in hoped[least:]]
 
     def ratio(self, num_rows: int, num_cells: int | None = None) -> float:
         """Return the seconds of num_rows rows / seconds of one row; 1.0 while that is unknown."""
@@ -230,9 +244,9 @@ class StepCosts:
             self._draft_costs.scale(math.exp(-moved))
         self._ratios = []
 
-    def lower_to_usual(self, error: float) -> None:
-        """Multiply the costs of sizes that cost more than usual by e ** error, but to no less than what is usual."""
-        self._sizes.lower_to_usual(error)
+    def restore_usual(self) -> None:
+        """Believe that all sizes that cost more than usual cost what is usual."""
+        self._sizes.restore_usual()
         self._ratios = []
 
     def learn_draft(self, drafter: str, num_rows: int, seconds: float) -> None:

@@ -134,7 +134,7 @@ class Controller:
         """Return the StepPolicy that decides in a step; `slots` are those that decode."""
         is_ruled = self._is_ruled([each.slot for each in slots])
         is_checked = not num_prefill_rows and self._can_be_plain(slots)
-        self._is_retry = is_checked and self._cost_checks.is_retry_due(len(slots))
+        self._is_retry = is_checked and self._cost_checks.is_retry_due
         if is_checked and not self._is_retry and self._cost_checks.is_plain_due(len(slots)):
             slots = [DecodeSlot(each.slot, 0) for each in slots]
         token_costs = TokenCosts(

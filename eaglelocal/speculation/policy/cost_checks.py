@@ -4,9 +4,10 @@ The gain of drafting is computed against a plain step. Where drafting seems to g
 cost of plain steps would persist: `auto` could stay slower than plain while it reports a gain.
 
 Sizes may have been dear for a while, as beside another program. They do not run any more, so nothing would show that
-they cost again what they did before. So a step now and then believes what they cost before.
+they cost again what they did before. So a step now and then, a retry, believes what they usually cost. One decode of a
+dear size that took no more, in a retry or not, shows that the time is over: then all sizes cost what is usual.
 
-Both compare steps that run next to each other; see cost_probe.py. Pure.
+Pure. Plain steps are compared with those next to them; see cost_probe.py.
 """
 
 from __future__ import annotations
@@ -16,50 +17,50 @@ from eaglelocal.speculation.policy.cost_probe import CostProbe
 from eaglelocal.speculation.policy.level_difference import TimedDecode
 from eaglelocal.speculation.policy.step_report import StepReport
 
-MAX_RETRY_GAP = 24  # steps; less than those in which nothing pays until a drafter sleeps
+RETRY_GAP = 8  # steps; less than those in which nothing pays until a drafter sleeps
 
 
 class CostChecks:
-    """The probes of both kinds, by number of decoding slots."""
+    """The probes of plain steps, by number of decoding slots, and the retries."""
 
     def __init__(self, costs: StepCosts) -> None:
         self._costs = costs
         self._plain: dict[int, CostProbe] = {}
-        self._retries: dict[int, CostProbe] = {}
+        self._num_untried = 0  # steps since the last retry
 
     def is_plain_due(self, num_slots: int) -> bool:
         """Return whether the next step should draft nothing."""
         return self._plain_probe(num_slots).is_due
 
-    def is_retry_due(self, num_slots: int) -> bool:
-        """Return whether the next step should believe that all sizes cost what is usual."""
-        return self._costs.is_raised and self._retry_probe(num_slots).is_due
+    @property
+    def is_retry_due(self) -> bool:
+        """Return whether the next step should draft as if all sizes cost what is usual."""
+        return self._costs.is_raised and self._num_untried >= RETRY_GAP
 
     def record(self, report: StepReport, *, is_retry: bool) -> bool:
-        """Compare a finished step with the one before it, unless it took several passes. Return whether costs changed.
+        """Compare a finished step with what is believed, unless it took several passes. Return whether costs changed.
 
         A plain step may have padding rows.
         """
         num_slots, is_plain = len(report.verdicts), not report.num_drafted
         decode = TimedDecode(report.num_rows, report.decode_s, report.num_cells)
         compared = decode if report.num_passes == 1 and self._costs.is_comparable(report.decode_s) else None
-        is_retry = is_retry and not is_plain
-        raised = self._retry_probe(num_slots).record(is_retry, compared, self._level)
         correction = self._plain_probe(num_slots).record(is_plain, compared, self._level)
-        if raised and raised.error < 0.0:
-            self._costs.lower_to_usual(raised.error)
+        self._num_untried = 0 if is_retry and not is_plain else self._num_untried + 1
+        if compared and self._costs.is_dear(report.num_rows) and self._costs.is_as_usual(*compared):
+            self._costs.restore_usual()
         elif correction:
             num_plain_rows = report.num_rows if is_plain else num_slots
             self._costs.correct(num_plain_rows, correction.error, level=correction.level)
         else:
             return False
-        for probe in (*self._plain.values(), *self._retries.values()):
+        for probe in self._plain.values():
             probe.begin_again()
         return True
 
     def interrupt(self) -> None:
         """Record a step that is compared with none."""
-        for probe in (*self._plain.values(), *self._retries.values()):
+        for probe in self._plain.values():
             probe.difference.interrupt()
 
     def _level(self, decode: TimedDecode) -> float:
@@ -67,6 +68,3 @@ class CostChecks:
 
     def _plain_probe(self, num_slots: int) -> CostProbe:
         return self._plain.setdefault(num_slots, CostProbe())
-
-    def _retry_probe(self, num_slots: int) -> CostProbe:
-        return self._retries.setdefault(num_slots, CostProbe(MAX_RETRY_GAP))

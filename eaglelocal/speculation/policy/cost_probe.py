@@ -34,7 +34,6 @@ class Correction:
 class CostProbe:
     """The schedule of probes of one kind, for one number of decoding slots."""
 
-    max_gap: int = MAX_GAP
     gap: int = FIRST_GAP
     num_others: int = 0  # steps since the last probe
     num_confirming: int = 0  # probes still to come, because one surprised
@@ -67,7 +66,7 @@ class CostProbe:
         if self.num_confirming:
             self.num_confirming -= 1
         elif decode is None or self.difference.is_near(decode, level_of):
-            self.gap = min(2 * self.gap, self.max_gap)
+            self.gap = min(2 * self.gap, MAX_GAP)
         else:
             self.gap, self.num_confirming = FIRST_GAP, NUM_CONFIRMATIONS - 1
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import random
+import statistics
+
 import numpy as np
 import pytest
 from doubles.simulated_machine import BF16, SimulatedMachine, drifting
@@ -29,6 +33,16 @@ def test_the_covariance_stays_one() -> None:
     assert np.linalg.eigvalsh(covariance).min() > 0.0
     assert known.ratios[3] == pytest.approx(BF16[2], rel=0.1)
     assert known.deviation(8) > known.deviation(5)  # long not seen
+
+
+@pytest.mark.parametrize(("spread", "low", "high"), [(0.6, 0.2, 0.9), (0.02, 0.01, 0.03)])
+def test_medians_teach_how_uneven_decodes_are(spread: float, low: float, high: float) -> None:
+    """Where one size runs all the time there are no others."""
+    known, chance = CostFilter(), random.Random(2)
+    for _ in range(200):
+        median = statistics.median(math.exp(chance.gauss(0.0, spread)) for _ in range(8))
+        known.learn(1, median, 0.0, ratio=1.0, count=8)
+    assert low <= known.noise <= high
 
 
 def test_no_more_sizes_than_it_can_keep() -> None:

@@ -1,0 +1,72 @@
+"""Remember what decodes of each size usually cost, beside what they cost now.
+
+Another program may make some sizes dear for a while. What they usually cost follows what they cost now, in either
+direction, over ten minutes of decoding: a minute moves it little, and what lasts becomes usual. What a new size usually
+costs is not known before it was kept for a calm while, for it may have run at a bad moment. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from eaglelocal.speculation.costs.cost_curve import interpolate_costs
+from eaglelocal.speculation.costs.cost_filter import FIRST_SIZE, CostFilter, Floats
+
+NOISY = 1.5  # times the usual noise, from which on the machine is not calm
+RAISED = math.log(1.2)  # of a size's cost relative to its usual one
+USUAL_S = 600.0  # seconds of decodes until other costs are usual
+SETTLED_S = 10.0  # of decodes since a size ran first, until what it costs in a calm moment is usual
+
+
+class UsualCosts:
+    """The usual ratios of the sizes that a filter keeps."""
+
+    def __init__(self, known: CostFilter) -> None:
+        self._known = known
+        self._logs: Floats = np.zeros(0)  # of the usual ratios, in the order of the filter; NaN: not known
+        self._ages_s: Floats = np.zeros(0)  # of the sizes
+        self._noise = known.noise
+        self.is_raised = False  # whether some size costs clearly more than usual
+
+    @property
+    def ratios(self) -> dict[int, float]:
+        """Seconds that sizes usually take, relative to one row, ascending; of those for which that is known."""
+        logs = {rows: self._log(rows) for rows in sorted(self._known.indices)}
+        return {1: 1.0} | {rows: math.exp(log) for rows, log in logs.items() if not math.isnan(log)}
+
+    def rise(self, num_rows: int) -> float:
+        """Return the logarithm of a size's cost relative to its usual one, if that is clearly more; else 0.0."""
+        if not self.is_raised or num_rows not in self._known.indices:
+            return 0.0
+        rise = self._known.log_ratio(num_rows) - math.log(interpolate_costs(self.ratios, num_rows)[num_rows])
+        return rise if rise > RAISED else 0.0
+
+    def _log(self, num_rows: int) -> float:
+        return float(self._logs[self._known.indices[num_rows] - FIRST_SIZE])
+
+    def begin(self) -> None:
+        """Believe that what sizes cost now is usual."""
+        self._logs, self._noise = self._known.shape, self._known.noise
+        self._ages_s = np.full(len(self._logs), SETTLED_S)
+        self.is_raised = False
+
+    def follow(self, seconds: float) -> None:
+        """Let all sizes follow what they cost now, by the seconds of the decodes that were learned."""
+        self.compare()
+        present = self._known.shape
+        self._ages_s += seconds
+        self._noise += min(seconds / USUAL_S, 1.0) * (self._known.noise - self._noise)
+        if not self.is_raised and self._known.noise < NOISY * self._noise:
+            is_settled = np.isnan(self._logs) & (self._ages_s >= SETTLED_S)
+            self._logs = np.where(is_settled, present, self._logs)
+        self._logs += min(seconds / USUAL_S, 1.0) * (present - self._logs)
+
+    def compare(self) -> None:
+        """Note whether some size is dear."""
+        present = self._known.shape
+        num_new = len(present) - len(self._logs)
+        self._logs = np.append(self._logs, np.full(num_new, math.nan))
+        self._ages_s = np.append(self._ages_s, np.zeros(num_new))
+        self.is_raised = bool((present - self._logs > RAISED).any())
