@@ -9,6 +9,7 @@ import pytest
 
 from eaglelocal.cli.serve_log import STATUS_GAP_S, status_text
 from eaglelocal.core.events import NOTHING_YET, EngineSnapshot
+from eaglelocal.core.learning_status import LEARNING_OFF, LearningStatus
 from eaglelocal.core.stats import SpeculationStats
 
 
@@ -19,6 +20,10 @@ class IdleServing:
     state: str = "ready"
     num_answered: int = 21
     active: dict[str, Any] = field(default_factory=dict)
+    learning: LearningStatus = LEARNING_OFF
+
+    def read_learning(self) -> LearningStatus:
+        return self.learning
 
 
 def counted(tokens: int, **more: Any) -> EngineSnapshot:
@@ -43,3 +48,9 @@ def test_there_is_no_speed_without_tokens_and_no_length_without_drafts(
 ) -> None:
     text = status_text(IdleServing(), [now], [before])  # type: ignore[arg-type]
     assert text == f"ready · 0 running, 0 waiting{figures} · 21 answered"
+
+
+@pytest.mark.parametrize(("state", "is_shown"), [("learning", True), ("judging", True), ("idle", False)])
+def test_learning_is_shown_while_it_computes(state: str, is_shown: bool) -> None:
+    text = status_text(IdleServing(learning=LearningStatus(state=state)), [], [])  # type: ignore[arg-type]
+    assert (f" · {state} · " in text) == is_shown
