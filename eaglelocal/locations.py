@@ -77,6 +77,11 @@ def conversation_cells_dir() -> Path:
     return state_dir() / "cells"
 
 
+def drift_dir() -> Path:
+    """Return the folder of acceptance by kind of text; one file per target, of counts."""
+    return state_dir() / "drift"
+
+
 def own_certificate_dir() -> Path:
     """Return the folder of the certificate, and its key, that `serve --ssl auto` made."""
     return state_dir() / "certificate"

@@ -24,7 +24,7 @@ OURS = "eaglelocal"  # `owned_by` of our models
 # fields of EngineSnapshot in `engine`, under their own names
 SNAPSHOT_COUNTS = (
     *("steps", "prompt_tokens", "generated_tokens", "peak_rss_bytes"),
-    *("cached_tokens", "cache_cells", "reused_tokens", "swapped_bytes"),
+    *("cached_tokens", "cache_cells", "reused_tokens", "swapped_bytes", "stored_bytes"),
 )
 SNAPSHOT_SECONDS = ("host_s", "native_s", "draft_s", "verify_s", "plain_s", "answer_s")
 

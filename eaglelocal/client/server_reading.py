@@ -100,6 +100,7 @@ class ServerReading:
     missing: tuple[str, ...] = ()  # flags that would make the server report more
     can_control: bool = False  # the caller may cancel requests and switch drafting
     learning: str = ""  # what learning from answers does; "" if it is off
+    drift: tuple[str, ...] = ()  # kinds of text whose drafts are accepted less than they were, in words
 
     @property
     def models(self) -> tuple[str, ...]:

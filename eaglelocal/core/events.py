@@ -47,6 +47,7 @@ class EngineInfo:
     template: str = ""  # chat template in its file
     bos_text: str = ""
     eos_text: str = ""
+    weights: str = ""  # fingerprint of the target's file
     sees_images: bool = False  # messages may contain images
 
     @property

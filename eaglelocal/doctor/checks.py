@@ -33,6 +33,7 @@ CHECKS: tuple[Check, ...] = (
     folder_checks.check_offline,
     folder_checks.check_partial_downloads,
     folder_checks.check_calibrations,
+    folder_checks.check_drift,
     folder_checks.check_port,
     folder_checks.check_leftovers,
     machine_checks.check_memory,

@@ -8,6 +8,7 @@ from pathlib import Path
 from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.doctor.finding import Finding, ok, problem, warning
 from eaglelocal.doctor.installation import Disk, Installation
+from eaglelocal.learning.drift import DriftReport
 
 MIN_FREE_BYTES = 2 << 30  # smaller than any useful model
 LOW_FREE_BYTES = 15 << 30  # a large model does not fit
@@ -32,6 +33,22 @@ def _check_disk(disk: Disk, downloads: Path | None) -> Finding | None:
         return None
     text = f"only {format_disk(disk.free_bytes)} free for {disk.holds} in {disk.folder}"
     return (problem if disk.free_bytes < MIN_FREE_BYTES else warning)("disk", text, command)
+
+
+def check_drift(facts: Installation) -> Finding | None:
+    """Warn if drafts are accepted much less than they were, with what to do about it."""
+    if not facts.drifts:
+        return None
+    worst = min(facts.drifts, key=lambda report: report.ratio)
+    others = f" (and {len(facts.drifts) - 1} more)" if len(facts.drifts) > 1 else ""
+    return warning("drift", f"{worst.text}{others}", suggest_remedy(worst))
+
+
+def suggest_remedy(report: DriftReport) -> str:
+    """Return a command: another draft, where the model itself has changed; else learning."""
+    if "model file" in report.changed:
+        return "eaglelocal train --target REF"
+    return "eaglelocal serve --learn"
 
 
 def check_hub_token(facts: Installation) -> Finding:

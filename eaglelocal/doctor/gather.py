@@ -26,6 +26,7 @@ from eaglelocal.doctor.installation import Disk, Hub, Installation, NativePart, 
 from eaglelocal.doctor.llama_trial import try_library
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.client_settings import check_settings
+from eaglelocal.learning.drift_files import read_reports
 from eaglelocal.loading import calibration_store
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import attempt_or, free_bytes
@@ -77,6 +78,7 @@ def gather_facts(
         stale_calibrations=attempt_or(lambda: tuple(calibration_store.list_stale_files(machine, BUILD)), ()),
         current_build=calibration_store.describe_build(BUILD, machine),
         stale_announcements=attempt_or(lambda: tuple(find_stale_files()), ()),
+        drifts=attempt_or(lambda: tuple(read_reports()), ()),
         environ=environ,
     )
 

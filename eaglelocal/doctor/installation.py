@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from eaglelocal.learning.drift import DriftReport
 from eaglelocal.probe.machine import Machine
 
 
@@ -104,4 +105,5 @@ class Installation:
     stale_calibrations: tuple[tuple[Path, str], ...] = ()  # (file, the build it was measured with)
     current_build: str = ""  # as calibrations name it
     stale_announcements: tuple[Path, ...] = ()
+    drifts: tuple[DriftReport, ...] = ()  # kinds of text whose drafts are accepted less than they were
     environ: Mapping[str, str] = field(default_factory=dict)

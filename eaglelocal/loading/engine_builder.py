@@ -20,6 +20,7 @@ from eaglelocal.backend.model import LlamaModel
 from eaglelocal.backend.weight_pages import Range, moving_weights
 from eaglelocal.core.background_work import BackgroundWork
 from eaglelocal.core.events import EngineInfo, LoadProgress
+from eaglelocal.core.file_fingerprint import fingerprint
 from eaglelocal.core.plan import Plan
 from eaglelocal.drafters.drafter import Drafter, Lookup
 from eaglelocal.drafters.head_holder import HeadHolder
@@ -150,6 +151,7 @@ def describe_engine(loader: PlanLoader, target: LlamaModel, draft: OpenDraft) ->
     buffers = sum_buffer_bytes(loader.library.log)
     return EngineInfo(
         target=plan.target_label,
+        weights=fingerprint(plan.target),
         draft=plan.draft_label if draft.drafters else "none",
         draft_reason="" if draft.drafters else plan.draft_reason,
         n_ctx=plan.n_ctx,

@@ -22,6 +22,7 @@ from eaglelocal.core.request import AnyRequest, ChatRequest
 from eaglelocal.core.sampling import Sampled, SamplingParams
 from eaglelocal.core.tools import CallPart, ToolCall, join_calls
 from eaglelocal.errors import EagleLocalError
+from eaglelocal.learning.text_kinds import MAX_CHARS
 
 
 @dataclass(slots=True)
@@ -124,6 +125,8 @@ class AnswerState:
     embeddings: Embeddings | None = None
     prompted: Prompted | None = None
     tokens: list[int] = field(default_factory=list)  # of the answer
+    opening: str = ""  # the first characters of its text, by which its kind is guessed
+    has_calls: bool = False
     _delta: Delta = field(default_factory=Delta)
     _held_logprobs: list[Sampled] = field(default_factory=list)  # logprobs of tokens whose text has not arrived
 
@@ -208,6 +211,9 @@ class AnswerState:
             self._delta.add_reasoning(piece.reasoning)
             self.num_reasoning_tokens += 1
             self._held_logprobs = self._held_logprobs[-1:] if piece.text else []
+        self.has_calls = self.has_calls or bool(piece.calls)
+        if len(self.opening) < MAX_CHARS:
+            self.opening += piece.text
         if piece.text or not (piece.reasoning or piece.calls):
             self._delta.last_text_run().add_token(piece.text, drafted=piece.drafted)
             self._release_logprobs(piece.text)
@@ -236,6 +242,7 @@ class AnswerState:
         self.ended_at = self.ended_at or now
         self.request = ChatRequest(id=self.request.id, owner=self.request.owner)
         self.token_gaps_s, self.tokens, self.embeddings, self.prompted = [], [], None, None
+        self.opening = ""
         self._delta, self._held_logprobs = Delta(), []
 
     def take_delta(self) -> Delta:

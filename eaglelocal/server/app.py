@@ -75,12 +75,14 @@ async def _lifespan(server: ServerState) -> AsyncIterator[None]:
     finally:
         idle_watch.cancel()
         await server.models.close()
+        await asyncio.to_thread(server.drift.save)
 
 
 async def _watch_idle(server: ServerState) -> None:
     while True:
         await asyncio.sleep(IDLE_CHECK_S)
         await asyncio.to_thread(server.metrics.read_totals)
+        await asyncio.to_thread(server.drift.save)
         await server.models.unload_idle()
 
 
@@ -96,4 +98,5 @@ def read_gauges(server: ServerState) -> MetricGauges:
         waiting=sum(choice.started is None for choice in choices),
         speedup=sum(gains) / len(gains) if gains else None,
         learning=server.read_learning(),
+        drift=tuple(server.drift.shares()),
     )

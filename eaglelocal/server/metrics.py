@@ -36,6 +36,7 @@ class MetricGauges:
     waiting: int
     speedup: float | None
     learning: LearningStatus = LEARNING_OFF
+    drift: tuple[tuple[str, str, float], ...] = ()  # (target, kind of text, recent acceptance / its history)
 
 
 class Metrics:
@@ -156,6 +157,11 @@ class MetricTotals(Collector):
             state.add_metric([name], float(name == present))
         yield state
         yield from make_learning_metrics(gauges.learning)
+        what = "Recent acceptance of first drafted tokens, divided by its history."
+        drift = GaugeMetricFamily(PREFIX + "acceptance_of_history", what, labels=["target", "kind"])
+        for target, kind, share in gauges.drift:
+            drift.add_metric([target, kind], share)
+        yield drift
 
 
 def make_learning_metrics(status: LearningStatus) -> Iterator[Metric]:

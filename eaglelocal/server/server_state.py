@@ -16,8 +16,10 @@ from eaglelocal.core.learning_status import LEARNING_OFF, LearningStatus
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.request import AnyRequest, EmbedRequest
 from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.learning.drift_files import DriftWatch
 from eaglelocal.server.active_call import ActiveCall
 from eaglelocal.server.admission import AdmissionQueue
+from eaglelocal.server.answer_drift import watch_drift
 from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.event_stream import EventStream
 from eaglelocal.server.http_errors import Problem
@@ -58,6 +60,7 @@ class ServerState:
         default_factory=lambda: deque(maxlen=NUM_RECENT)
     )
     num_answered: int = 0
+    drift: DriftWatch = field(default_factory=DriftWatch)
     read_learning: Callable[[], LearningStatus] = lambda: LEARNING_OFF
     stored: defaultdict[str, StoredResponses] = field(default_factory=lambda: defaultdict(StoredResponses))  # by owner
 
@@ -125,6 +128,9 @@ class ServerState:
         self.recent.append((model, choice))
         current_record().add_answer(model, choice)
         self.metrics.record_answer(choice)
+        info = self.models.loaded_info(model)
+        if info is not None:
+            watch_drift(self.drift, info, choice)
         now = time.perf_counter()
         choice.close(now)
         if choice.finished is not None:

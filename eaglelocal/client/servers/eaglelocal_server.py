@@ -71,6 +71,7 @@ def parse_snapshot(snapshot: Mapping[str, object]) -> ServerReading:
         recent=tuple(map(_row, recent)) if isinstance(recent, list) else (),
         can_control=snapshot.get("is_operator") is True,
         learning=_learning(mapping(snapshot.get("learning"))),
+        drift=tuple(line for one in objects(snapshot.get("drift")) if (line := text(one, "text"))),
     )
 
 

@@ -119,6 +119,7 @@ async def take_snapshot(server: ServerState) -> dict[str, object]:
         "requests": active,
         "recent": recent[::-1],
         "learning": asdict(server.read_learning()),
+        "drift": [asdict(report) | {"text": report.text} for report in server.drift.reports()],
     }
 
 
@@ -149,6 +150,7 @@ def engine_fields(snapshot: EngineSnapshot) -> dict[str, object]:
         "emitted_tokens": snapshot.speculation.emitted_tokens,
         "spec": snapshot.spec,
         "draft_version": snapshot.draft_version,
+        "store_problem": snapshot.store_problem,
         "speculation": encode_stats(snapshot.speculation),
         # the block size is called `at_once` there
         "costs": {"at_once" if name == "block_size" else name: cost for name, cost in asdict(snapshot.costs).items()},

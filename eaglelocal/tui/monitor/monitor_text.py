@@ -61,6 +61,7 @@ def format_load(reading: ServerReading | None, width: int) -> Line:
         *list_caches(reading),
         ("drafting", name_setting(reading.drafting.setting)),
         ("learning", sanitize(reading.learning) or UNKNOWN),
+        ("drift", sanitize("; ".join(reading.drift)) or UNKNOWN),
         ("engine memory", format_bytes(reading.memory_bytes)),
         ("swapped chats", format_bytes(reading.swapped_bytes or None)),
     ]

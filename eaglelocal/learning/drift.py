@@ -1,0 +1,215 @@
+"""Acceptance compared with its own history, by kind of text: drafts that suit what is asked less than they did.
+
+    history   how often a draft's first token was accepted, over about the last ten thousand drafts
+    recent    the same over the newest answers; what newer ones push out becomes history
+
+A kind has drifted if recent acceptance is under 70% of its history (a notice) or under 60% (an alarm) beyond chance.
+With the counts the conditions are kept, so that what changed can be named: the file of the model, the draft, the
+template, the system prompt. Pure: counts and names, no text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from eaglelocal.core.json_text import read_object
+
+FORMAT = 1
+MIN_HISTORY, MAX_HISTORY = 400.0, 10_000.0  # drafts
+MIN_RECENT, MAX_RECENT = 120.0, 400.0
+ALIKE = 4.0  # drafts of one answer are alike: so many count as one that was drawn independently
+SURE = 2.0  # standard errors
+MAX_KINDS, MAX_BATCHES, MAX_NAME = 64, 40, 200
+
+
+class Level(StrEnum):
+    """How far recent acceptance fell."""
+
+    NONE = "none"
+    NOTICE = "notice"
+    ALARM = "alarm"
+
+
+BOUNDS = ((0.6, Level.ALARM), (0.7, Level.NOTICE))  # share of the history
+
+
+@dataclass(slots=True)
+class Counts:
+    """Drafts, and those whose first token was accepted. They fade, so they are no whole numbers."""
+
+    drafts: float = 0.0
+    accepted: float = 0.0
+
+    @property
+    def share(self) -> float:
+        return self.accepted / self.drafts if self.drafts else 0.0
+
+    def add(self, drafts: float, accepted: float, most: float) -> None:
+        """Add counts; the older ones fade where there are more than `most`."""
+        kept = min(1.0, max(most - drafts, 0.0) / self.drafts) if self.drafts else 1.0
+        self.drafts = self.drafts * kept + drafts
+        self.accepted = self.accepted * kept + accepted
+
+
+@dataclass(slots=True)
+class Batch:
+    """The counts of consecutive answers under the same conditions."""
+
+    counts: Counts
+    conditions: dict[str, str]
+
+
+@dataclass(slots=True)
+class KindHistory:
+    """The counts of one kind of text. recent: the oldest first; before: the conditions under which history was made."""
+
+    history: Counts = field(default_factory=Counts)
+    batches: list[Batch] = field(default_factory=list)
+    before: dict[str, str] = field(default_factory=dict)
+
+    def add(self, drafts: int, accepted: int, conditions: Mapping[str, str]) -> None:
+        """Add an answer; the oldest recent answers become history."""
+        if not self.batches or self.batches[-1].conditions != conditions:
+            self.batches.append(Batch(Counts(), dict(conditions)))
+        self.batches[-1].counts.add(drafts, accepted, math.inf)
+        while (pushed := self.recent.drafts - MAX_RECENT) > 0 or len(self.batches) > MAX_BATCHES:
+            self._push_out(pushed if len(self.batches) <= MAX_BATCHES else math.inf)
+
+    def _push_out(self, drafts: float) -> None:
+        """Make up to so many drafts of the oldest batch history."""
+        oldest = self.batches[0]
+        if self.level is Level.NONE:  # else they are what the history is compared with
+            self.before = oldest.conditions
+        share = min(drafts / oldest.counts.drafts, 1.0) if oldest.counts.drafts else 1.0
+        self.history.add(oldest.counts.drafts * share, oldest.counts.accepted * share, MAX_HISTORY)
+        if share == 1.0:
+            del self.batches[0]
+        else:
+            oldest.counts = Counts(oldest.counts.drafts * (1 - share), oldest.counts.accepted * (1 - share))
+
+    @property
+    def recent(self) -> Counts:
+        """The counts of all recent answers."""
+        return Counts(sum(one.counts.drafts for one in self.batches), sum(one.counts.accepted for one in self.batches))
+
+    @property
+    def level(self) -> Level:
+        if self.history.drafts < MIN_HISTORY or self.recent.drafts < MIN_RECENT:
+            return Level.NONE
+        share = self.recent.share
+        error = math.sqrt(max(share * (1 - share), 0.01) * ALIKE / self.recent.drafts)
+        highest = share + SURE * error
+        return next((level for bound, level in BOUNDS if highest < bound * self.history.share), Level.NONE)
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """The names of conditions that differ from those of the history."""
+        now = self.batches[-1].conditions if self.batches else self.before
+        names = dict.fromkeys([*self.before, *now])
+        return tuple(name for name in names if self.before.get(name) != now.get(name))
+
+
+@dataclass(frozen=True, slots=True)
+class DriftReport:
+    """A kind of text whose drafts are accepted less than they were. Shares are from 0 to 1."""
+
+    target: str
+    kind: str
+    level: Level
+    recent: float
+    history: float
+    changed: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """One line for people.
+
+        >>> DriftReport("m", "code", Level.ALARM, 0.31, 0.72, ("system prompt",)).text
+        'm, code: 31% of first drafted tokens are accepted, 72% were before; changed: system prompt'
+        """
+        changed = f"; changed: {', '.join(self.changed)}" if self.changed else ""
+        shares = f"{self.recent:.0%} of first drafted tokens are accepted, {self.history:.0%} were before"
+        return f"{self.target}, {self.kind}: {shares}{changed}"
+
+    @property
+    def ratio(self) -> float:
+        return self.recent / self.history if self.history else 1.0
+
+
+@dataclass(slots=True)
+class TargetHistory:
+    """The histories of one target, by kind."""
+
+    target: str
+    kinds: dict[str, KindHistory] = field(default_factory=dict)
+
+    def add(self, kind: str, drafts: int, accepted: int, conditions: Mapping[str, str]) -> None:
+        if drafts > 0 and (kind in self.kinds or len(self.kinds) < MAX_KINDS):
+            self.kinds.setdefault(kind, KindHistory()).add(drafts, min(accepted, drafts), conditions)
+
+    def reports(self) -> Iterator[DriftReport]:
+        """Yield the kinds that have drifted."""
+        for kind, each in self.kinds.items():
+            if each.level is not Level.NONE:
+                shares = each.recent.share, each.history.share
+                yield DriftReport(self.target, kind, each.level, *shares, each.changed)
+
+    def shares(self) -> Iterator[tuple[str, float]]:
+        """Yield recent acceptance divided by its history, of each kind with enough of both."""
+        for kind, each in self.kinds.items():
+            if each.recent.drafts >= MIN_RECENT and each.history.drafts >= MIN_HISTORY and each.history.accepted:
+                yield kind, each.recent.share / each.history.share
+
+    def to_object(self) -> dict[str, object]:
+        """Return what `from_json` reads."""
+        return {
+            "format": FORMAT,
+            "target": self.target,
+            "kinds": {kind: asdict(one) for kind, one in self.kinds.items()},
+        }
+
+    @classmethod
+    def from_json(cls, content: bytes) -> TargetHistory:
+        """Read a history. Raises ValueError for anything else."""
+        stored: dict[str, Any] = read_object(content)
+        if stored.get("format") != FORMAT or not isinstance(stored.get("target"), str):
+            raise ValueError("it is no history of drafts")
+        kinds = stored.get("kinds")
+        if not isinstance(kinds, dict) or len(kinds) > MAX_KINDS:
+            raise ValueError("it has no kinds")
+        return cls(stored["target"], {str(kind)[:MAX_NAME]: read_kind(one) for kind, one in kinds.items()})
+
+
+def read_kind(stored: object) -> KindHistory:
+    """Read one kind's counts. Raises ValueError."""
+    if not isinstance(stored, dict) or not isinstance(stored.get("batches"), list):
+        raise ValueError("a kind is no object with batches")
+    batches = [read_batch(one) for one in stored["batches"][:MAX_BATCHES]]
+    return KindHistory(read_counts(stored.get("history")), batches, read_conditions(stored.get("before")))
+
+
+def read_batch(stored: object) -> Batch:
+    if not isinstance(stored, dict):
+        raise ValueError("a batch is no object")
+    return Batch(read_counts(stored.get("counts")), read_conditions(stored.get("conditions")))
+
+
+def read_counts(stored: object) -> Counts:
+    if not isinstance(stored, dict):
+        raise ValueError("counts are no object")
+    drafts, accepted = stored.get("drafts"), stored.get("accepted")
+    if not isinstance(drafts, (int, float)) or not isinstance(accepted, (int, float)):
+        raise ValueError("counts are no numbers")
+    if not 0 <= accepted <= drafts + 1e-6 <= 2 * MAX_HISTORY:
+        raise ValueError("counts are not those of drafts")
+    return Counts(float(drafts), float(accepted))
+
+
+def read_conditions(stored: object) -> dict[str, str]:
+    if not isinstance(stored, dict) or len(stored) > MAX_KINDS:
+        raise ValueError("conditions are no object")
+    return {str(name)[:MAX_NAME]: str(value)[:MAX_NAME] for name, value in stored.items()}
