@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from eaglelocal.core.events import RequestEvent
 from eaglelocal.core.request import AnyRequest, EmbedRequest
+from eaglelocal.server.answer_drift import hash_system_prompt
 from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.event_stream import EventStream
 from eaglelocal.server.http_errors import Problem, to_problem
@@ -24,7 +25,10 @@ class ActiveCall:
         """`limit_s` is the longest time from now to the end of the last answer."""
         requested_at = time.perf_counter()
         self.model = model
-        self.choices = [AnswerState(i, drop_messages(request), requested_at) for i, request in enumerate(requests)]
+        self.choices = [
+            AnswerState(i, drop_messages(request), requested_at, system_hash=hash_system_prompt(request))
+            for i, request in enumerate(requests)
+        ]
         self._by_id = {choice.request.id: choice for choice in self.choices}
         self._limit_s, self._ends_at = limit_s, requested_at + limit_s
         self._events: EventStream | None = None

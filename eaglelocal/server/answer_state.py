@@ -109,6 +109,7 @@ class AnswerState:
     index: int
     request: AnyRequest
     requested_at: float
+    system_hash: str = ""  # of the request's system prompt, whose text is not kept
     started: Started | None = None
     finished: Finished | None = None
     error: EagleLocalError | None = None

@@ -197,6 +197,8 @@ class DirectedEngine:
             cached_tokens=100,
             cache_cells=400,
             swapped_bytes=3 * 2**20,
+            stored_bytes=5 * 2**20,
+            store_problem="No space left on device",
             engine_pid=os.getpid(),
         )
 
