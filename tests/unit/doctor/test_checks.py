@@ -17,6 +17,7 @@ from eaglelocal.doctor.finding import Finding
 from eaglelocal.doctor.gather import list_gated_repos
 from eaglelocal.doctor.gpu_parts import NEWER_HEADERS
 from eaglelocal.doctor.installation import DeviceFiles, Disk, Hub, Installation, LlamaTrial, NativePart, Port, Tools
+from eaglelocal.learning.drift import DriftReport, Level
 from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, MainMemory, System, Unified
 from eaglelocal.probe.visible_gpus import apply_visibility
 
@@ -413,6 +414,18 @@ def test_stale_calibrations_are_named_with_their_build() -> None:
     two = tuple((Path(f"/my state/{i}.json"), "old") for i in range(2))
     finding = found(dataclasses.replace(WELL, stale_calibrations=two), "calibration")
     assert finding.command == "(cd '/my state' && rm 0.json 1.json)"
+
+
+def test_drafts_that_stopped_fitting_are_reported_with_a_remedy() -> None:
+    assert not [finding for finding in run_checks(WELL) if finding.check == "drift"]
+    code = DriftReport("m", "code", Level.ALARM, 0.2, 0.7, ("model file",))
+    prose = DriftReport("m", "prose", Level.NOTICE, 0.4, 0.7, ())
+    finding = found(dataclasses.replace(WELL, drifts=(prose, code)), "drift")
+    assert (finding.level, finding.command) == ("warning", "eaglelocal train --target REF")
+    assert finding.text.startswith("m, code: 20% of first drafted tokens are accepted, 70% were before")
+    assert finding.text.endswith("changed: model file (and 1 more)")
+    finding = found(dataclasses.replace(WELL, drifts=(prose,)), "drift")
+    assert finding.command == "eaglelocal serve --learn"
 
 
 def test_settings_that_cannot_be_read_name_the_way_to_them() -> None:
