@@ -125,7 +125,7 @@ class ChatRequest:
     is_counted          only count the prompt's tokens: it starts and finishes without an answer
     tells_prompt        emit the model's input (Prompted) before it starts
     tells_tokens        Finished gives the prompt and the answer as token ids
-    is_private          nothing is kept of it to learn from
+    is_private          nothing of it is kept on disk: to learn from, for lookups, or as a cache
     reuses_cache        reuse what a cache holds of the prompt
     line_limit_s        so many seconds after its first token, the answer ends with the current line
     """
@@ -206,6 +206,7 @@ class Request:
     compiled: object | None = field(default=None, repr=False, compare=False)  # keeps the constraint compiled
     split: Split | None = None
     tells_tokens: bool = False
+    is_private: bool = False  # nothing of it is kept on disk
     reuses_cache: bool = True
     line_limit_s: float | None = None
 

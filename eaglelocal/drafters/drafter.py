@@ -21,6 +21,7 @@ from eaglelocal.core.draft import ROOT
 from eaglelocal.core.ports import NativeContext
 
 StateT = TypeVar("StateT")
+PRIVATE = "\0private "  # begins the name of an owner of whose texts nothing is kept on disk
 
 
 class Node(NamedTuple):

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from eaglelocal.backend.suffix_automaton import SuffixAutomaton
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels
-from eaglelocal.drafters.drafter import NOTHING, Committed, Continuation, DraftTraits, Node, Swapped
+from eaglelocal.drafters.drafter import NOTHING, PRIVATE, Committed, Continuation, DraftTraits, Node, Swapped
 from eaglelocal.drafters.lookup_memory import LookupMemory
 from eaglelocal.drafters.text_index import CONTEXT, Generations, SuffixCursor
 from eaglelocal.errors import EngineError
@@ -202,7 +202,7 @@ class Ngram:
     def end(self, slot: int) -> None:
         """Let the owner's other requests draft from the slot's answer, which has ended. A second call does nothing."""
         state = self._slots[slot]
-        if self._memory is not None:
+        if self._memory is not None and not state.owner.startswith(PRIVATE):
             self._remember(self._memory, state.owner, state.take_text()[-MAX_REMEMBERED:])
         elif len(answer := state.take_answer()) > MIN_MATCH:
             self._pool(state.owner).begin(answer)

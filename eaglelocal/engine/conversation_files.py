@@ -11,6 +11,7 @@ right; a damaged one is removed, and the prompt is read as usual. Drafters start
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -34,11 +35,13 @@ from eaglelocal.scheduler.stored_texts import StoredText, StoredTexts
 
 SUFFIX = ".cells"
 MAGIC = b"eaglelocal cells 1\n"
+TOKEN_BYTES = 4
 LENGTH = struct.Struct("<I")  # of the description
 MAX_DESCRIPTION = 64 * 1024  # bytes
 MAX_TOKENS = 2**24
 PIECE_BYTES = 4 * 2**20
 CLOSE_WAIT_S = 5.0
+MAX_PENDING_BYTES = 2**30  # of cells that wait for the writer, beside the text that it writes
 NO_STATES: Mapping[int, bytearray] = {}
 
 
@@ -55,8 +58,9 @@ class DamagedFileError(Exception):
 
 
 class ConversationFiles:
-    """The files of a folder, and their index. After an error nothing is written anymore: answers are worth more.
+    """The files of one model, and their index. After an error nothing is written anymore: answers are worth more.
 
+    folder     of one model and layout; beside it lie those of others, and all share the bound
     max_bytes  of all files; the least recently used go first
     """
 
@@ -64,6 +68,8 @@ class ConversationFiles:
         self.index, self.problem = StoredTexts(), ""
         self._folder, self._max_bytes = folder, max_bytes
         self._read: deque[StoredCells] = deque()
+        self._writing: list[Sequence[int]] = []  # texts that are not in the index yet
+        self._num_pending = 0  # bytes of their cells
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="cells")
         self._scan = self._writer.submit(self._find_files)
 
@@ -73,14 +79,19 @@ class ConversationFiles:
             try:
                 with path.open("rb") as file:
                     text, _ = read_text(file, path.name)
-            except (OSError, DamagedFileError):
-                self._remove(path.name)
+            except DamagedFileError:
+                self._remove(path)
+            except OSError:
+                continue
             else:
-                self.index.add(text)
+                self.index.add(dataclasses.replace(text, num_bytes=size_of(path)))
 
+    # ---- writing: called from the engine's thread, but for what the writer does
     def wants(self, tokens: Sequence[int]) -> bool:
-        """Return whether a text is worth writing."""
-        return not self.problem and self.index.wants(tokens)
+        """Return whether a text is worth writing, and the writer keeps up."""
+        if self.problem or self._num_pending > MAX_PENDING_BYTES:
+            return False
+        return self.index.wants(tokens, being_written=self._writing)
 
     def write_later(
         self,
@@ -89,52 +100,65 @@ class ConversationFiles:
         cells: Bytes,
         states: Mapping[int, bytearray] = NO_STATES,
     ) -> None:
-        """Write a text in the background. Neither cells nor states may change."""
-        text = StoredText(file_name(tokens), list(tokens), places)
-        continued = self.index.add(text)
-        self._writer.submit(self._write, text, cells, dict(states), continued)
+        """Write a text in the background, unless it is larger than all files may be. The cells may not change."""
+        num_bytes = len(cells) + sum(map(len, states.values())) + TOKEN_BYTES * len(tokens)
+        if num_bytes > self._max_bytes:
+            return
+        text = StoredText(file_name(tokens), list(tokens), places, num_bytes)
+        self._writing = [*self._writing, text.tokens]
+        self._num_pending += num_bytes
+        self._writer.submit(self._write, text, cells, dict(states))
 
-    def _write(self, text: StoredText, cells: Bytes, states: Mapping[int, bytearray], continued: list[str]) -> None:
+    def _write(self, text: StoredText, cells: Bytes, states: Mapping[int, bytearray]) -> None:
         try:
+            self._make_room(text.num_bytes)
             write_file(self._folder / text.name, text, cells, states)
         except OSError as error:
             self.problem = error.strerror or type(error).__name__
-            self.index.drop(text.name)
-            return
-        for name in continued:
-            self._remove(name)
-        self._remove_oldest()
+        else:
+            for name in self.index.add(text):
+                self._remove(self._folder / name)
+        finally:
+            self._writing = [one for one in self._writing if one is not text.tokens]
+            self._num_pending -= text.num_bytes
 
-    def _remove_oldest(self) -> None:
-        newest_first = sorted(self._folder.glob(f"*{SUFFIX}"), key=used_at, reverse=True)
-        total = 0
-        for path in newest_first:
-            total += size_of(path)
-            if total > self._max_bytes:
-                self._remove(path.name)
+    def _make_room(self, num_bytes: int) -> None:
+        """Remove the least recently used files, of all models, until so many bytes fit."""
+        files = {path: size_of(path) for path in self._folder.parent.glob(f"*/*{SUFFIX}")}
+        total = sum(files.values())
+        for path in sorted(files, key=used_at):
+            if total + num_bytes <= self._max_bytes:
+                break
+            self._remove(path)
+            total -= files[path]
 
-    def _remove(self, name: str) -> None:
-        self.index.drop(name)
+    def _remove(self, path: Path) -> None:
+        if path.parent == self._folder:
+            self.index.drop(path.name)
         with suppress(OSError):
-            (self._folder / name).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
-    def fetch(self, prompt: Sequence[int], num_held: int) -> None:
+    # ---- reading: called from lanes
+    def fetch(self, prompt: Sequence[int], num_held: int, max_bytes: int) -> None:
         """Read the cells that save a prompt most, if memory holds much less of it. Called from a lane.
 
-        num_held  tokens of the prompt that memory holds
+        num_held   tokens of the prompt that memory holds
+        max_bytes  of cells that memory takes
         """
         self._scan.result()
-        text = self.index.best(prompt, num_held)
+        text = self.index.best(prompt, num_held, max_bytes)
         if text is None:
             return
         path = self._folder / text.name
         try:
-            stored = read_file(path)
+            self._read.append(read_file(path))
             os.utime(path)
-        except (OSError, DamagedFileError, MemoryError):
-            self._remove(text.name)
-            return
-        self._read.append(stored)
+        except DamagedFileError:
+            self._remove(path)
+        except FileNotFoundError:
+            self.index.drop(text.name)
+        except (OSError, MemoryError):
+            return  # the prompt is read as usual
 
     def take_read(self) -> Iterator[StoredCells]:
         """Yield what was read since the last call."""
@@ -143,7 +167,7 @@ class ConversationFiles:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all files."""
+        """Bytes of the files of this model."""
         return sum(map(size_of, self._folder.glob(f"*{SUFFIX}")))
 
     def wait(self) -> None:
@@ -221,7 +245,7 @@ def read_text(file: BinaryIO, name: str) -> tuple[StoredText, dict[str, object]]
     num_tokens, places = whole(described.get("tokens")), described.get("places")
     if not 0 < num_tokens <= MAX_TOKENS:
         raise DamagedFileError
-    content = read_exactly(file, 4 * num_tokens)
+    content = read_exactly(file, TOKEN_BYTES * num_tokens)
     if zlib.crc32(content) != whole(described.get("tokens_check")):
         raise DamagedFileError
     tokens = array("i", content)

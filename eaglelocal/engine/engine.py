@@ -238,8 +238,8 @@ class Engine:
         """Enqueue requests that have been read. With nothing else to do, wait for one."""
         if self._waiting.num_reading and not self._can_step:
             self._waiting.wait()
-        self._caches.take_read()
         self._outbox += self._waiting.enqueue()
+        self._caches.take_read()  # after it: a lane reads the disk before it returns the request
 
     def _resume(self) -> None:
         """Start sequences that waited for another slot to prefill the prefix that they share."""

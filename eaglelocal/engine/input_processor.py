@@ -113,6 +113,7 @@ class InputProcessor:
             tells_tokens=request.tells_tokens,
             reuses_cache=request.reuses_cache,
             line_limit_s=request.line_limit_s,
+            is_private=request.is_private,
         )
 
     def _make_params(self, request: ChatRequest, num_prompt: int) -> SamplingParams:

@@ -14,7 +14,7 @@ from eaglelocal.core.events import Failed, Finished, RequestEvent, SpeculationCh
 from eaglelocal.core.ports import Context, Vocabulary
 from eaglelocal.core.request import Spec
 from eaglelocal.core.sequence import Sequence
-from eaglelocal.drafters.drafter import Drafter
+from eaglelocal.drafters.drafter import PRIVATE, Drafter
 from eaglelocal.engine.draft_loop import EMPTY
 from eaglelocal.engine.drafting_state import SlotDraftingStates, name_state
 from eaglelocal.engine.runner import Decoded
@@ -73,8 +73,9 @@ class RunningAnswers:
         sampler.accept(last_tokens(text_tokens(sequence), request.params.repeat_last_n))
         self._by_slot[slot] = RunningAnswer(sequence, sampler, make_answer_text(self._pieces, request), clock)
         self._controller.begin(slot, request.spec)
+        owner = f"{PRIVATE}{request.id}" if request.is_private else request.owner
         for drafter in self._drafters:
-            drafter.begin(slot, request.owner, sequence.num_prompt)
+            drafter.begin(slot, owner, sequence.num_prompt)
         self._timing.totals.add_prompt(sequence.num_prompt_rows)
 
     def start(self, sequence: Sequence) -> list[RequestEvent]:

@@ -131,7 +131,7 @@ class SlotCaches:
         self._forget_swapped()
 
     def _store(self, conversation: SwappedText, cells: Bytes, states: dict[int, bytearray]) -> None:
-        if self.files is not None and self.files.wants(conversation.tokens):
+        if self.files is not None and not conversation.is_private and self.files.wants(conversation.tokens):
             self.files.write_later(conversation.tokens, conversation.places, cells, states)
 
     def take_read(self) -> None:

@@ -14,10 +14,11 @@ from eaglelocal.core.request import ChatRequest
 from eaglelocal.engine.conversation_files import ConversationFiles
 from eaglelocal.engine.input_processor import InputProcessor, ReadRequest
 from eaglelocal.engine.input_queue import INPUT_WAIT_S, InputQueue, Prepared
-from eaglelocal.engine.input_size import ChatLanes, is_read_quickly
+from eaglelocal.engine.input_size import ChatLanes, count_chars, is_read_quickly
 from eaglelocal.engine.running_answer import make_count_events, make_prompted
 from eaglelocal.engine.step_times import Clock
 from eaglelocal.scheduler.scheduler import Scheduler
+from eaglelocal.scheduler.stored_texts import MIN_STORED_ROWS
 
 
 class WaitingRequests:
@@ -49,13 +50,19 @@ class WaitingRequests:
 
     def submit(self, request: ChatRequest) -> None:
         """Read the request, then queue it. A quick one is read at once if nobody waits for the next step."""
-        self._queue.submit(request, at_once=is_read_quickly(request) and not self._scheduler.has_work)
+        self._queue.submit(request, at_once=self._is_read_at_once(request))
+
+    def _is_read_at_once(self, request: ChatRequest) -> bool:
+        """Return whether to read it on this thread: it is quick, also where the disk is looked at for long prompts."""
+        is_short = self.files is None or count_chars(request) < MIN_STORED_ROWS
+        return is_short and is_read_quickly(request) and not self._scheduler.has_work
 
     def _read(self, chat: ChatRequest) -> ReadRequest:
         """Read a request on a lane, and what the disk holds of its prompt."""
         prompt, request = self._input_processor.process(chat)
         if self.files is not None and request is not None and request.reuses_cache:
-            self.files.fetch(request.prompt, self._scheduler.num_held(request.prompt))
+            held = self._scheduler.num_held(request.prompt)
+            self.files.fetch(request.prompt, held, self._scheduler.swap.max_bytes)
         return prompt, request
 
     def wait(self) -> None:

@@ -20,6 +20,8 @@ def open_conversation_files(parts: FittedPlan, library: str) -> ConversationFile
     plan = parts.plan
     if not plan.cache_disk or not parts.can_swap or plan.is_brief:
         return None
-    layout = [fingerprint(plan.target), plan.kv_type, plan.flash_attn, str(parts.uses_gpu), library]
+    weights = [fingerprint(shard.path) for shard in parts.target.header.shards]
+    context = f"{plan.n_ctx} {plan.swa_full} {parts.uses_gpu}"  # LongRoPE rotates keys by the length of the context
+    layout = [*weights, plan.kv_type, plan.flash_attn, context, library]
     folder = hashlib.blake2b("\n".join(layout).encode(), digest_size=12).hexdigest()
     return ConversationFiles(locations.conversation_cells_dir() / folder, int(plan.cache_disk * GB))

@@ -26,6 +26,7 @@ class SwappedText:
     is_seen     its drafters have seen exactly these rows
     places      positions at which it can resume, besides its end; None: all
     is_in_slot  its slot still holds it: it was copied ahead of its eviction
+    is_private  it must not be written to disk
     """
 
     tokens: list[int]
@@ -33,6 +34,7 @@ class SwappedText:
     places: tuple[int, ...] | None = None
     num_bytes: int = 0
     is_in_slot: bool = False
+    is_private: bool = False
 
     def match(self, prompt: Sequence[int], margin: int) -> tuple[int, int]:
         """Return two numbers of tokens: those that a prompt reuses, and those that its drafters may rely on.
@@ -65,7 +67,7 @@ class HostSwap:
     """
 
     def __init__(self, max_bytes: int = 0, *, min_rows: int = MIN_SWAP_ROWS, has_windows: bool = False) -> None:
-        self._max_bytes, self.min_rows, self.has_windows = max_bytes, min_rows, has_windows
+        self.max_bytes, self.min_rows, self.has_windows = max_bytes, min_rows, has_windows
         self._texts: dict[int, SwappedText] = {}  # the most recently used last
         self._num_keys = 0
 
@@ -81,7 +83,7 @@ class HostSwap:
 
     def has_room(self, num_bytes: int, *, evicts: bool = False) -> bool:
         """Return whether so many bytes fit although nothing is dropped; `evicts`: or everything may be."""
-        return num_bytes + (0 if evicts else self.num_bytes) <= self._max_bytes
+        return num_bytes + (0 if evicts else self.num_bytes) <= self.max_bytes
 
     def is_worth_keeping(self, tokens: Sequence[int], num_common: int, *, starts_elsewhere: bool) -> bool:
         """Return whether to copy the text that a slot's next text replaces: it is left, and no copy of it is kept."""
@@ -96,7 +98,7 @@ class HostSwap:
         starts_elsewhere  the next text starts from a copy found elsewhere, so it continues another conversation
         """
         is_other = starts_elsewhere or 2 * num_common < len(tokens)
-        is_worth_it = self._max_bytes > 0 and len(tokens) - num_common >= self.min_rows
+        is_worth_it = self.max_bytes > 0 and len(tokens) - num_common >= self.min_rows
         return is_worth_it and is_other and min(tokens) >= 0
 
     def _has(self, tokens: Sequence[int]) -> bool:
@@ -125,13 +127,13 @@ class HostSwap:
 
         Copies of what a slot still holds go first.
         """
-        if num_bytes > self._max_bytes:
+        if num_bytes > self.max_bytes:
             self.forget(key)
             return False
         self._texts[key].num_bytes = num_bytes
         others = [other for other in self._texts if other != key]
         for other in sorted(others, key=lambda other: not self._texts[other].is_in_slot):
-            if self.num_bytes <= self._max_bytes:
+            if self.num_bytes <= self.max_bytes:
                 break
             self.forget(other)
         return True

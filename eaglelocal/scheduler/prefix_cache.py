@@ -81,7 +81,8 @@ class PrefixCache:
         """
         slot = self.slots[sequence.slot]
         num_common = self._num_common(slot, sequence.request)
-        old = SwappedText(slot.tokens, slot.is_seen, self._resumable(slot))
+        old = SwappedText(slot.tokens, slot.is_seen, self._resumable(slot), is_private=slot.is_private)
+        slot.is_private = sequence.request.is_private
         own = self._reuse_own(slot, sequence, num_common)
         assignment, source = self.reuse(own, readers)
         return self._swap_out(assignment, old, num_common, starts_elsewhere=assignment is not own), source
@@ -186,7 +187,7 @@ class PrefixCache:
                 return slot.index
         if self._may_store is None or len(oldest_first) < len(self.slots):
             return None
-        stored = (slot for slot in reversed(oldest_first) if self._may_store(slot.tokens))
+        stored = (slot for slot in reversed(oldest_first) if not slot.is_private and self._may_store(slot.tokens))
         return next((slot.index for slot in stored if self._is_worth_keeping(slot)), None)
 
     def _is_worth_keeping(self, slot: Slot) -> bool:
@@ -200,7 +201,8 @@ class PrefixCache:
     def put_copy(self, index: int) -> int:
         """Note that the slot's conversation is being copied to RAM, and return its key."""
         slot = self.slots[index]
-        text = SwappedText(list(slot.tokens), slot.is_seen, self._resumable(slot), is_in_slot=True)
+        places = self._resumable(slot)
+        text = SwappedText(list(slot.tokens), slot.is_seen, places, is_in_slot=True, is_private=slot.is_private)
         slot.copy_key = self.swap.put(text)
         return slot.copy_key
 

@@ -16,6 +16,7 @@ class Slot:
     tokens: list[int] = field(default_factory=list)
     is_seen: bool = True  # the drafters have seen exactly these rows
     has_images: bool = False  # in its last prompt
+    is_private: bool = False  # its last request must leave nothing on disk
     prompt_end: int = 0  # position at which its next prompt may differ from the last one
     first_cut: int = 0  # position before which a window that was swapped in cannot be cut
     copy_key: int | None = None  # of the copy of its text in RAM that was made ahead of its eviction

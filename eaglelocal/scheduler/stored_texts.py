@@ -6,12 +6,14 @@ replace the list instead of changing it in place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from eaglelocal.core.common_prefix import common_prefix
 
 MIN_STORED_ROWS = 512  # fewer are read anew in about the time in which a file is found, read and checked
+MAX_UNUSED = 8  # a file is read for at least this part of its text
 GROWTH = 4  # a text is stored again when it has grown by a quarter: each of its tokens is then written a few times
 
 
@@ -22,6 +24,7 @@ class StoredText:
     name: str
     tokens: Sequence[int]
     places: tuple[int, ...] | None = None
+    num_bytes: int = 0
 
     def num_reused(self, prompt: Sequence[int]) -> int:
         """Return how many tokens of a prompt it would save."""
@@ -32,36 +35,44 @@ class StoredText:
 
 
 class StoredTexts:
-    """The index of the folder; false while it is empty."""
+    """The index of the folder."""
 
     def __init__(self) -> None:
         self._texts: list[StoredText] = []
+        self._lock = threading.Lock()  # lanes drop what is gone, while the writer adds
 
     def __len__(self) -> int:
         return len(self._texts)
 
-    def wants(self, tokens: Sequence[int]) -> bool:
+    def wants(self, tokens: Sequence[int], being_written: Iterable[Sequence[int]] = ()) -> bool:
         """Return whether a text is worth storing: it is long, holds no image, and most of its end is not on disk."""
         if len(tokens) < MIN_STORED_ROWS or min(tokens) < 0:
             return False
-        covered = max((common_prefix(one.tokens, tokens) for one in self._texts), default=0)
+        known = [*(one.tokens for one in self._texts), *being_written]
+        covered = max((common_prefix(one, tokens) for one in known), default=0)
         return len(tokens) - covered >= max(len(tokens) // GROWTH, MIN_STORED_ROWS // GROWTH)
 
-    def best(self, prompt: Sequence[int], num_held: int) -> StoredText | None:
-        """Return the text of which a prompt reuses most, if that is well more than memory holds of it."""
-        found = max(self._texts, key=lambda one: one.num_reused(prompt), default=None)
-        if found is None or found.num_reused(prompt) - num_held < MIN_STORED_ROWS:
+    def best(self, prompt: Sequence[int], num_held: int, max_bytes: int) -> StoredText | None:
+        """Return the text of which a prompt reuses most, the smallest of several; None if reading it does not pay.
+
+        It pays if it saves well more than memory holds, and a fair part of the file.
+        """
+        gains = [(one.num_reused(prompt), -one.num_bytes, one) for one in self._texts if one.num_bytes <= max_bytes]
+        gain, _, found = max(gains, key=lambda each: each[:2], default=(0, 0, None))
+        if found is None or gain - num_held < max(MIN_STORED_ROWS, len(found.tokens) // MAX_UNUSED):
             return None
         return found
 
     def add(self, text: StoredText) -> list[str]:
         """Add a text. Returns the names of those that it continues, which are dropped."""
-        continued = [one for one in self._texts if is_prefix(one.tokens, text.tokens)]
-        self._texts = [one for one in self._texts if one not in continued] + [text]
-        return [one.name for one in continued]
+        with self._lock:
+            continued = [one for one in self._texts if is_prefix(one.tokens, text.tokens)]
+            self._texts = [one for one in self._texts if one not in continued] + [text]
+        return [one.name for one in continued if one.name != text.name]
 
     def drop(self, name: str) -> None:
-        self._texts = [one for one in self._texts if one.name != name]
+        with self._lock:
+            self._texts = [one for one in self._texts if one.name != name]
 
 
 def is_prefix(a: Sequence[int], b: Sequence[int]) -> bool:

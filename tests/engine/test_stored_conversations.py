@@ -141,6 +141,20 @@ def test_short_and_unchanged_texts_are_not_written(files: Path, cells: Path) -> 
     assert [path.stat().st_mtime_ns for path in stored(cells)] == [before]
 
 
+def test_private_requests_leave_nothing_on_disk(files: Path, cells: Path) -> None:
+    engine = start(files / "F32.gguf", "ngram", lookup_memory=10_000)
+    private = dataclasses.replace(ask("a", TEXTS[0]), is_private=True)
+    assert drive(engine, [private])["a"].failed is None
+    while engine.work_ahead():
+        pass
+    say(engine, TEXTS[1])  # takes the slot
+    end(engine)
+    assert len(stored(cells)) == 1
+    found = [path.read_bytes() for path in [*stored(cells), *locations.lookups_dir().rglob("*.tokens")]]
+    ids = np.asarray(TEXTS[0][100:140], "<i4").tobytes()
+    assert len(found) > 1 and not any(ids in content for content in found)
+
+
 @pytest.mark.parametrize("where", ["magic", "description", "tokens", "cells", "end", "cut", "empty", "longer"])
 def test_a_damaged_file_is_removed_and_the_prompt_read_anew(files: Path, cells: Path, where: str) -> None:
     engine = start(files / "F32.gguf")
@@ -206,7 +220,7 @@ def test_a_write_that_was_cut_off_leaves_nothing(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / ".eaglelocal-left.part").write_bytes(b"half")
     files = ConversationFiles(folder, 10**9)
-    files.fetch(list(range(600)), 0)
+    files.fetch(list(range(600)), 0, 10**9)
     files.close()
     assert os.listdir(folder) == []
 

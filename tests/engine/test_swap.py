@@ -411,7 +411,7 @@ def turn_of(chat: list[int], name: str, rng: random.Random) -> ChatRequest:
 def check_books(harness: EngineHarness) -> None:
     assert harness.engine.miscounted_slots() == []
     assert set(harness.engine._caches._swapped) == set(harness.scheduler.swap._texts)
-    assert held_bytes(harness) <= harness.scheduler.swap.num_bytes <= harness.scheduler.swap._max_bytes
+    assert held_bytes(harness) <= harness.scheduler.swap.num_bytes <= harness.scheduler.swap.max_bytes
     pending = harness.engine._caches._pending
     assert pending is None or harness.scheduler.swap.has_room(len(pending.buffer))
 

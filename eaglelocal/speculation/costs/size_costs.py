@@ -127,6 +127,7 @@ class SizeCosts:
         """Correct what a size costs; all others keep theirs."""
         self._undersampled.end(num_rows)
         self.filter.set_ratio(num_rows, ratio, self.filter.noise)
+        self.usual.compare()  # it may be a new size
 
     def restore_usual(self) -> None:
         """Believe that all sizes that cost more than usual cost what is usual.

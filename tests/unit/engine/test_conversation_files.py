@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,14 @@ STATES = {40: bytearray(b"early"), 900: bytearray(b"late")}
 
 
 @pytest.fixture
+def tmp_path(tmp_path: Path) -> Path:
+    """A folder with nothing beside it, for all models' files share the bound."""
+    folder = tmp_path / "cells" / "model"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
 def files(tmp_path: Path) -> Iterator[ConversationFiles]:
     opened = ConversationFiles(tmp_path, 10**9)
     yield opened
@@ -33,7 +42,7 @@ def files(tmp_path: Path) -> Iterator[ConversationFiles]:
 
 
 def fetch(files: ConversationFiles, prompt: list[int]) -> StoredCells | None:
-    files.fetch(prompt, 0)
+    files.fetch(prompt, 0, 10**9)
     return next(files.take_read(), None)
 
 
@@ -88,7 +97,7 @@ def test_lanes_may_look_while_texts_are_written(files: ConversationFiles) -> Non
         try:
             for _ in range(20):
                 for text in texts:
-                    files.fetch([*text, 5], 0)
+                    files.fetch([*text, 5], 0, 10**9)
         except Exception as error:
             problems.append(error)
 
@@ -120,3 +129,42 @@ def test_what_a_longer_text_continues_is_removed(files: ConversationFiles, tmp_p
     assert len(list(tmp_path.iterdir())) == 1
     found = fetch(files, [*TOKENS, *TOKENS[:10], 7])
     assert found is not None and len(found.text.tokens) == 2 * len(TOKENS)
+
+
+def test_a_text_larger_than_the_bound_is_not_written_and_removes_nothing(tmp_path: Path) -> None:
+    few = ConversationFiles(tmp_path, 3 * len(CELLS))
+    few.write_later(TOKENS, None, CELLS)
+    few.write_later([7, *TOKENS], None, np.zeros(4 * len(CELLS), np.uint8))
+    few.wait()
+    assert len(list(tmp_path.iterdir())) == 1 and not few.problem
+    few.close()
+
+
+def test_the_bound_holds_for_the_files_of_all_models_together(tmp_path: Path) -> None:
+    bound = int(2.5 * (len(CELLS) + 4 * len(TOKENS) + 300))  # bytes of two files
+    for number in range(4):
+        one = ConversationFiles(tmp_path.parent / f"model{number}", bound)
+        one.write_later([number, *TOKENS], None, CELLS)
+        one.wait()
+        one.close()
+        (written,) = (tmp_path.parent / f"model{number}").glob("*.cells")
+        os.utime(written, (number, number))  # clocks of file systems may tick slowly
+    left = sorted(path.parent.name for path in tmp_path.parent.glob("*/*.cells"))
+    assert left == ["model2", "model3"]
+
+
+def test_a_slow_disk_does_not_fill_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eaglelocal.engine.conversation_files.MAX_PENDING_BYTES", 2 * len(CELLS))
+    may_go_on = threading.Event()
+    monkeypatch.setattr("eaglelocal.engine.conversation_files.write_file", lambda *_: may_go_on.wait(30))
+    files = ConversationFiles(tmp_path, 10**9)
+    assert files.wants(TOKENS)
+    files.write_later(TOKENS, None, CELLS)
+    assert not files.wants(TOKENS)  # it is being written
+    assert files.wants([5, *TOKENS])
+    files.write_later([5, *TOKENS], None, CELLS)
+    assert not files.wants([6, *TOKENS])
+    may_go_on.set()
+    files.wait()
+    assert files.wants([6, *TOKENS])
+    files.close()

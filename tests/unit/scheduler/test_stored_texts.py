@@ -22,10 +22,10 @@ def index_of(*texts: StoredText) -> StoredTexts:
 def test_a_prompt_is_served_only_if_memory_holds_much_less() -> None:
     index = index_of(StoredText("a", LONG))
     prompt = [*LONG, 1, 2]
-    assert index.best(prompt, 0) is not None
-    assert index.best(prompt, len(LONG) - MIN_STORED_ROWS + 1) is None
-    assert index.best(LONG[: MIN_STORED_ROWS - 1], 0) is None
-    assert index_of().best(prompt, 0) is None
+    assert index.best(prompt, 0, 1) is not None
+    assert index.best(prompt, len(LONG) - MIN_STORED_ROWS + 1, 1) is None
+    assert index.best(LONG[: MIN_STORED_ROWS - 1], 0, 1) is None
+    assert index_of().best(prompt, 0, 1) is None
 
 
 def test_a_text_with_places_serves_its_end_or_one_of_them() -> None:
@@ -54,7 +54,26 @@ def test_the_index_holds_no_text_that_another_continues(texts: list[list[int]], 
             assert common_prefix(names.pop(name), tokens) <= len(tokens)
         names[str(number)] = tokens
     assert len(index) == len(names)
-    best = index.best([*prompt, 9], 0)
+    best = index.best([*prompt, 9], 0, 1)
     most = max((common_prefix(tokens, prompt) for tokens in names.values()), default=0)
     assert (best is None) == (most < MIN_STORED_ROWS)
     assert best is None or common_prefix(names[best.name], prompt) == most
+
+
+def test_the_smallest_of_equals_is_read_and_none_that_memory_cannot_take() -> None:
+    small, large = StoredText("small", [*LONG, 1], num_bytes=5), StoredText("large", [*LONG, *LONG], num_bytes=9)
+    index = index_of(large, small)
+    prompt = [*LONG, 7, 7]
+    assert index.best(prompt, 0, 10) == small
+    assert index.best([*LONG, *LONG, 7], 0, 10) == large
+    assert index.best([*LONG, *LONG, 7], 0, 8) == small
+    assert index.best(prompt, 0, 4) is None
+
+
+def test_a_large_file_is_not_read_for_a_small_part_of_it() -> None:
+    index = index_of(StoredText("large", LONG * 20))
+    assert index.best([*LONG[:700], -5, -5], 0, 1) is None
+
+
+def test_a_text_that_is_being_written_is_not_wanted_again() -> None:
+    assert not StoredTexts().wants([*LONG, 1], being_written=[LONG])
