@@ -18,6 +18,7 @@ from eaglelocal.cli.output import standard_output
 from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.errors import ResourceError
 
+TRIES = 5
 Heads = Annotated[bool, typer.Option("--heads", help="Delete the learned versions of heads too.")]
 
 
@@ -49,6 +50,8 @@ def forget(heads: Heads = False, yes: flags.Yes = False) -> None:
         delete_light_copies(learned)
     for folder in folders:
         delete_folder(folder)
+    if learned in folders:
+        delete_stale_copies(locations.light_heads_dir())  # of versions that were deleted before
     output.message("deleted")
 
 
@@ -73,6 +76,12 @@ def list_files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
+def delete_stale_copies(folder: Path) -> None:
+    from eaglelocal.hub.heads import requantized_copy
+
+    requantized_copy.delete_stale_copies(folder)
+
+
 def delete_light_copies(learned: Path) -> None:
     """Delete the copies of learned heads in fewer bits, which are kept elsewhere."""
     from eaglelocal.hub.heads.requantized_copy import find_copies
@@ -84,9 +93,14 @@ def delete_light_copies(learned: Path) -> None:
 
 
 def delete_folder(folder: Path) -> None:
-    try:
-        shutil.rmtree(folder)
-    except OSError as error:
-        raise ResourceError(
-            f"cannot delete {path_text(folder)}: {error.strerror}", hint="check its permissions"
-        ) from error
+    """Delete a folder; tried again where a server writes into it just then. Raises ResourceError."""
+    for left in reversed(range(TRIES)):
+        try:
+            shutil.rmtree(folder)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if not left:
+                raise ResourceError(
+                    f"cannot delete {path_text(folder)}: {error.strerror}", hint="check its permissions"
+                ) from error

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
 
@@ -63,7 +65,7 @@ class AnswerKeeper:
     """Keeps the answers of one model for the owners who agreed. After an error nothing is kept any more."""
 
     def __init__(self, answers: KeptAnswers, owners: frozenset[str], activity: RequestActivity) -> None:
-        self._answers, self._owners, self._activity = answers, owners, activity
+        self._answers, self.owners, self._activity = answers, owners, activity
         self._ended: SimpleQueue[_EndedAnswer | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._write, name="kept-answers", daemon=True)
         self._thread.start()
@@ -85,7 +87,7 @@ class AnswerKeeper:
     def _may_keep(self, request: ChatRequest) -> bool:
         has_images = any(message.images for message in request.messages)
         is_refused = request.is_private or request.is_counted or has_images or bool(self.trouble)
-        return request.owner in self._owners and not is_refused
+        return request.owner in self.owners and not is_refused
 
     def end(self) -> None:
         self._activity.end()
@@ -102,7 +104,13 @@ class AnswerKeeper:
         self._ended.put(None)
         self._thread.join(CLOSE_S)
 
+    def prune(self) -> None:
+        """Delete answers that are too old."""
+        with suppress(OSError):
+            self._answers.prune(time.time())
+
     def _write(self) -> None:
+        self.prune()
         self._refresh()
         while (ended := self._ended.get()) is not None:
             if self.trouble:
@@ -129,6 +137,12 @@ class _KeptListener:
     def __init__(self, owner: str, on_event: OnEvent, keeper: AnswerKeeper, *, keeps: bool) -> None:
         self._owner, self._on_event, self._keeper, self._keeps = owner, on_event, keeper, keeps
         self._text, self._has_calls = "", False
+        self._is_over = False
+
+    def _end(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._keeper.end()
 
     def __call__(self, event: RequestEvent) -> None:
         if isinstance(event, Tokens):
@@ -136,10 +150,14 @@ class _KeptListener:
                 self._text += event.text
                 self._has_calls = self._has_calls or any(piece.calls for piece in event.pieces)
         elif isinstance(event, Finished):
-            self._keeper.end()
+            self._end()
             if self._keeps:
                 self._keeper.keep(self._owner, event, kind=guess_kind(self._text, has_calls=self._has_calls))
                 event = replace(event, tokens=())
         elif isinstance(event, Failed):
-            self._keeper.end()
-        self._on_event(event)
+            self._end()
+        try:
+            self._on_event(event)
+        except BaseException:  # then no further event of the request follows
+            self._end()
+            raise

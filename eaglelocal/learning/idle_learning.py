@@ -26,7 +26,7 @@ from eaglelocal.hub.heads.requantized_copy import make_light_copy
 from eaglelocal.hub.heads.version_records import BASE
 from eaglelocal.hub.heads.versions import HeadVersions, find_versions
 from eaglelocal.learning.answer_keeper import AnswerKeeper, RequestActivity
-from eaglelocal.learning.kept_answers import DAY_S, KeptAnswers
+from eaglelocal.learning.kept_answers import DAY_S, KeptAnswers, hash_owner
 from eaglelocal.learning.learner import LearningJob, SessionReport
 from eaglelocal.learning.learning_child import LearningChild
 from eaglelocal.learning.learning_process import FAILED
@@ -108,6 +108,7 @@ class ModelLearning:
             versions=self.versions.folder,
             threads=threads,
             min_new=min_new,
+            owners=frozenset(map(hash_owner, self.keeper.owners)),
         )
 
 
@@ -146,9 +147,12 @@ class IdleLearning:
         """Return the learning of a model that is about to be loaded. Raises OSError where its file cannot be read."""
         folder = locations.learning_dir() / fingerprint(plan.target)
         answers = KeptAnswers(folder / ANSWERS, max_bytes=self._options.max_bytes, max_age_s=self._options.max_age_s)
-        keeper = AnswerKeeper(answers, self._options.owners, self._activity)
         base, why = find_base(plan)
         versions = find_versions(plan.target, base) if base is not None else None
+        for failed in [model for model in self._models if model.client is None and model.folder == folder]:
+            self._models.remove(failed)  # it was never loaded
+            failed.keeper.close()
+        keeper = AnswerKeeper(answers, self._options.owners, self._activity)
         model = ModelLearning(plan, keeper, folder, base, versions, why, version=plan.draft_version)
         self._models.append(model)
         return model
@@ -161,7 +165,8 @@ class IdleLearning:
         state, version, note = "idle", BASE, self._paused
         if shown is not None:
             version, note = shown.version, shown.keeper.trouble or shown.why or self._paused or shown.note
-            state = running.state if running is not None else "paused" if self._paused or shown.why else "idle"
+            is_paused = bool(self._paused or shown.why) or self._now() < shown.retry_at
+            state = running.state if running is not None else "paused" if is_paused else "idle"
         return LearningStatus(
             kept_answers=sum(size.num_answers for size in kept),
             kept_bytes=sum(size.num_bytes for size in kept),
@@ -210,6 +215,7 @@ class IdleLearning:
 
     def _learn(self, model: ModelLearning) -> None:
         """Run one session, from the start of its process to its end."""
+        model.keeper.prune()
         job = model.make_job(max(count_usable_threads() - 1, 1), self._options.min_new)
         num_kept, last = model.keeper.num_kept, None
         running = _RunningSession(model, LearningChild(job))
@@ -236,12 +242,15 @@ class IdleLearning:
             model.note, model.due_at_kept = last.note, num_kept + last.missing
             if last.note:
                 _log.info("learned: %s", last.note)
-        if last.version is not None:
-            self._use_version(model, last.version)
+        if last.state == "done":
+            self._use_current(model)
 
-    def _use_version(self, model: ModelLearning, version: int) -> None:
+    def _use_current(self, model: ModelLearning) -> None:
+        """Let the engine draft with the current version, also where an earlier exchange failed or was cut off."""
         assert model.versions is not None and model.base is not None
-        if model.versions.read()[0].pinned is not None or model.client is None:
+        known = model.versions.read()[0]
+        version = known.current
+        if known.pinned is not None or model.client is None or version == model.version:
             return
         path = model.base if version == BASE else model.versions.path(version)
         try:

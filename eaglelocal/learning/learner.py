@@ -17,8 +17,10 @@ from pathlib import Path
 
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import OFF
+from eaglelocal.errors import EagleLocalError
 from eaglelocal.hub.heads.version_records import BASE, HeldBackFigures, LearnedFrom, VersionState
 from eaglelocal.hub.heads.versions import HeadVersions
+from eaglelocal.learning.judged_file import JudgedFile
 from eaglelocal.learning.judgement import MIN_TEXTS, HeadVerdict, JudgedText, judge
 from eaglelocal.learning.kept_answers import KeptAnswer, KeptAnswers
 from eaglelocal.learning.learning_round import (
@@ -60,6 +62,7 @@ class LearningJob:
     folder    of the state and the checkpoints
     versions  folder of the versions
     threads   to compute with
+    owners    hashes of the owners who agree; None: all whose answers are kept
     """
 
     plan: Plan
@@ -69,6 +72,7 @@ class LearningJob:
     versions: Path
     threads: int
     min_new: int = MIN_NEW
+    owners: frozenset[str] | None = None
 
     @property
     def reading_plan(self) -> Plan:
@@ -103,7 +107,8 @@ class LearningSession:
     def __init__(self, job: LearningJob, tell: Tell) -> None:
         self._job, self._tell = job, tell
         self._versions = HeadVersions(job.versions)
-        self._answers = KeptAnswers(job.answers, max_bytes=0, max_age_s=math.inf).read()
+        kept = KeptAnswers(job.answers, max_bytes=0, max_age_s=math.inf).read()
+        self._answers = [answer for answer in kept if job.owners is None or answer.owner in job.owners]
         self._state = LearningState()  # read by `run`
 
     def run(self) -> None:
@@ -163,6 +168,9 @@ class LearningSession:
         delete_checkpoints(self._job.folder)
 
     def _save(self, state: LearningState) -> None:
+        if self._answers and not self._job.answers.is_dir():
+            delete_checkpoints(self._job.folder)
+            raise EagleLocalError("the answers were deleted meanwhile: nothing is learned from them")
         write_state(self._job.folder, state)
         self._state = state
 
@@ -186,20 +194,23 @@ class LearningSession:
         num_steps = EPOCHS * math.ceil(len(texts) / ROWS_PER_STEP)
         recipe = scale_recipe(source.info.n_embd, num_steps, scale=SCALE, decay_share=1.0)
         digest = hashlib.blake2b(repr(chosen).encode(), digest_size=8).hexdigest()
-        trained = train_head(
-            HeadTraining(
-                plan=plan,
-                source=source,
-                train_set=texts,
-                held_out=(),
-                checkpoint=job.folder / f"{digest}{CHECKPOINT}",
-                epochs=EPOCHS,
-                rows_per_step=ROWS_PER_STEP,
-                recipe=replace(recipe, checkpoint_every_s=CHECKPOINT_S, milestone_every_s=math.inf),
-                device="cpu",
-                unrolling=make_unrolling(source),
-            )
+        training = HeadTraining(
+            plan=plan,
+            source=source,
+            train_set=texts,
+            held_out=(),
+            checkpoint=job.folder / f"{digest}{CHECKPOINT}",
+            epochs=EPOCHS,
+            rows_per_step=ROWS_PER_STEP,
+            recipe=replace(recipe, checkpoint_every_s=CHECKPOINT_S, milestone_every_s=math.inf),
+            device="cpu",
+            unrolling=make_unrolling(source),
         )
+        try:
+            trained = train_head(training)
+        except EagleLocalError:  # of a checkpoint that cannot be resumed, for one: the next session starts anew
+            delete_checkpoints(job.folder)
+            raise
         label, base = plan.target_label, job.base
         self._versions.name(target=plan.target, target_label=label, base=base, base_label=base.stem)
         scratch = self._versions.scratch_path()
@@ -208,6 +219,7 @@ class LearningSession:
         tensors = make_head_tensors(head, trained.vocabulary, HEAD_TYPE)
         with write_head_file(scratch, entries, tensors, on_progress=lambda fraction: None):
             pass
+        self._save(self._state)  # raises if the answers were deleted meanwhile
         made = self._versions.add_candidate(scratch, made_at=time.time(), learned_from=describe_answers(answers))
         self._save(replace(self._state, candidate=made.number))
         return made.number
@@ -239,6 +251,7 @@ class LearningSession:
         if verdict.is_worse:
             version = self._versions.roll_back(f"worse on live answers: {verdict.why}")
         self._save(replace(self._state, watch=None))
+        delete_checkpoints(self._job.folder)
         self._tell(SessionReport(state="done", version=version, missing=1, note=verdict.why))
 
     def _compare(self, old: int, new: int, answers: Sequence[KeptAnswer]) -> tuple[list[JudgedText], HeadVerdict]:
@@ -254,14 +267,18 @@ class LearningSession:
             for answer, text in zip(answers, texts, strict=True)
             if not text.is_short and min(text.tokens) in known and max(text.tokens) in known
         ]
-        judged = []
-        measured = compare_heads(plan, sources, [text for _, text in usable], "cpu")
-        for (answer, text), (by_new, by_old) in zip(usable, measured, strict=True):
+        done = JudgedFile(self._job.folder, old, new)
+        left = [(answer, text) for answer, text in usable if answer.key not in done.texts]
+        measured = compare_heads(plan, sources, [text for _, text in left], "cpu") if left else iter(())
+        for (answer, text), (by_new, by_old) in zip(left, measured, strict=True):
+            judged = None
             if drafts := by_new.drafts:
                 first = by_new.per_position[0] / drafts, by_old.per_position[0] / drafts
                 lengths = by_new.length, by_old.length
-                judged.append(JudgedText(answer.owner, answer.kind, text.num_answer_tokens, *lengths, *first))
-        return judged, judge(judged, name_kind)
+                judged = JudgedText(answer.owner, answer.kind, text.num_answer_tokens, *lengths, *first)
+            done.add(answer.key, judged)
+        found = [one for answer, _ in usable if (one := done.texts.get(answer.key)) is not None]
+        return found, judge(found, name_kind)
 
     # ---- files
     def _head_path(self, number: int) -> Path:

@@ -17,6 +17,7 @@ from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.core.json_text import read_object
 from eaglelocal.errors import ResourceError
+from eaglelocal.learning.judged_file import SUFFIX as JUDGED
 from eaglelocal.learning.learning_round import LearningRound
 
 STATE, LOCK = "learning.json", ".lock"
@@ -84,6 +85,7 @@ def write_state(folder: Path, state: LearningState) -> None:
 
 
 def delete_checkpoints(folder: Path) -> None:
-    for path in [*folder.glob(f"*{CHECKPOINT}"), *folder.glob(f"*{PARTIAL}")]:
+    """Delete what a round or a comparison has written on its way."""
+    for path in [*folder.glob(f"*{CHECKPOINT}"), *folder.glob(f"*{PARTIAL}"), *folder.glob(f"*{JUDGED}")]:
         with suppress(OSError):
             path.unlink()

@@ -138,7 +138,8 @@ class EngineService:
         while self._handle_queued():
             if self._engine.has_work and not self._step():
                 return 1
-            self._exchange_heads()
+            if not self._exchange_heads():
+                return 1
             self._num_iterations += 1
         return 0
 
@@ -187,11 +188,19 @@ class EngineService:
         else:
             self._commands.put(HeadReady(command.number, exchange))
 
-    def _exchange_heads(self) -> None:
-        """Exchange the heads that are ready for it, in order; the others are tried again after the next step."""
-        while self._ready and (close_old := self._ready[0].exchange()) is not None:
-            self._heads.submit(close_old)
-            self._channel.send(HeadSwapped(self._ready.popleft().number))
+    def _exchange_heads(self) -> bool:
+        """Exchange the heads that are ready for it, in order; the others are tried again after the next step.
+
+        Return False if the engine cannot go on.
+        """
+        try:
+            while self._ready and (close_old := self._ready[0].exchange()) is not None:
+                self._heads.submit(close_old)
+                self._channel.send(HeadSwapped(self._ready.popleft().number))
+        except Exception as error:
+            self._channel.send(Broken(make_engine_error(error, "the engine failed to exchange its head")))
+            return False
+        return True
 
     def close(self) -> None:
         """Wait until no head is being opened or closed. The engine can be closed then."""
