@@ -67,11 +67,11 @@ class AnswerKeeper:
     def __init__(self, answers: KeptAnswers, owners: frozenset[str], activity: RequestActivity) -> None:
         self._answers, self.owners, self._activity = answers, owners, activity
         self._ended: SimpleQueue[_EndedAnswer | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._write, name="kept-answers", daemon=True)
-        self._thread.start()
         self.trouble = ""  # why nothing is kept any more
         self.num_kept = 0  # since the start
         self.size = KeptSize()
+        self._thread = threading.Thread(target=self._write, name="kept-answers", daemon=True)
+        self._thread.start()
 
     def submit(self, submit: Submit, request: AnyRequest, on_event: OnEvent) -> None:
         """Submit a request by `submit`, and look at its events. Raises what that raises."""
@@ -105,13 +105,13 @@ class AnswerKeeper:
         self._thread.join(CLOSE_S)
 
     def prune(self) -> None:
-        """Delete answers that are too old."""
+        """Delete answers that are too old, and count the others."""
         with suppress(OSError):
             self._answers.prune(time.time())
+        self._refresh()
 
     def _write(self) -> None:
         self.prune()
-        self._refresh()
         while (ended := self._ended.get()) is not None:
             if self.trouble:
                 continue

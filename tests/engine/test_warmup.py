@@ -15,6 +15,7 @@ from doubles.real_engine import TINY, ask, real_engine
 
 from eaglelocal.core.batch import Batch, PairBatch
 from eaglelocal.core.request import AUTO
+from eaglelocal.drafters.head_holder import HeadHolder
 from eaglelocal.drafters.ngram import Ngram
 from eaglelocal.engine import warmup
 from eaglelocal.engine.calibration import list_useful_sizes
@@ -24,6 +25,12 @@ from eaglelocal.loading import engine_builder
 
 SIZES = (1, 2, 5, 17, 30)
 KINDS = {"eagle3": "F32-head.gguf", "draft_model": "F32.gguf", "ngram": None, "none": None}
+
+
+def context_of(drafter: Any) -> Any:
+    """The context that a drafter's model runs in."""
+    inner = drafter._head.drafter if isinstance(drafter, HeadHolder) else drafter
+    return getattr(inner, "_head", None) or inner._context
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +71,7 @@ def test_nothing_of_it_is_left(engines: tuple[Engine, Engine]) -> None:
         if isinstance(drafter, Ngram):
             assert count_indexed(drafter) == 0
         else:
-            cache = getattr(drafter, "_head", None) or drafter._context  # type: ignore[attr-defined]
+            cache = context_of(drafter)
             assert cache.last_position(0) == -1
     answers = result(warmed), result(fresh)
     assert {name: one.tokens for name, one in answers[0].items()} == {n: one.tokens for n, one in answers[1].items()}
@@ -76,7 +83,7 @@ def test_a_head_and_a_draft_model_run_every_size_and_one_row_after_it(
     ran: list[int] = []  # rows
     for kind, draft in (("eagle3", "F32-head.gguf"), ("draft_model", "F32.gguf")):
         engine = real_engine(files / "F32.gguf", kind, files / draft, spec=AUTO)
-        model = getattr(engine._drafters[-1], "_head", None) or engine._drafters[-1]._context  # type: ignore[attr-defined]
+        model = context_of(engine._drafters[-1])
         decode = model.decode
 
         def watched(batch: Batch | PairBatch, *more: object, decode: Any = decode, **how: object) -> object:
@@ -112,7 +119,7 @@ def test_the_last_decode_before_sizes_are_timed_is_no_first_one(files: Path, mon
     """A head that was shown rows encodes along with the decode behind them: not with one that is timed."""
     asked: list[bool] = []
     engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO)
-    head = engine._drafters[-1]._head._struct  # type: ignore[attr-defined]
+    head = context_of(engine._drafters[-1])._struct
     time_rows = Warmup.time_rows
 
     def watched(warmup: Warmup, num_rows: int) -> float:

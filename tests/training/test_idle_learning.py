@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from doubles.learning_demo import keep_answers, make_plan, make_requests, write_worse_head
+from doubles.learning_demo import OWNER, keep_answers, make_plan, make_requests, write_worse_head
 
 from eaglelocal import locations
 from eaglelocal.client.client import OnEvent
@@ -26,7 +26,7 @@ from eaglelocal.learning.idle_learning import IdleLearning, LearningOptions, Mod
 
 KINDS = ("chat", "translate", "math", "passage")
 PATIENCE_S = 240.0
-OPTIONS = LearningOptions(idle_s=0.2, min_new=32)
+OPTIONS = LearningOptions(idle_s=0.2, min_new=32, owners=frozenset({OWNER}))
 
 
 def wait_until(condition: Callable[[], object]) -> None:
@@ -151,7 +151,16 @@ def test_a_failure_is_reported_and_not_repeated_at_once(learning: IdleLearning, 
     damaged.write_bytes(b"GGUF" + bytes(400))
     model, client = open_model(learning, replace(plan, draft=damaged))
     wait_until(lambda: model.note)
-    assert model.retry_at > 0 and not client.swapped and learning.status().state == "idle"
+    assert model.retry_at > 0 and not client.swapped and learning.status().state == "paused"
+
+
+@pytest.mark.slow
+def test_answers_of_owners_who_do_not_agree_any_more_teach_nothing(folder: Path, plan: Plan) -> None:
+    learning = IdleLearning(replace(OPTIONS, owners=frozenset({"another"})), on_battery=lambda: False)
+    model, client = open_model(learning, plan)
+    time.sleep(15.0)
+    assert (client.swapped, model.note, learning.status().state) == ([], "", "idle")
+    learning.close()
 
 
 def test_a_closed_model_is_left_alone(learning: IdleLearning, plan: Plan) -> None:
