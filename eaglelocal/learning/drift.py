@@ -27,7 +27,7 @@ MAX_KINDS, MAX_BATCHES, MAX_NAME = 64, 40, 200
 
 
 class Level(StrEnum):
-    """How far recent acceptance fell."""
+    """The levels of a drift."""
 
     NONE = "none"
     NOTICE = "notice"
@@ -56,7 +56,7 @@ class Counts:
 
 
 @dataclass(slots=True)
-class Batch:
+class AnswerRun:
     """The counts of consecutive answers under the same conditions."""
 
     counts: Counts
@@ -68,13 +68,13 @@ class KindHistory:
     """The counts of one kind of text. recent: the oldest first; before: the conditions under which history was made."""
 
     history: Counts = field(default_factory=Counts)
-    batches: list[Batch] = field(default_factory=list)
+    batches: list[AnswerRun] = field(default_factory=list)
     before: dict[str, str] = field(default_factory=dict)
 
     def add(self, drafts: int, accepted: int, conditions: Mapping[str, str]) -> None:
         """Add an answer; the oldest recent answers become history."""
         if not self.batches or self.batches[-1].conditions != conditions:
-            self.batches.append(Batch(Counts(), dict(conditions)))
+            self.batches.append(AnswerRun(Counts(), dict(conditions)))
         self.batches[-1].counts.add(drafts, accepted, math.inf)
         while (pushed := self.recent.drafts - MAX_RECENT) > 0 or len(self.batches) > MAX_BATCHES:
             self._push_out(pushed if len(self.batches) <= MAX_BATCHES else math.inf)
@@ -126,7 +126,7 @@ class DriftReport:
 
     @property
     def text(self) -> str:
-        """One line for people.
+        """Return one line for people.
 
         >>> DriftReport("m", "code", Level.ALARM, 0.31, 0.72, ("system prompt",)).text
         'm, code: 31% of first drafted tokens are accepted, 72% were before; changed: system prompt'
@@ -192,10 +192,10 @@ def read_kind(stored: object) -> KindHistory:
     return KindHistory(read_counts(stored.get("history")), batches, read_conditions(stored.get("before")))
 
 
-def read_batch(stored: object) -> Batch:
+def read_batch(stored: object) -> AnswerRun:
     if not isinstance(stored, dict):
         raise ValueError("a batch is no object")
-    return Batch(read_counts(stored.get("counts")), read_conditions(stored.get("conditions")))
+    return AnswerRun(read_counts(stored.get("counts")), read_conditions(stored.get("conditions")))
 
 
 def read_counts(stored: object) -> Counts:

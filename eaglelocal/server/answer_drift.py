@@ -1,4 +1,4 @@
-"""What an answer says about the fit of the drafts: its kind of text, its acceptance, and its conditions.
+"""Passes answers to the watch over drifts: kind of text, acceptance, and the conditions that it depends on.
 
 Of texts only hashes are kept, and only of system prompts, to say that one has changed.
 """
