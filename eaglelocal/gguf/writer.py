@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from eaglelocal.gguf.data_layout import round_up
 from eaglelocal.gguf.ggml_types import GgmlType
@@ -37,6 +37,17 @@ class KeyValue:
     type: ValueType
     value: Scalar | tuple[Scalar, ...]
     element_type: ValueType | None = None
+
+
+class PiecedTensor(Protocol):
+    """A tensor whose data comes in pieces, in order."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def pieces(self) -> Callable[[], Iterator[Bytes]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +149,12 @@ def _write_head(path: Path, architecture: str, entries: Iterable[KeyValue], tens
 
 
 def _append(file: BinaryIO, tensor: StreamedTensor, on_bytes: Callable[[int], None]) -> None:
+    write_pieces(file, tensor, on_bytes)
+    _pad(file)
+
+
+def write_pieces(file: BinaryIO, tensor: PiecedTensor, on_bytes: Callable[[int], None]) -> None:
+    """Write a tensor's data. Raises OSError, and ValueError if it comes with another number of bytes."""
     written = 0
     for piece in tensor.pieces():
         file.write(piece.data)
@@ -145,7 +162,6 @@ def _append(file: BinaryIO, tensor: StreamedTensor, on_bytes: Callable[[int], No
         on_bytes(piece.nbytes)
     if written != tensor.nbytes:
         raise ValueError(f"tensor {tensor.name} came as {written} bytes, not {tensor.nbytes}")
-    _pad(file)
 
 
 def _pad(file: BinaryIO, alignment: int = ALIGNMENT) -> None:

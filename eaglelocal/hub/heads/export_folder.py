@@ -17,7 +17,6 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import load_catalog
-from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.core.folders import SHARED, make_folder, sync_folder
 from eaglelocal.errors import IncompatibleError, ModelFileError, ResourceError, UsageError
 from eaglelocal.gguf.architectures import EAGLE
@@ -28,11 +27,10 @@ from eaglelocal.gguf.medusa_info import is_medusa
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.cached_files import find_cached
 from eaglelocal.hub.heads.head_folder import CONFIG, REPOSITORY, WEIGHTS_SUFFIX
-from eaglelocal.hub.heads.head_store import SPARE_DISK_BYTES
+from eaglelocal.hub.heads.head_store import check_disk
 from eaglelocal.hub.heads.safetensors_writer import SHARD_BYTES, OutgoingTensor, write_shards
 from eaglelocal.hub.hub_references import resolve_draft_reference
 from eaglelocal.hub.inventory import list_imported
-from eaglelocal.probe.probe import free_bytes
 from eaglelocal.probe.process_info import is_alive, start_mark
 
 PARTIAL = ".partial"
@@ -144,7 +142,7 @@ def write_head_folder(
 
     try:
         make_folder(folder.parent, SHARED)
-        _check_disk(folder.parent, total)
+        check_disk(folder.parent, total, remedy="choose a folder of another disk")
         with _partial_folder(folder) as partial:
             files = write_shards(partial, tensors, on_bytes=count, shard_bytes=shard_bytes)
             (partial / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
@@ -196,13 +194,3 @@ def _replace(partial: Path, folder: Path) -> None:
         raise
     shutil.rmtree(older, ignore_errors=True)
     sync_folder(folder.parent)
-
-
-def _check_disk(folder: Path, wanted_bytes: int) -> None:
-    free = free_bytes(folder)
-    missing_bytes = wanted_bytes + SPARE_DISK_BYTES - free
-    if missing_bytes > 0:
-        raise ResourceError(
-            f"the head takes {format_disk(wanted_bytes)} on disk, {format_disk(free)} are free in {folder}",
-            hint=f"free {format_disk(missing_bytes)}, or choose a folder of another disk",
-        )

@@ -197,7 +197,7 @@ def _write(path: Path, entries: Sequence[KeyValue], tensors: Sequence[StreamedTe
 
     try:
         _make_folder(path.parent)
-        _check_disk(path.parent, max_file_bytes(entries, tensors))
+        check_disk(path.parent, max_file_bytes(entries, tensors), remedy="`--type q8_0`")
         write_streamed(path, first.architecture, entries=first.entries, tensors=first.tensors, on_bytes=count)
         for part in upper:
             append_streamed(
@@ -212,11 +212,12 @@ def _write(path: Path, entries: Sequence[KeyValue], tensors: Sequence[StreamedTe
         raise _make_write_error(path.parent, error) from error
 
 
-def _check_disk(folder: Path, wanted_bytes: int) -> None:
+def check_disk(folder: Path, wanted_bytes: int, *, remedy: str) -> None:
+    """Raise ResourceError if a head of so many bytes does not fit. remedy: what helps besides freeing space."""
     free = free_bytes(folder)
     missing_bytes = wanted_bytes + SPARE_DISK_BYTES - free
     if missing_bytes > 0:
         raise ResourceError(
             f"the head takes {format_disk(wanted_bytes)} on disk, {format_disk(free)} are free in {folder}",
-            hint=f"free {format_disk(missing_bytes)}, or `--type q8_0`",
+            hint=f"free {format_disk(missing_bytes)}, or {remedy}",
         )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from eaglelocal.gguf.writer import write_pieces
 from eaglelocal.hub.heads.safetensors_files import ITEM_BYTES
 
 if TYPE_CHECKING:
@@ -85,13 +86,7 @@ def write_safetensors(path: Path, tensors: Sequence[OutgoingTensor], *, on_bytes
     with path.open("xb") as file:
         file.write(make_header(tensors))
         for tensor in tensors:
-            written = 0
-            for piece in tensor.pieces():
-                file.write(piece.data)
-                written += piece.nbytes
-                on_bytes(piece.nbytes)
-            if written != tensor.nbytes:
-                raise ValueError(f"tensor {tensor.name} came as {written} bytes, not {tensor.nbytes}")
+            write_pieces(file, tensor, on_bytes)
 
 
 def make_header(tensors: Sequence[OutgoingTensor]) -> bytes:

@@ -22,7 +22,7 @@ from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_indices, read_tensor
 from eaglelocal.gguf.values import ArrayValue
-from eaglelocal.hub.heads import export_folder
+from eaglelocal.hub.heads import export_folder, head_store
 from eaglelocal.hub.heads.export_config import EXPORT_FORMATS, SPECFORGE, SPECULATORS, list_export_notes
 from eaglelocal.hub.heads.export_folder import check_folder, check_target_repo, find_target_repo, read_eagle_head
 
@@ -228,7 +228,7 @@ def test_a_full_disk_or_a_failed_write_leaves_nothing(
     place = tmp_path / "place"
     exported(path, place / "older", SPECFORGE)
     before = (place / "older" / "config.json").read_text()
-    monkeypatch.setattr(export_folder, "free_bytes", lambda folder: 1000)
+    monkeypatch.setattr(head_store, "free_bytes", lambda folder: 1000)
     with pytest.raises(ResourceError, match=r"1\.0 kB are free"):
         exported(path, place / "out", SPECFORGE)
     monkeypatch.undo()
