@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from doubles.learning_demo import TARGET, keep_answers, make_job, make_plan, make_requests, write_worse_head
+from doubles.learning_demo import OWNER, TARGET, keep_answers, make_job, make_plan, make_requests, write_worse_head
 
 from eaglelocal import locations
 from eaglelocal.client.engine_client import EngineClient
@@ -171,8 +171,8 @@ def measure_experience(pairs: int) -> dict[str, float]:
     plan = make_plan(write_worse_head(folder / "worse.gguf", 0.5))
     place = locations.learning_dir() / fingerprint(plan.target)
     keep_answers(plan, place / ANSWERS, make_requests(KINDS, 60))
-    asked = make_requests(["summarise", "passage"], -(-pairs // 2), seed=77)
-    learning = IdleLearning(LearningOptions(idle_s=0.5, owners=frozenset()), on_battery=lambda: False)
+    asked = make_requests(["summarise", "passage"], -(-pairs // 2), seed=77, owner="who asks")
+    learning = IdleLearning(LearningOptions(idle_s=0.5, owners=frozenset({OWNER})), on_battery=lambda: False)
     model = learning.open(plan)
     timings: dict[bool, list[Timing]] = {True: [], False: []}
     with EngineClient(plan, watch=model.submit) as client:
