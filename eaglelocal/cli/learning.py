@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from importlib.util import find_spec
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from eaglelocal import locations
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 GIGABYTE = 1_000_000_000
 DAY_S = 86_400.0
+NUM_GENERAL = 400  # questions; about half of them are answered
 THIS_MACHINE = "this machine"  # owner of the chat's requests, where a server has keys
 
 
@@ -34,10 +36,19 @@ def open_learning(settings: Settings, owners: Iterable[str], output: MessageOutp
         max_age_s=settings.learn_days * DAY_S,
         idle_s=settings.learn_after,
         owners=frozenset(owners),
+        general=general_questions(),
     )
     for line in learning_lines(settings, options.owners, options.max_bytes):
         output.note(line)
     return IdleLearning(options)
+
+
+def general_questions() -> tuple[str, ...]:
+    """Return the built-in questions that a head rehearses: single ones, of all kinds in turn."""
+    from eaglelocal.cli.train_questions import iter_builtin_tasks
+
+    single = (messages[0].content for messages in iter_builtin_tasks() if len(messages) == 1)
+    return tuple(islice(single, NUM_GENERAL))
 
 
 class LazyLearning:

@@ -48,7 +48,7 @@ def load_questions(prompts: str | None, params: SamplingParams, *, has_template:
             raise UsageError(f"too few different questions in {prompts} to train on: {num}", hint=hint)
         return TrainQuestions(tuple(requests), f"{num} questions of {prompts}")
     own = [_make_request(messages, params, has_template) for messages in _iter_saved_questions()]
-    built_in = [_make_request(messages, params, has_template) for messages in _iter_builtin_tasks()]
+    built_in = [_make_request(messages, params, has_template) for messages in iter_builtin_tasks()]
     source = f"{len(own)} questions of your saved chats, then built-in ones" if own else "built-in questions"
     return TrainQuestions((*own, *built_in), source)
 
@@ -80,7 +80,7 @@ def _iter_saved_questions() -> Iterator[tuple[Message, ...]]:
                 yield (*system, *past, Message("user", turn.question))
 
 
-def _iter_builtin_tasks() -> Iterator[tuple[Message, ...]]:
+def iter_builtin_tasks() -> Iterator[tuple[Message, ...]]:
     """Yield built-in tasks of all categories, alternating between them."""
     kinds = [islice(tasks_of(kind, SEED, "train"), TASKS_PER_KIND) for kind in KINDS]
     for turn in zip(*kinds, strict=True):

@@ -55,13 +55,17 @@ class HeadClient(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningOptions:
-    """The user's settings of learning."""
+    """The user's settings of learning.
+
+    general  questions that the head rehearses
+    """
 
     max_bytes: int = GIGABYTE
     max_age_s: float = 30 * DAY_S
     idle_s: float = 60.0
     min_new: int = MIN_NEW
     owners: frozenset[str] = frozenset({""})
+    general: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +102,7 @@ class ModelLearning:
         can_learn = self.base is not None and self.client is not None
         return can_learn and now >= self.retry_at and self.keeper.num_kept >= self.due_at_kept
 
-    def make_job(self, threads: int, min_new: int) -> LearningJob:
+    def make_job(self, threads: int, min_new: int, general: tuple[str, ...] = ()) -> LearningJob:
         assert self.base is not None and self.versions is not None
         return LearningJob(
             plan=self.plan,
@@ -109,6 +113,7 @@ class ModelLearning:
             threads=threads,
             min_new=min_new,
             owners=frozenset(map(hash_owner, self.keeper.owners)),
+            general=general,
         )
 
 
@@ -216,7 +221,8 @@ class IdleLearning:
     def _learn(self, model: ModelLearning) -> None:
         """Run one session, from the start of its process to its end."""
         model.keeper.prune()
-        job = model.make_job(max(count_usable_threads() - 1, 1), self._options.min_new)
+        threads = max(count_usable_threads() - 1, 1)
+        job = model.make_job(threads, self._options.min_new, self._options.general)
         num_kept, last = model.keeper.num_kept, None
         running = _RunningSession(model, LearningChild(job))
         with self._lock:

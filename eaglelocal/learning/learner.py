@@ -63,6 +63,7 @@ class LearningJob:
     versions  folder of the versions
     threads   to compute with
     owners    hashes of the owners who agree; None: all whose answers are kept
+    general   questions to rehearse, so that the head does not forget what nobody asks now
     """
 
     plan: Plan
@@ -73,6 +74,7 @@ class LearningJob:
     threads: int
     min_new: int = MIN_NEW
     owners: frozenset[str] | None = None
+    general: tuple[str, ...] = ()
 
     @property
     def reading_plan(self) -> Plan:
@@ -187,13 +189,13 @@ class LearningSession:
 
         job, plan = self._job, self._job.reading_plan
         answers = self._find(chosen.keys)
-        texts = tuple(map(self._as_text, answers))
         source = read_source(plan.target, self._head_path(chosen.start))
         check_memory_and_disk(source, plan, job.folder, "cpu")
         self._tell(SessionReport(state="learning"))
+        texts = (*map(self._as_text, answers), *self._rehearse(chosen))
         num_steps = EPOCHS * math.ceil(len(texts) / ROWS_PER_STEP)
         recipe = scale_recipe(source.info.n_embd, num_steps, scale=SCALE, decay_share=1.0)
-        digest = hashlib.blake2b(repr(chosen).encode(), digest_size=8).hexdigest()
+        digest = hash_round(chosen)
         training = HeadTraining(
             plan=plan,
             source=source,
@@ -223,6 +225,16 @@ class LearningSession:
         made = self._versions.add_candidate(scratch, made_at=time.time(), learned_from=describe_answers(answers))
         self._save(replace(self._state, candidate=made.number))
         return made.number
+
+    def _rehearse(self, chosen: LearningRound) -> tuple[TrainingConversation, ...]:
+        """Return general texts to learn with this round: as many as it has new answers."""
+        from eaglelocal.learning.rehearsal import choose_rehearsal, gather_rehearsal
+
+        if not self._job.general:
+            return ()
+        texts = gather_rehearsal(self._job.reading_plan, self._job.general, self._job.folder.parent)
+        num_new = sum(answer.kept_at > self._state.learned_until for answer in self._find(chosen.keys))
+        return choose_rehearsal(texts, num_new, hash_round(chosen))
 
     # ---- judging
     def _judge_candidate(self, chosen: LearningRound, candidate: int) -> None:
@@ -291,6 +303,10 @@ class LearningSession:
     def _as_text(self, answer: KeptAnswer) -> TrainingConversation:
         tokens, num_prompt = fit_window(answer, self._job.reading_plan.n_ctx)
         return TrainingConversation(answer.key, tokens, num_prompt)
+
+
+def hash_round(chosen: LearningRound) -> str:
+    return hashlib.blake2b(repr(chosen).encode(), digest_size=8).hexdigest()
 
 
 def describe_answers(answers: Sequence[KeptAnswer]) -> LearnedFrom:

@@ -101,7 +101,7 @@ def keep_answers(plan: Plan, folder: Path, requests: Iterable[ChatRequest]) -> K
     return answers
 
 
-def make_job(plan: Plan, head: Path, folder: Path, *, min_new: int = 64) -> LearningJob:
+def make_job(plan: Plan, head: Path, folder: Path, *, min_new: int = 64, general: tuple[str, ...] = ()) -> LearningJob:
     return LearningJob(
         plan=plan,
         base=head,
@@ -110,4 +110,5 @@ def make_job(plan: Plan, head: Path, folder: Path, *, min_new: int = 64) -> Lear
         versions=folder / "versions",
         threads=1,
         min_new=min_new,
+        general=general,
     )

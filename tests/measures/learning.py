@@ -1,10 +1,11 @@
 """What learning from answers gives, and what it costs the person who asks.
 
-    python tests/measures/learning.py shift [--kind translate] [--answers 500,1000,2000]
+    python tests/measures/learning.py shift [--kind translate] [--answers 500,1000,2000] [--general 400]
     python tests/measures/learning.py experience [--pairs 20]
 
 shift: trains a head for the embedded demo without one kind of work, lets the demo answer only this kind, and shows the
-head's acceptance length on it and elsewhere, on answers that nothing learned from, after each number of answers.
+head's acceptance length on it and elsewhere, on answers that nothing learned from, after each number of answers. Of the
+general questions that are rehearsed none is of this kind.
 
 experience: time to first token and tokens a second of single answers, alternating: while a process learns, and with no
 learning at all.
@@ -22,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from statistics import fmean, median, stdev
 
@@ -33,6 +35,7 @@ from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.events import Finished, Tokens
 from eaglelocal.core.file_fingerprint import fingerprint
 from eaglelocal.core.request import ChatRequest
+from eaglelocal.demo.corpus.mixture import tasks_of
 from eaglelocal.gguf.draft_pairing import read_model
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.heads.head_store import write_head_file
@@ -121,10 +124,18 @@ def learn_all(job: LearningJob) -> list[str]:
         notes.append(f"version {reports[-1].version}: {reports[-1].note}")
 
 
-def measure_shift(kind: str, steps: Sequence[int]) -> list[dict[str, object]]:
+def general_questions(kind: str, num: int) -> tuple[str, ...]:
+    """Return questions to rehearse, of all other kinds."""
+    kinds = [each for each in KINDS if each != kind]
+    tasks = [islice(tasks_of(each, 5, "train"), num) for each in kinds]
+    turns = (task.messages for turn in zip(*tasks, strict=True) for task in turn)
+    return tuple(islice((messages[0].content for messages in turns if len(messages) == 1), num))
+
+
+def measure_shift(kind: str, steps: Sequence[int], num_general: int) -> list[dict[str, object]]:
     folder = Path(tempfile.mkdtemp())
     base = train_without(kind, folder)
-    job, rows = make_job(make_plan(base), base, folder), []
+    job, rows = make_job(make_plan(base), base, folder, general=general_questions(kind, num_general)), []
     judged = {name: collect(folder / f"judged-{name}", [name], JUDGED_PER_KIND, seed=99) for name in KINDS}
     elsewhere = [text for name, texts in judged.items() if name != kind for text in texts]
     num_answers, seed, versions = 0, 1000, HeadVersions(job.versions)
@@ -205,9 +216,10 @@ if __name__ == "__main__":
     parser.add_argument("what", choices=["shift", "experience"])
     parser.add_argument("--kind", default="translate", choices=KINDS)
     parser.add_argument("--answers", default="500,1000,2000")
+    parser.add_argument("--general", type=int, default=400)
     parser.add_argument("--pairs", type=int, default=20)
     given = parser.parse_args()
     if given.what == "shift":
-        print(json.dumps(measure_shift(given.kind, [int(each) for each in given.answers.split(",")])))
+        print(json.dumps(measure_shift(given.kind, [int(each) for each in given.answers.split(",")], given.general)))
     else:
         print(json.dumps(measure_experience(given.pairs)))

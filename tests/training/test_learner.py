@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ torch = pytest.importorskip("torch")
 from doubles.learning_demo import TARGET, keep_answers, make_job, make_plan, make_requests, write_worse_head  # noqa: E402
 
 from eaglelocal.core.plan import Plan  # noqa: E402
+from eaglelocal.errors import EagleLocalError  # noqa: E402
 from eaglelocal.hub.heads.version_records import BASE, VersionState  # noqa: E402
 from eaglelocal.hub.heads.versions import HeadVersions  # noqa: E402
 from eaglelocal.learning import learner  # noqa: E402
@@ -23,7 +25,11 @@ from eaglelocal.learning.kept_answers import KeptAnswers, hash_owner, make_answe
 from eaglelocal.learning.learner import LearningJob, LearningSession, SessionReport  # noqa: E402
 from eaglelocal.learning.learning_child import LearningChild  # noqa: E402
 from eaglelocal.learning.learning_state import CHECKPOINT, VersionWatch, read_state  # noqa: E402
+from eaglelocal.learning.rehearsal import REHEARSAL  # noqa: E402
+from eaglelocal.training import trainer  # noqa: E402
+from eaglelocal.training.conversations import read_conversations  # noqa: E402
 from eaglelocal.training.head_comparison import read_source  # noqa: E402
+from eaglelocal.training.trainer import HeadTraining  # noqa: E402
 
 KINDS = ("chat", "translate", "math", "passage")
 PER_KIND = 30
@@ -73,6 +79,24 @@ def run_child(job: LearningJob, watch: Callable[[LearningChild, SessionReport], 
         watch(child, report)
     child.close()
     return reports
+
+
+def test_general_questions_are_rehearsed_with_each_round(job: LearningJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    learned: list[int] = []
+
+    def count_texts(training: HeadTraining) -> None:
+        learned.append(len(training.train_set))
+        raise EagleLocalError("enough")
+
+    monkeypatch.setattr(trainer, "train_head", count_texts)
+    questions = tuple(f"How much is {number} plus 4?" for number in range(20))
+    for general in ((), questions, questions):
+        with pytest.raises(EagleLocalError, match="enough"):
+            LearningSession(replace(job, general=general), lambda report: None).run()
+    alone, rehearsed, again = learned
+    assert rehearsed == again > alone
+    answered = read_conversations(job.folder.parent / REHEARSAL)
+    assert rehearsed - alone == len(answered) <= len(questions)
 
 
 def check_loadable(job: LearningJob) -> None:
