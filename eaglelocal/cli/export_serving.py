@@ -168,7 +168,7 @@ def format_plan(order: ServingOrder, plan: VllmPlan) -> str:
     else:
         content = make_helm_values(plan, order.queue)
     head = f"# {plan.pair.target.id} in vLLM {VLLM_VERSION}, by eaglelocal export {order.form}\n"
-    return head + yaml.safe_dump(content, sort_keys=False, width=1 << 16, allow_unicode=True)
+    return head + str(yaml.safe_dump(content, sort_keys=False, width=1 << 16, allow_unicode=True))
 
 
 def describe_plan(order: ServingOrder, plan: VllmPlan, text: str, notes: list[str]) -> dict[str, object]:

@@ -7,6 +7,7 @@ hub; a commit that a person states is compared with the hub if it can be reached
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -154,20 +155,27 @@ def choose_draft(
     if options.draft in catalog.drafts:
         served = ", ".join(catalog.drafts[options.draft].targets)
         raise UsageError(f"{options.draft} drafts for {served}, not for {target.id}", hint="--draft auto")
-    candidates = [draft for draft in known.values() if options.draft != MTP or draft.kind == MTP_KIND]
     if options.draft in (AUTO, MTP):
-        found = list(_list_described(candidates, target, given))
-        if not found and options.draft == AUTO and options.target and options.target.startswith("demo"):
-            return _describe_head(demo_sources()[1], given, DEMO_ACCEPTANCE)
-        if not found and options.draft == MTP:
-            raise UsageError(f"no MTP layers of {target.id} are known", hint="--draft auto")
-        if not found:
-            return VllmDraft(id=NGRAM, method=NGRAM, most=MAX_DRAFT)
-        return _find_fastest(found, target, find_device(ServedPair(target=target, draft=None)))
+        return _choose_known(options, list(known.values()), given, target, find_device)
     near = difflib.get_close_matches(options.draft, known, n=1)
     if near and not Path(options.draft).exists() and "/" not in options.draft:
         raise UsageError(f"no draft is named {options.draft!r}", hint=f"--draft {near[0]}")
     return _describe_head(find_head_file(options.draft), given)
+
+
+def _choose_known(
+    options: RunOptions, drafts: list[DraftEntry], given: GivenSources, target: VllmTarget, find_device: FindDevice
+) -> VllmDraft:
+    """Return the best of the catalog's drafts; of the embedded model its head, of others without drafts a lookup."""
+    wanted = [draft for draft in drafts if options.draft != MTP or draft.kind == MTP_KIND]
+    found = list(_list_described(wanted, target, given))
+    if found:
+        return _find_fastest(found, target, find_device(ServedPair(target=target, draft=None)))
+    if options.draft == MTP:
+        raise UsageError(f"no MTP layers of {target.id} are known", hint="--draft auto")
+    if isinstance(locate_reference(options.target or "", options.model_folders), EmbeddedModel):
+        return _describe_head(demo_sources()[1], given, DEMO_ACCEPTANCE)
+    return VllmDraft(id=NGRAM, method=NGRAM, most=MAX_DRAFT)
 
 
 def _list_described(drafts: list[DraftEntry], target: VllmTarget, given: GivenSources) -> Iterator[VllmDraft]:
@@ -264,7 +272,7 @@ def _describe_head(path: Path, given: GivenSources, acceptance: PredictedAccepta
     """Return a head of this machine, in the folder that it will be exported to."""
     header, info = read_eagle_head(path)
     shape = read_shape(header)
-    parameters = sum(tensor.num_values for tensor in header.tensors.values())
+    parameters = sum(math.prod(tensor.shape) for tensor in header.tensors.values())
     return VllmDraft(
         id=info.name,
         method=EAGLE3 if info.mask is None else PEAGLE,

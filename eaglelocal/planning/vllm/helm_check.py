@@ -117,7 +117,7 @@ def _list_schedule_problems(config: Mapping[str, object]) -> Iterator[str]:
 def _is_range(value: object) -> bool:
     if not isinstance(value, list) or len(value) != 3 or not all(type(part) is int for part in value):
         return False
-    return 1 <= value[0] <= value[1] and value[2] >= 0
+    return bool(1 <= value[0] <= value[1] and value[2] >= 0)
 
 
 def _read_config(text: str) -> Mapping[str, object] | None:

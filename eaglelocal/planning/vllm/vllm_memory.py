@@ -101,7 +101,7 @@ def find_fit(pair: ServedPair, machine: MachineSpec, limits: ServingLimits) -> S
     raise ResourceError(
         f"{pair.target.id} needs {format_memory(least.needed_bytes)} in vLLM, with its draft and both caches; "
         f"{machine.name} has {format_memory(count_room(device))} for it",
-        hint="--machine h100-sxm, or a smaller model",
+        hint="--machine h100-sxm",
     )
 
 
