@@ -79,14 +79,16 @@ def export_serving(order: ServingOrder, *, as_json: bool) -> None:
 def check_order(order: ServingOrder) -> None:
     """Raise UsageError if flags have impossible values or exclude each other."""
     if order.load not in LOADS:
-        raise UsageError(f"--load must be interactive or batch, not {order.load!r}", hint="--load interactive")
+        raise UsageError(
+            f"--load must be interactive or batch, not {order.load!r}", hint="`--load batch`, or leave --load out"
+        )
     if order.draft_method and order.draft_method not in METHODS:
         known = ", ".join(METHODS)
         raise UsageError(
             f"--draft-method must be one of {known}, not {order.draft_method!r}", hint="--draft-method eagle3"
         )
     if not QUEUE_NAME.fullmatch(order.queue):
-        raise UsageError(f"--queue {order.queue!r} is not a name in Kubernetes", hint="--queue interactive")
+        raise UsageError(f"--queue {order.queue!r} is not a name in Kubernetes", hint="leave --queue out")
     if order.file is not None and order.file.exists() and not (order.is_forced and order.file.is_file()):
         raise UsageError(f"{order.file} exists", hint="`--force` replaces it")
 

@@ -89,7 +89,7 @@ def test_a_command_pins_target_and_draft_to_the_commits_of_the_hub(environ: dict
         (("vllm", "qwen3-8b", "--draft-repo", "AngelSlim/Qwen3-14B_eagle3"), 2, "drafts for qwen3-14b", "--draft"),
         (("vllm", "qwen3-8b", "--draft-repo", "some/draft"), 2, "does not know some/draft", "--draft-method eagle3"),
         (("vllm", str(TARGET)), 2, "is not known", "--target-repo"),
-        (("vllm", *QWEN, "--load", "many"), 2, "--load must be", "--load interactive"),
+        (("vllm", *QWEN, "--load", "many"), 2, "--load must be", "--load batch"),
         (("helm", *QWEN, "--queue", "A_b"), 2, "is not a name in Kubernetes", "--queue"),
         (("vllm", *QWEN, "--machine", "rtx-3060"), 1, "qwen3-8b needs", "--machine"),
         (("helm", "demo@native", "--machine", "h100-sxm", "--target-repo", "Qwen/Qwen3-8B"), 2, "a cluster cannot", ""),

@@ -26,8 +26,9 @@ import pytest
 from doubles.engine_harness import drive
 from doubles.llama_folder import write_llama_folder
 from doubles.real_engine import ask, real_engine
+from doubles.real_prompts import render
 
-from eaglelocal.bench.bench_prompts import read_prompts
+from eaglelocal.bench.bench_prompts import builtin_prompts
 from eaglelocal.core.request import fixed_spec
 from eaglelocal.gguf.architectures import EAGLE
 from eaglelocal.hub.target_resolver import demo_sources
@@ -110,9 +111,7 @@ def export(folder: Path, *arguments: str) -> dict[str, Any]:
 def draft_ours(num_drafted: int) -> tuple[list[tuple[int, ...]], list[list[int]], float]:
     """Return prompts, our greedy answers to them, and our acceptance length with drafts of this many tokens."""
     engine = real_engine(TARGET, EAGLE, HEAD, spec=fixed_spec(num_drafted), n_ctx=1024, n_batch=256)
-    texts = [prompt.messages[-1].content for prompt in read_prompts(None)][:NUM_PROMPTS]
-    marked = [f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n" for text in texts]
-    prompts = [tuple(engine._vocabulary.tokenize(text, add_special=False, parse_special=True)) for text in marked]
+    prompts = [render(engine, prompt.messages) for prompt in builtin_prompts((), NUM_PROMPTS)]
     requests = [ask(str(number), prompt, max_tokens=NUM_TOKENS) for number, prompt in enumerate(prompts)]
     answers = []
     for request in requests:

@@ -59,7 +59,7 @@ FindDevice = Callable[[ServedPair], DeviceSpec]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenSources:
-    """What a person stated of repositories and commits; empty: not stated.
+    """Repositories and commits that a person stated; empty: not stated.
 
     draft_method  of a `draft_repo` that the catalog does not know: one of REPO_METHODS
     head_folder   where a head of this machine is exported to, as vLLM will see it

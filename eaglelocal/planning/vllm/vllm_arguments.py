@@ -16,7 +16,7 @@ VLLM_VERSION = "0.32.0"  # whose fields these are
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmPlan:
-    """All that an export writes. `schedule`: empty without drafts."""
+    """Values that every export writes. `schedule`: empty without drafts."""
 
     pair: ServedPair
     fit: ServingFit

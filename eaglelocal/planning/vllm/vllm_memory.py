@@ -37,7 +37,7 @@ MIG_SHARE = 0.95  # of a slice's memory that a program gets; NVIDIA's tables say
 
 
 @dataclass(frozen=True, slots=True)
-class MigSlice:
+class CardSlice:
     """A part of a card, as `nvidia.com/mig-NAME` requests it."""
 
     name: str  # such as 3g.40gb
@@ -46,7 +46,7 @@ class MigSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingLimits:
-    """What was asked for. None: chosen here."""
+    """Limits that were asked for. None: chosen here."""
 
     ctx: int | None = None
     parallel: int | None = None
@@ -56,11 +56,11 @@ class ServingLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingFit:
-    """How vLLM runs a pair: on `num_cards` cards, or a slice of one, or a processor."""
+    """A way to run a pair in vLLM: on `num_cards` cards, or a slice of one, or a processor."""
 
     device: DeviceSpec  # all cards together
     num_cards: int  # 0: a processor
-    slice: MigSlice | None
+    slice: CardSlice | None
     n_ctx: int
     max_num_seqs: int
     weights_bytes: int
@@ -105,7 +105,7 @@ def find_fit(pair: ServedPair, machine: MachineSpec, limits: ServingLimits) -> S
     )
 
 
-def list_cards(machine: MachineSpec, n_head: int) -> Iterator[tuple[DeviceSpec, int, MigSlice | None]]:
+def list_cards(machine: MachineSpec, n_head: int) -> Iterator[tuple[DeviceSpec, int, CardSlice | None]]:
     """Yield the devices to try: one card, then several as one, or the processor. Raises UsageError on other GPUs."""
     cards = [gpu for gpu in machine.gpus if gpu.kind == CUDA]
     if machine.gpus and not cards:
@@ -131,7 +131,7 @@ def join_cards(card: DeviceSpec, count: int) -> DeviceSpec:
     )
 
 
-def list_slices(machine: MachineSpec) -> Iterator[tuple[DeviceSpec, int, MigSlice | None]]:
+def list_slices(machine: MachineSpec) -> Iterator[tuple[DeviceSpec, int, CardSlice | None]]:
     """Yield the slices of a card, the smallest first. Raises UsageError if it has none that are known."""
     card = next((gpu for gpu in machine.gpus if gpu.kind == CUDA), None)
     total_gb = (card.total_bytes or 0) / GIB if card else 0.0
@@ -154,7 +154,7 @@ def list_slices(machine: MachineSpec) -> Iterator[tuple[DeviceSpec, int, MigSlic
             bytes_s=card.bytes_s * eighths / 8,
             flops=card.flops * sevenths / 7,
         )
-        yield device, 1, MigSlice(f"{sevenths}g.{label}gb", device)
+        yield device, 1, CardSlice(f"{sevenths}g.{label}gb", device)
 
 
 def fit_device(pair: ServedPair, device: DeviceSpec, limits: ServingLimits) -> ServingFit | None:

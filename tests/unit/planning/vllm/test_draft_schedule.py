@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -55,7 +56,7 @@ def test_the_length_has_the_best_goodput_of_all_and_never_grows() -> None:
     found = costs()
     schedule = make_schedule(found, 256)
     assert schedule[0][0] == 1 and schedule[-1][1] == 256
-    assert all(after[0] == before[1] + 1 for before, after in zip(schedule, schedule[1:], strict=False))
+    assert all(after[0] == before[1] + 1 for before, after in pairwise(schedule))
     lengths = [length for _, _, length in schedule]
     assert lengths == sorted(set(lengths), reverse=True) and len(lengths) > 2
     for first, last, length in schedule:
