@@ -12,7 +12,7 @@ import typer
 from eaglelocal.cli import flags
 from eaglelocal.cli.completion import complete_draft, complete_head, complete_machine, complete_words
 from eaglelocal.cli.export_head import FORMATS, TYPES, HeadOrder, export_head
-from eaglelocal.cli.export_serving import FORMS, LOADS, METHODS, ServingOrder, check_helm_file, export_serving
+from eaglelocal.cli.export_serving import FORMS, LOADS, METHODS, check_helm_file, export_serving, make_order
 from eaglelocal.errors import UsageError
 
 What = Annotated[
@@ -127,24 +127,4 @@ def export(
     if check is not None:
         check_helm_file(what, check, as_json=as_json)
         return
-    if target is None:
-        raise UsageError("TARGET is missing", hint=f"eaglelocal export {what} qwen3-8b")
-    order = ServingOrder(
-        form=what,
-        target=target,
-        draft=draft,
-        out=out,
-        is_forced=force,
-        target_repo=target_repo or "",
-        revision=revision or "",
-        draft_repo=draft_repo or "",
-        draft_revision=draft_revision or "",
-        draft_method=draft_method or "",
-        machine=machine,
-        ctx=ctx,
-        parallel=parallel,
-        load=load,
-        wants_slice=mig,
-        queue=queue or load,
-    )
-    export_serving(order, as_json=as_json)
+    export_serving(make_order(context.params), as_json=as_json)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from eaglelocal.cli.export_head import HeadOrder, export_head
 from eaglelocal.cli.load_model import load_settings, make_run_options
@@ -76,12 +77,26 @@ def export_serving(order: ServingOrder, *, as_json: bool) -> None:
         output.data(text.rstrip("\n"))
 
 
+def make_order(given: Mapping[str, Any]) -> ServingOrder:
+    """Return the order of the command's parameters, by their names. Raises UsageError without a target."""
+    if given["target"] is None:
+        raise UsageError("TARGET is missing", hint=f"eaglelocal export {given['what']} qwen3-8b")
+    texts = ("target_repo", "revision", "draft_repo", "draft_revision", "draft_method")
+    same = ("target", "draft", "out", "machine", "ctx", "parallel", "load")
+    fields: dict[str, Any] = {name: given[name] or "" for name in texts} | {name: given[name] for name in same}
+    return ServingOrder(
+        form=given["what"],
+        is_forced=given["force"],
+        wants_slice=given["mig"],
+        queue=given["queue"] or given["load"],
+        **fields,
+    )
+
+
 def check_order(order: ServingOrder) -> None:
     """Raise UsageError if flags have impossible values or exclude each other."""
     if order.load not in LOADS:
-        raise UsageError(
-            f"--load must be interactive or batch, not {order.load!r}", hint="`--load batch`, or leave --load out"
-        )
+        raise UsageError(f"--load must be interactive or batch, not {order.load!r}", hint="leave --load out")
     if order.draft_method and order.draft_method not in METHODS:
         known = ", ".join(METHODS)
         raise UsageError(

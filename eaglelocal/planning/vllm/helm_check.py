@@ -5,11 +5,11 @@ Values are somebody's file, so nothing in them is trusted to have a type.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from eaglelocal.catalog.catalog import Catalog
+from eaglelocal.core.json_text import read_json
 from eaglelocal.hub.hub_api import is_commit
 from eaglelocal.planning.vllm.helm_values import PAIR, digest_pins
 from eaglelocal.planning.vllm.served_pair import METHODS
@@ -122,8 +122,8 @@ def _is_range(value: object) -> bool:
 
 def _read_config(text: str) -> Mapping[str, object] | None:
     try:
-        config = json.loads(text)
-    except (ValueError, RecursionError):
+        config = read_json(text)
+    except ValueError:
         return None
     return config if isinstance(config, dict) else None
 
