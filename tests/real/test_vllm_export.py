@@ -40,7 +40,7 @@ pytestmark = [
 ]
 ROOT = Path(__file__).parents[2]
 TARGET, HEAD = demo_sources()
-NUM_PROMPTS, NUM_TOKENS, START_S = 8, 64, 300
+PROMPTS_OF_A_KIND, NUM_TOKENS, START_S = 8, 64, 300
 ACCEPTANCE = re.compile(r"^vllm:spec_decode_num_(\w+?)_total\{[^}]*\} (\S+)$", re.MULTILINE)
 
 
@@ -111,7 +111,7 @@ def export(folder: Path, *arguments: str) -> dict[str, Any]:
 def draft_ours(num_drafted: int) -> tuple[list[tuple[int, ...]], list[list[int]], float]:
     """Return prompts, our greedy answers to them, and our acceptance length with drafts of this many tokens."""
     engine = real_engine(TARGET, EAGLE, HEAD, spec=fixed_spec(num_drafted), n_ctx=1024, n_batch=256)
-    prompts = [render(engine, prompt.messages) for prompt in builtin_prompts((), NUM_PROMPTS)]
+    prompts = [render(engine, prompt.messages) for prompt in builtin_prompts((), PROMPTS_OF_A_KIND)]
     requests = [ask(str(number), prompt, max_tokens=NUM_TOKENS) for number, prompt in enumerate(prompts)]
     answers = []
     for request in requests:
@@ -139,5 +139,5 @@ def test_the_exported_command_gives_the_plain_texts_with_our_acceptance(tmp_path
     for name, value in (("length", length), ("reached", reached), ("expected", expected), ("equal", equal)):
         record_property(name, value)
     assert all(len(answer) == NUM_TOKENS for answer in plain)
-    assert abs(reached - expected) < 0.15 * expected
-    assert equal >= NUM_PROMPTS // 2  # the weights of a GGUF are rounded in llama.cpp's products, not in vLLM's
+    assert abs(reached - expected) < 0.05 * expected
+    assert equal >= 0.7 * len(prompts)  # the weights of a GGUF are rounded in llama.cpp's products, not in vLLM's
