@@ -37,6 +37,7 @@ FLAG_VARIABLES = frozenset({
     "PRINT", "PROMPTS", "QUANT", "RAM", "REPEATS", "REPORT", "SAVE", "SKIP", "STATE_NOISE", "SVG",
     "TARGET_REPO", "TINT", "TOKENS", "TORCH_DEVICE", "TYPE", "UNPIN", "UNROLL", "VERIFY", "WARM_UP", "WEB",
     "WORK", "YES",
+    "CHECK", "DRAFT_METHOD", "DRAFT_REPO", "DRAFT_REVISION", "LOAD", "MIG", "QUEUE", "REVISION",
 })  # fmt: skip
 OTHER_VARIABLES = frozenset(PREFIX + name for name in OWN_VARIABLES | FLAG_VARIABLES)  # ours, but not settings
 

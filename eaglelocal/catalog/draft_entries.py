@@ -28,6 +28,8 @@ class DraftEntry:
     kind: str  # one of KINDS
     targets: tuple[str, ...]
     repo: str | None  # of the original weights
+    source_repo: str | None  # of the original weights, where `repo` has none
+    source_revision: str | None  # the commit of the original weights; None: whatever is newest
     gguf_repo: str | None
     file: str | None  # in gguf_repo
     needs_import: bool  # no GGUF is published
@@ -60,6 +62,11 @@ class DraftEntry:
         """True if the draft is a layer in the target's own file, so that nothing else is fetched."""
         return self.kind == MTP and self.file is None
 
+    @property
+    def weights_repo(self) -> str | None:
+        """The repository of the original weights in safetensors; None: not known, or they are the target's."""
+        return self.source_repo or (self.repo if self.repo != self.gguf_repo else None)
+
     def serves(self, target_id: str) -> bool:
         return target_id in self.targets or EVERY_TARGET in self.targets
 
@@ -71,6 +78,8 @@ def read_draft(id: str, table: TomlTable) -> DraftEntry:
         kind=table.text("kind"),
         targets=tuple(target.lower() for target in table.texts("targets")),
         repo=table.optional_text("repo"),
+        source_repo=table.optional_text("source_repo"),
+        source_revision=table.optional_text("source_revision"),
         gguf_repo=table.optional_text("gguf_repo"),
         file=table.optional_text("file"),
         needs_import=table.flag("needs_import"),

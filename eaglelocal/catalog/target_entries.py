@@ -87,6 +87,7 @@ class TargetEntry:
     repos: tuple[str, ...]  # with GGUF files
     files: tuple[str, ...]
     source_repo: str | None  # of the original weights
+    source_revision: str | None  # its commit; None: whatever is newest
     license: str
     gated: bool
     chat_template: str
@@ -114,6 +115,7 @@ def read_target(id: str, table: TomlTable) -> TargetEntry:
         repos=table.texts("repos"),
         files=table.texts("files"),
         source_repo=table.optional_text("source_repo"),
+        source_revision=table.optional_text("source_revision"),
         license=table.text("license"),
         gated=table.flag("gated"),
         chat_template=table.optional_text("chat_template") or "",

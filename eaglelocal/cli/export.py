@@ -1,34 +1,30 @@
-"""`eaglelocal export`: write a draft head in a format that vLLM and SGLang load.
+"""`eaglelocal export`: write a head for other engines, or what serves a target and its draft with vLLM.
 
-The inverse of `import`: nothing is loaded, and no number changes unless it was quantized.
+The first word chooses: vllm, compose and helm write for a target; anything else is a head.
 """
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.completion import complete_head, complete_words
-from eaglelocal.cli.import_head import show_fraction
-from eaglelocal.cli.load_model import load_settings
-from eaglelocal.cli.output import standard_output
+from eaglelocal.cli.completion import complete_draft, complete_head, complete_machine, complete_words
+from eaglelocal.cli.export_head import FORMATS, TYPES, HeadOrder, export_head
+from eaglelocal.cli.export_serving import FORMS, LOADS, METHODS, check_helm_file, export_serving, make_order
 from eaglelocal.errors import UsageError
 
-if TYPE_CHECKING:
-    from eaglelocal.hub.heads.export_tensors import ExportHead
-
-FORMATS = ("speculators", "specforge")
-TYPES = ("keep", "bf16", "f16", "f32")
-
-Head = Annotated[
+What = Annotated[
     str,
     typer.Argument(
-        metavar="HEAD", help="GGUF of a head, or its name as `eaglelocal ls` shows it.", autocompletion=complete_head
+        metavar="HEAD|vllm|compose|helm",
+        help="A head to write (its GGUF, or its name in `eaglelocal ls`), or what to write for TARGET.",
+        autocompletion=complete_head,
     ),
+]
+Target = Annotated[
+    str | None, typer.Argument(metavar="TARGET", help="Of vllm, compose and helm: qwen3-8b, ./model.gguf.")
 ]
 Form = Annotated[
     str,
@@ -39,7 +35,7 @@ Form = Annotated[
         autocompletion=complete_words(*FORMATS),
     ),
 ]
-Out = Annotated[str | None, typer.Option("--out", "-o", metavar="FOLDER", help="Folder to write.")]
+Out = Annotated[str | None, typer.Option("--out", "-o", metavar="PATH", help="Folder of a head, or file, to write.")]
 TargetRepo = Annotated[
     str | None, typer.Option(metavar="REPO", help="Repository of the target's original weights, if it is not known.")
 ]
@@ -52,73 +48,83 @@ WeightType = Annotated[
         autocompletion=complete_words(*TYPES),
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace a folder with an exported head.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a folder with an exported head, or a file.")]
+Draft = Annotated[
+    str,
+    typer.Option(metavar="auto|none|ngram|suffix|mtp|REF", help="Draft of the target.", autocompletion=complete_draft),
+]
+Revision = Annotated[str | None, typer.Option(metavar="COMMIT", help="Of the target's repository. Unset: its newest.")]
+DraftRepo = Annotated[str | None, typer.Option(metavar="REPO", help="Repository of the draft.")]
+DraftRevision = Annotated[str | None, typer.Option(metavar="COMMIT", help="Of the draft's repository.")]
+DraftMethod = Annotated[
+    str | None,
+    typer.Option(
+        metavar="|".join(METHODS),
+        help="How a --draft-repo drafts that the catalog does not know.",
+        autocompletion=complete_words(*METHODS),
+    ),
+]
+MachineName = Annotated[
+    str | None,
+    typer.Option(
+        "--machine", metavar="NAME", help="Machine of `plan`; unset: this one.", autocompletion=complete_machine
+    ),
+]
+Ctx = Annotated[int | None, typer.Option(metavar="N", min=256, help="Tokens of a conversation.")]
+Parallel = Annotated[int | None, typer.Option(metavar="N", min=1, max=4096, help="Most answers at once.")]
+Load = Annotated[
+    str,
+    typer.Option(
+        metavar="|".join(LOADS),
+        help="interactive: up to 32 answers at once; batch: up to 256.",
+        autocompletion=complete_words(*LOADS),
+    ),
+]
+Mig = Annotated[bool, typer.Option("--mig", help="Use the smallest slice of the card that is large enough.")]
+Queue = Annotated[str | None, typer.Option(metavar="NAME", help="Queue of Kueue. Unset: interactive or batch.")]
+Check = Annotated[str | None, typer.Option(metavar="FILE", help="Check Helm values; write nothing.")]
 
 
 def export(
     context: typer.Context,
-    head: Head,
+    what: What,
+    target: Target = None,
     form: Form = FORMATS[0],
     out: Out = None,
     target_repo: TargetRepo = None,
     weight_type: WeightType = TYPES[0],
     force: Force = False,
+    draft: Draft = "auto",
+    revision: Revision = None,
+    draft_repo: DraftRepo = None,
+    draft_revision: DraftRevision = None,
+    draft_method: DraftMethod = None,
+    machine: MachineName = None,
+    ctx: Ctx = None,
+    parallel: Parallel = None,
+    load: Load = "interactive",
+    mig: Mig = False,
+    queue: Queue = None,
+    check: Check = None,
     as_json: flags.AsJson = False,
 ) -> None:
-    """Write a draft head for vLLM or SGLang.
+    """Write a draft head, or a target with its draft, for vLLM.
 
-    Reads an EAGLE-3, 3.1 or P-EAGLE head that was trained or imported here, and writes config.json and safetensors.
-    `import` of the folder gives the same head again.
+    A head is written as config.json and safetensors. vllm, compose and helm write a command line, a compose file or
+    Helm values that pin target and draft.
 
     \b
     eaglelocal export ./head.gguf --target-repo Qwen/Qwen3-8B --out ./my-head
-    eaglelocal export ./head.gguf --format specforge --out ./my-head
+    eaglelocal export vllm qwen3-8b --machine rtx-4090
+    eaglelocal export helm qwen3-8b --machine h100-sxm --mig --out values.yaml
+    eaglelocal export helm --check values.yaml
     """
-    from eaglelocal.cli.reports.export import export_lines, folder_lines, make_serve_command, report_object
-    from eaglelocal.hub.heads.export_config import EXPORT_FORMATS, list_export_notes, make_config
-    from eaglelocal.hub.heads.export_folder import check_folder, find_head_file, read_eagle_head, write_head_folder
-    from eaglelocal.hub.heads.export_tensors import ExportHead, make_published_tensors
-
-    output = standard_output(colour=load_settings({}).colour)
-    folder = check_export_flags(form, weight_type, out)
-    check_folder(folder, is_forced=force)
-    read = ExportHead(*read_eagle_head(find_head_file(head)), EXPORT_FORMATS[form], weight_type)
-    target = choose_target_repo(read, form, target_repo)
-    config, tensors = make_config(read, form, target), make_published_tensors(read)
-    notes = tuple(list_export_notes(read.info, form))
-    tell = output.message if as_json else output.data
-    for line in export_lines(read, form, target, notes):
-        tell(line)
-    files = write_head_folder(folder, config, tensors, on_progress=show_fraction(output, "writing the head"))
-    command = make_serve_command(read, form, target, folder)
-    num_bytes = sum(path.stat().st_size for path in folder.iterdir())
-    for line in folder_lines(folder, files, num_bytes, command):
-        tell(line)
-    if as_json:
-        output.object({**report_object(read, form, target, notes, folder, files), "next": command})
-
-
-def check_export_flags(form: str, weight_type: str, out: str | None) -> Path:
-    """Return the folder to write. Raises UsageError on a missing or unknown value."""
-    if form not in FORMATS:
-        raise UsageError(f"--format must be one of {', '.join(FORMATS)}, not {form!r}")
-    if weight_type not in TYPES:
-        raise UsageError(f"--type must be one of {', '.join(TYPES)}, not {weight_type!r}")
-    if out is None:
-        raise UsageError("--out is missing: name the folder to write", hint="eaglelocal export HEAD --out ./my-head")
-    return Path(os.path.expanduser(out))
-
-
-def choose_target_repo(head: ExportHead, form: str, given: str | None) -> str:
-    """Return the repository of the target, empty if it is not known. Raises UsageError if the format needs it."""
-    from eaglelocal.hub.heads.export_config import SPECULATORS
-    from eaglelocal.hub.heads.export_folder import check_target_repo, find_target_repo
-
-    repo = check_target_repo(given) if given is not None else find_target_repo(head.header, head.info)
-    if not repo and form == SPECULATORS:
-        made_for = f", made for {head.info.target_name}," if head.info.target_name else ""
-        raise UsageError(
-            f"the head{made_for} does not say which repository its target comes from",
-            hint="--target-repo Qwen/Qwen3-8B",
-        )
-    return repo
+    if what not in FORMS:
+        if target is not None:
+            raise UsageError(f"{what!r} is not one of {', '.join(FORMS)}", hint=f"eaglelocal export vllm {target}")
+        export_head(HeadOrder(what, form, out, target_repo, weight_type, force), as_json=as_json)
+        return
+    if check is not None:
+        check_helm_file(what, check, as_json=as_json)
+        return
+    export_serving(make_order(context.params), as_json=as_json)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from huggingface_hub import HfApi, constants, get_session, hf_hub_url
+from huggingface_hub.errors import RevisionNotFoundError
 from huggingface_hub.utils import build_hf_headers, disable_progress_bars, hf_raise_for_status, logging
 
 from eaglelocal import __version__
@@ -108,6 +109,28 @@ def format_name(name: str) -> str:
     """Return an untrusted name as it is shown: on one line, and shortened in the middle if it is long."""
     plain = name if name.isprintable() else ascii(name)[1:-1]
     return plain if len(plain) <= MAX_SHOWN_NAME else f"{plain[: MAX_SHOWN_NAME - 20]}...{plain[-17:]}"
+
+
+def fetch_commit(repo: str, revision: str | None, retries: RetryPolicy) -> str:
+    """Return the commit that a branch, tag or commit of a repository names; None: of its main branch.
+
+    Raises DownloadError, also where there is no such revision, or UsageError on an impossible name.
+    """
+
+    def ask() -> str:
+        try:
+            info = _make_api().model_info(repo, revision=revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+        except RevisionNotFoundError as error:
+            raise DownloadError(f"{repo} has no revision {revision!r} at {find_host()}") from error
+        if not is_commit(info.sha or ""):
+            raise ValueError("no commit of a hub")
+        return str(info.sha)
+
+    return call_with_retries(ask, repo=repo, retries=retries)
+
+
+def is_commit(revision: str) -> bool:
+    return _COMMIT.fullmatch(revision) is not None
 
 
 def check_access(repo: RemoteRepo, file: RemoteFile, retries: RetryPolicy) -> None:

@@ -180,6 +180,8 @@ class HubHandler(_Handler):
         repo = self._repo(name)
         if repo is None:
             return None
+        if rest[:1] == ["revision"] and rest[1] not in ("main", repo.commit):
+            return self.refuse(404, "RevisionNotFound", f"Invalid rev id: {rest[1]}")
         if rest[:1] == ["tree"] or rest[:1] == ["paths-info"]:
             body: object = [self._entry(path, file) for path, file in repo.files.items()]
         else:

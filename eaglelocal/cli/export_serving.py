@@ -1,0 +1,263 @@
+"""Write what serves a target and its draft with vLLM, for `eaglelocal export vllm|compose|helm`, and check values."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eaglelocal.cli.export_head import HeadOrder, export_head
+from eaglelocal.cli.load_model import load_settings, make_run_options
+from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.errors import IncompatibleError, ResourceError, UsageError
+
+if TYPE_CHECKING:
+    from eaglelocal.planning.vllm.vllm_arguments import VllmPlan
+
+VLLM, COMPOSE, HELM = FORMS = ("vllm", "compose", "helm")
+LOADS = ("interactive", "batch")
+METHODS = ("eagle3", "peagle", "draft_model", "dflash", "dspark", "medusa", "mtp")
+MAX_VALUES_BYTES = 1 << 20
+QUEUE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingOrder:
+    """The arguments of an export for a target, each named as its flag; empty or None: not given."""
+
+    form: str
+    target: str
+    draft: str
+    out: str | None
+    is_forced: bool
+    target_repo: str
+    revision: str
+    draft_repo: str
+    draft_revision: str
+    draft_method: str
+    machine: str | None
+    ctx: int | None
+    parallel: int | None
+    load: str
+    wants_slice: bool
+    queue: str
+
+    @property
+    def file(self) -> Path | None:
+        return Path(os.path.expanduser(self.out)) if self.out else None
+
+    def locate_head(self, head: Path) -> Path:
+        """Return the folder on this machine that a head is exported to: beside the file that is written."""
+        beside = self.file.parent if self.file else Path()
+        return (beside / f"{head.stem}-export").resolve()
+
+
+def export_serving(order: ServingOrder, *, as_json: bool) -> None:
+    """Plan the pair and write the command, compose file or values. Raises UsageError on what does not go together."""
+    check_order(order)
+    output = standard_output(colour=load_settings({}).colour)
+    plan = plan_order(order)
+    draft = plan.pair.draft
+    notes = [*plan.notes]
+    if draft is not None and draft.head_file is not None and plan.schedule:
+        notes += export_own_head(order, plan, draft.head_file)
+    text = format_plan(order, plan)
+    if order.file is not None:
+        write_text(order.file, text)
+    if as_json:
+        output.object(describe_plan(order, plan, text, notes))
+        return
+    for note in [*notes, *([] if order.file is None else [f"{order.file} is written"])]:
+        output.message(note)
+    if order.file is None:
+        output.data(text.rstrip("\n"))
+
+
+def make_order(given: Mapping[str, Any]) -> ServingOrder:
+    """Return the order of the command's parameters, by their names. Raises UsageError without a target."""
+    if given["target"] is None:
+        raise UsageError("TARGET is missing", hint=f"eaglelocal export {given['what']} qwen3-8b")
+    texts = ("target_repo", "revision", "draft_repo", "draft_revision", "draft_method")
+    same = ("target", "draft", "out", "machine", "ctx", "parallel", "load")
+    fields: dict[str, Any] = {name: given[name] or "" for name in texts} | {name: given[name] for name in same}
+    return ServingOrder(
+        form=given["what"],
+        is_forced=given["force"],
+        wants_slice=given["mig"],
+        queue=given["queue"] or given["load"],
+        **fields,
+    )
+
+
+def check_order(order: ServingOrder) -> None:
+    """Raise UsageError if flags have impossible values or exclude each other."""
+    if order.load not in LOADS:
+        raise UsageError(f"--load must be interactive or batch, not {order.load!r}", hint="leave --load out")
+    if order.draft_method and order.draft_method not in METHODS:
+        known = ", ".join(METHODS)
+        raise UsageError(
+            f"--draft-method must be one of {known}, not {order.draft_method!r}", hint="--draft-method eagle3"
+        )
+    if not QUEUE_NAME.fullmatch(order.queue):
+        raise UsageError(f"--queue {order.queue!r} is not a name in Kubernetes", hint="leave --queue out")
+    if order.file is not None and order.file.exists() and not (order.is_forced and order.file.is_file()):
+        raise UsageError(f"{order.file} exists", hint="`--force` replaces it")
+
+
+def plan_order(order: ServingOrder) -> VllmPlan:
+    """Return the plan for the machine that the order names, or this one. Raises what planning raises."""
+    from eaglelocal.catalog.catalog import load_catalog
+    from eaglelocal.conversation.session import ModelChoice
+    from eaglelocal.planning.autoplan import this_machine
+    from eaglelocal.planning.plan_models import find_known_machine
+    from eaglelocal.planning.vllm.compose_file import HEADS
+    from eaglelocal.planning.vllm.find_pair import GivenSources, find_pair
+    from eaglelocal.planning.vllm.vllm_arguments import plan_vllm
+    from eaglelocal.planning.vllm.vllm_memory import ServingLimits, find_fit
+
+    catalog = load_catalog()
+    machine = find_known_machine(order.machine, catalog, None) if order.machine else this_machine(catalog.machines)
+    if order.form != VLLM and not machine.gpus:
+        raise UsageError(f"{order.form} needs an NVIDIA card, {machine.name} has none", hint="--machine rtx-4090")
+    settings = load_settings({"draft": order.draft} if order.draft != "suffix" else {})
+    options = make_run_options(settings, ModelChoice(target=order.target), parallel=order.parallel or 1)
+
+    def place_head(head: Path) -> str:
+        folder = order.locate_head(head)
+        return f"{HEADS}/{folder.name}" if order.form == COMPOSE else str(folder)
+
+    given = GivenSources(
+        target_repo=order.target_repo,
+        revision=order.revision,
+        draft_repo=order.draft_repo,
+        draft_revision=order.draft_revision,
+        draft_method=order.draft_method,
+        head_folder=place_head,
+    )
+    limits = ServingLimits(ctx=order.ctx, parallel=order.parallel, load=order.load, wants_slice=order.wants_slice)
+    options = replace(options, target=order.target, draft=order.draft)
+    pair = find_pair(options, given, catalog, lambda pair: find_fit(pair, machine, limits).device)
+    check_folders(order, pair.target.pin.is_folder, pair.draft is not None and pair.draft.head_file is not None)
+    return plan_vllm(pair, find_fit(pair, machine, limits))
+
+
+def check_folders(order: ServingOrder, has_target_folder: bool, has_own_head: bool) -> None:
+    """Raise UsageError if a container or a cluster would need a folder of this machine."""
+    if order.form != VLLM and has_target_folder:
+        raise UsageError(f"{order.form} needs a target in a repository", hint="--target-repo Qwen/Qwen3-8B")
+    if order.form == HELM and has_own_head:
+        raise UsageError(
+            "a cluster cannot read a head of this machine: put the exported head into a repository",
+            hint="--draft-repo USER/REPO --draft-revision COMMIT --draft-method eagle3",
+        )
+
+
+def export_own_head(order: ServingOrder, plan: VllmPlan, head: Path) -> list[str]:
+    """Write a head of this machine beside the file; without a file, return the command that does."""
+    folder, repo = order.locate_head(head), plan.pair.target.pin.repo
+    if order.file is None:
+        command = ["eaglelocal", "export", str(head), "--target-repo", repo, "--out", str(folder)]
+        return [f"write the head first: {shlex.join(command)}"]
+    if folder.exists() and not order.is_forced:
+        return [f"the head in {folder} is used as it is; `--force` writes it anew"]
+    export_head(HeadOrder(str(head), "speculators", str(folder), repo, "keep", order.is_forced), is_quiet=True)
+    return [f"the head is written to {folder}"]
+
+
+def format_plan(order: ServingOrder, plan: VllmPlan) -> str:
+    """Return the text of the command or file."""
+    from eaglelocal.planning.vllm.compose_file import make_compose_file
+    from eaglelocal.planning.vllm.helm_values import make_helm_values
+    from eaglelocal.planning.vllm.vllm_arguments import VLLM_VERSION, make_command
+
+    if order.form == VLLM:
+        return make_command(plan) + "\n"
+    import yaml
+
+    draft = plan.pair.draft
+    if order.form == COMPOSE:
+        folder = order.locate_head(draft.head_file) if draft and draft.head_file else None
+        content = make_compose_file(plan, folder)
+    else:
+        content = make_helm_values(plan, order.queue)
+    head = f"# {plan.pair.target.id} in vLLM {VLLM_VERSION}, by eaglelocal export {order.form}\n"
+    return head + str(yaml.safe_dump(content, sort_keys=False, width=1 << 16, allow_unicode=True))
+
+
+def describe_plan(order: ServingOrder, plan: VllmPlan, text: str, notes: list[str]) -> dict[str, object]:
+    fit, draft, target = plan.fit, plan.pair.draft, plan.pair.target
+    pinned = draft.pin if draft else None
+    return {
+        "form": order.form,
+        "target": {"id": target.id, "repo": target.pin.repo, "revision": target.pin.revision or None},
+        "draft": None
+        if draft is None or not plan.schedule
+        else {
+            "id": draft.id,
+            "method": draft.method,
+            "repo": pinned.repo if pinned else None,
+            "revision": (pinned.revision or None) if pinned else None,
+        },
+        "schedule": [list(each) for each in plan.schedule],
+        "device": fit.device.label,
+        "cards": fit.num_cards,
+        "slice": fit.slice.name if fit.slice else None,
+        "ctx": fit.n_ctx,
+        "max_num_seqs": fit.max_num_seqs,
+        "bytes": {
+            "target": fit.weights_bytes,
+            "draft": fit.draft_bytes,
+            "caches": fit.cache_bytes,
+            "working": fit.working_bytes,
+        },
+        "notes": notes,
+        "file": str(order.file) if order.file else None,
+        "text": text,
+    }
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file. Raises ResourceError if it cannot be written."""
+    from eaglelocal.core.atomic_file import write_atomically
+
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        raise ResourceError(f"cannot write {path}: {error.strerror}", hint="--out ./values.yaml") from error
+
+
+def check_helm_file(form: str, name: str, *, as_json: bool) -> None:
+    """Show what is wrong with Helm values. Raises UsageError if they cannot be read, IncompatibleError on problems."""
+    from eaglelocal.catalog.catalog import load_catalog
+    from eaglelocal.planning.vllm.helm_check import list_problems
+
+    if form != HELM:
+        raise UsageError("only Helm values can be checked", hint=f"eaglelocal export helm --check {shlex.quote(name)}")
+    output: Output = standard_output()
+    problems = list(list_problems(read_values(Path(os.path.expanduser(name))), load_catalog()))
+    if as_json:
+        output.object({"file": name, "problems": problems})
+    elif not problems:
+        output.data(f"{name}: target and draft belong together, and are pinned")
+    if problems:
+        first, *others = problems
+        more = f" (and {len(others)} more)" if others and as_json else "".join(f"\n{line}" for line in others)
+        raise IncompatibleError(f"{name}: {first}{more}", hint="eaglelocal export helm TARGET --out FILE --force")
+
+
+def read_values(path: Path) -> object:
+    """Return the content of a YAML file. Raises UsageError if it is not one."""
+    import yaml
+
+    try:
+        if path.stat().st_size > MAX_VALUES_BYTES:
+            raise UsageError(f"{path} has more than {MAX_VALUES_BYTES >> 10} KiB")
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise UsageError(f"{path} is not YAML: {str(error).splitlines()[0]}") from error

@@ -1,0 +1,305 @@
+"""Find the repositories and commits of a target and its draft, and describe both for vLLM.
+
+The catalog states most repositories, a person the others. Commits come from the catalog, from a person, or from the
+hub; a commit that a person states is compared with the hub if it can be reached.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from eaglelocal.catalog.catalog import Catalog
+from eaglelocal.catalog.draft_entries import BLOCKS, DRAFT_MODEL, EAGLE, DraftEntry
+from eaglelocal.catalog.draft_entries import MTP as MTP_KIND
+from eaglelocal.catalog.estimated_shapes import BLOCK_LAYERS, P_EAGLE_LAYERS
+from eaglelocal.catalog.reference import DerivedModel, EmbeddedModel, File
+from eaglelocal.catalog.target_entries import TargetEntry
+from eaglelocal.core.run_options import AUTO, NONE, RunOptions
+from eaglelocal.errors import DownloadError, UsageError
+from eaglelocal.gguf.draft_pairing import is_same_model
+from eaglelocal.gguf.model_shape import read_shape
+from eaglelocal.hub.heads.export_folder import find_head_file, read_eagle_head
+from eaglelocal.hub.hub_api import fetch_commit, is_commit
+from eaglelocal.hub.hub_errors import RetryPolicy
+from eaglelocal.hub.hub_references import find_known_target
+from eaglelocal.hub.model_library import locate_reference
+from eaglelocal.hub.target_resolver import demo_sources
+from eaglelocal.planning.local_models import DEMO_ACCEPTANCE
+from eaglelocal.planning.machine_spec import DeviceSpec
+from eaglelocal.planning.options import DEFAULTS, ModelOption
+from eaglelocal.planning.plan_models import find_models
+from eaglelocal.planning.predicted_acceptance import HEAD_DEFAULT, PredictedAcceptance
+from eaglelocal.planning.quality import NATIVE
+from eaglelocal.planning.speed import MAX_DRAFT
+from eaglelocal.planning.vllm.draft_schedule import make_batch_costs
+from eaglelocal.planning.vllm.served_pair import (
+    BYTES_PER_WEIGHT,
+    EAGLE3,
+    MTP,
+    NGRAM,
+    PEAGLE,
+    REPO_METHODS,
+    SUFFIX,
+    ServedPair,
+    VllmDraft,
+    VllmTarget,
+    WeightsPin,
+    widen_model,
+)
+
+TRIES = RetryPolicy(waits_s=())  # a command that writes a file does not wait for a hub
+Q8_0_BITS, BF16_BITS = 8.5, 16.0
+
+FindDevice = Callable[[ServedPair], DeviceSpec]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenSources:
+    """Repositories and commits that a person stated; empty: not stated.
+
+    draft_method  of a `draft_repo` that the catalog does not know: one of REPO_METHODS
+    head_folder   where a head of this machine is exported to, as vLLM will see it
+    """
+
+    target_repo: str = ""
+    revision: str = ""
+    draft_repo: str = ""
+    draft_revision: str = ""
+    draft_method: str = ""
+    head_folder: Callable[[Path], str] = str
+
+
+def find_pair(options: RunOptions, given: GivenSources, catalog: Catalog, find_device: FindDevice) -> ServedPair:
+    """Return the pair that the options name, with the commits of both.
+
+    find_device  returns the device that holds a pair; the draft is the best one for that of the target
+
+    Raises UsageError on a model whose repository or commit is not known, DownloadError on one that does not exist.
+    """
+    entry, option = find_target(replace(options, draft=NONE), catalog)
+    target = _describe_target(entry, option, given)
+    draft = choose_draft(options, given, catalog, entry, target, find_device)
+    target = replace(target, pin=pin_weights(target.pin, "--revision"))
+    notes = []
+    if draft is not None and draft.pin is not None and draft.head_file is None:
+        draft = replace(draft, pin=pin_weights(draft.pin, "--draft-revision"))
+    if draft is not None and draft.acceptance is not None and not draft.acceptance.is_reported:
+        notes.append(f"nobody reported the acceptance of {draft.id}: {draft.acceptance.probability(1):.0%} assumed")
+    is_named = bool(given.draft_repo) or options.draft not in (AUTO, NONE)
+    return ServedPair(target=target, draft=draft, is_named=is_named, notes=tuple(notes))
+
+
+def find_target(options: RunOptions, catalog: Catalog) -> tuple[TargetEntry | None, ModelOption]:
+    """Return the catalog's entry of the target, if there is one, and the planner's option of it."""
+    models = find_models(options, catalog)
+    parsed = locate_reference(options.target or "", options.model_folders)
+    entry = None
+    if not isinstance(parsed, EmbeddedModel | DerivedModel):
+        entry = find_known_target(parsed, catalog)
+    if entry is None and isinstance(parsed, File) and models[0].header is not None:
+        name = str(models[0].header.metadata.get("general.name", ""))
+        entry = next((one for one in catalog.targets.values() if name and _is_named(one, name)), None)
+    return entry, models[0]
+
+
+def _is_named(entry: TargetEntry, name: str) -> bool:
+    return entry.source_repo is not None and is_same_model(name, entry.source_repo)
+
+
+def _describe_target(entry: TargetEntry | None, option: ModelOption, given: GivenSources) -> VllmTarget:
+    """Return the target with the repository that is known; its commit may still be open."""
+    known = entry.source_repo if entry else None
+    repo = given.target_repo or known or ""
+    if not repo:
+        raise UsageError(
+            f"the repository of the original weights of {option.target} is not known",
+            hint="--target-repo Qwen/Qwen3-8B",
+        )
+    stated = entry.source_revision if entry and repo == known else None
+    is_native = entry is not None and NATIVE in entry.quantizations
+    return VllmTarget(
+        id=entry.id if entry else option.target,
+        pin=WeightsPin(repo, given.revision or stated or ""),
+        model=widen_model(option.model, is_native=is_native),
+        max_context=option.max_context or option.shape.max_context,
+        is_gated=entry is not None and entry.gated,
+    )
+
+
+# ---- drafts
+def choose_draft(
+    options: RunOptions,
+    given: GivenSources,
+    catalog: Catalog,
+    entry: TargetEntry | None,
+    target: VllmTarget,
+    find_device: FindDevice,
+) -> VllmDraft | None:
+    """Return the draft that is named, or else the one with the best predicted speed; None drafts nothing.
+
+    Raises UsageError if the draft is not known, or belongs to another target.
+    """
+    if given.draft_repo:
+        return _describe_repo(given, catalog, entry, target)
+    if options.draft == NONE:
+        return None
+    if options.draft in (NGRAM, SUFFIX):
+        return VllmDraft(id=options.draft, method=options.draft, most=MAX_DRAFT)
+    known = {draft.id: draft for draft in (catalog.drafts_for(entry) if entry else ())}
+    if options.draft in known:
+        return describe_entry(known[options.draft], target, given)
+    if options.draft in catalog.drafts:
+        served = ", ".join(catalog.drafts[options.draft].targets)
+        raise UsageError(f"{options.draft} drafts for {served}, not for {target.id}", hint="--draft auto")
+    if options.draft in (AUTO, MTP):
+        return _choose_known(options, list(known.values()), given, target, find_device)
+    near = difflib.get_close_matches(options.draft, known, n=1)
+    if near and not Path(options.draft).exists() and "/" not in options.draft:
+        raise UsageError(f"no draft is named {options.draft!r}", hint=f"--draft {near[0]}")
+    return _describe_head(find_head_file(options.draft), given)
+
+
+def _choose_known(
+    options: RunOptions, drafts: list[DraftEntry], given: GivenSources, target: VllmTarget, find_device: FindDevice
+) -> VllmDraft:
+    """Return the best of the catalog's drafts; of the embedded model its head, of others without drafts a lookup."""
+    wanted = [draft for draft in drafts if options.draft != MTP or draft.kind == MTP_KIND]
+    found = list(_list_described(wanted, target, given))
+    if found:
+        return _find_fastest(found, target, find_device(ServedPair(target=target, draft=None)))
+    if options.draft == MTP:
+        raise UsageError(f"no MTP layers of {target.id} are known", hint="--draft auto")
+    if isinstance(locate_reference(options.target or "", options.model_folders), EmbeddedModel):
+        return _describe_head(demo_sources()[1], given, DEMO_ACCEPTANCE)
+    return VllmDraft(id=NGRAM, method=NGRAM, most=MAX_DRAFT)
+
+
+def _list_described(drafts: list[DraftEntry], target: VllmTarget, given: GivenSources) -> Iterator[VllmDraft]:
+    """Yield the drafts with known weights: those with a reported acceptance, or all if there are none such."""
+    usable = [draft for draft in drafts if draft.kind != NGRAM and (draft.is_in_target or draft.weights_repo)]
+    reported = [draft for draft in usable if draft.acceptance_lengths]
+    for draft in reported or usable:
+        yield describe_entry(draft, target, given)
+
+
+def _find_fastest(drafts: list[VllmDraft], target: VllmTarget, device: DeviceSpec) -> VllmDraft:
+    """Return the draft with the best predicted speed of one sequence."""
+
+    def best_goodput(draft: VllmDraft) -> float:
+        costs = make_batch_costs(target, draft, device)
+        return max(costs.goodput(1, length) for length in range(1, draft.most + 1))
+
+    return max(drafts, key=best_goodput)
+
+
+def describe_entry(draft: DraftEntry, target: VllmTarget, given: GivenSources) -> VllmDraft:
+    """Return a draft of the catalog. Raises UsageError if the repository of its original weights is not known."""
+    method = PEAGLE if draft.drafts_in_parallel else draft.kind
+    default = DEFAULTS.get(draft.kind, HEAD_DEFAULT)
+    most = max(draft.num_draft_tokens, 1) if draft.kind in BLOCKS or draft.drafts_in_parallel else MAX_DRAFT
+    found = VllmDraft(
+        id=draft.id,
+        method=method,
+        most=most,
+        acceptance=PredictedAcceptance.from_reports(draft.acceptance_lengths, default=default),
+        is_gated=draft.gated,
+    )
+    if draft.is_in_target:
+        return _add_sizes(found, draft, target)
+    repo = draft.weights_repo
+    if repo is None:
+        raise UsageError(
+            f"the repository of the original weights of {draft.id} is not known", hint="--draft-repo USER/REPO"
+        )
+    pin = WeightsPin(repo, given.draft_revision or draft.source_revision or "")
+    return _add_sizes(replace(found, pin=pin), draft, target)
+
+
+def _add_sizes(found: VllmDraft, draft: DraftEntry | None, target: VllmTarget) -> VllmDraft:
+    """Return the draft with its bytes: as published, or as so many layers of the target."""
+    shape = target.shape
+    layers = {PEAGLE: P_EAGLE_LAYERS, **dict.fromkeys(BLOCKS, BLOCK_LAYERS[0])}.get(found.method, 1)
+    published = _find_published_bytes(draft) if draft else 0
+    each = (shape.weights_bytes - shape.embedding_bytes - shape.output_bytes) // shape.n_layer
+    cache = target.cache_bytes(1) // shape.n_layer
+    stated = draft.kv_bytes_per_token if draft else None
+    return replace(
+        found,
+        num_bytes=published or layers * each,
+        num_layers=layers,
+        kv_bytes_per_token=layers * cache if stated is None else stated,
+    )
+
+
+def _find_published_bytes(draft: DraftEntry) -> int:
+    """Return the bytes of a draft in 16 bits; 0 if no size is known."""
+    if draft.parameters_m:
+        return int(draft.parameters_m * 1e6 * BYTES_PER_WEIGHT)
+    sizes = draft.sizes
+    widened = sizes.get("q8_0") or (sizes.get("file") if draft.kind == DRAFT_MODEL else None) or 0
+    return sizes.get("bf16") or sizes.get("f16") or int(widened * BF16_BITS / Q8_0_BITS)
+
+
+def _describe_repo(given: GivenSources, catalog: Catalog, entry: TargetEntry | None, target: VllmTarget) -> VllmDraft:
+    """Return the draft in the repository that was given."""
+    entries = [draft for draft in catalog.drafts.values() if draft.weights_repo == given.draft_repo]
+    serving = [draft for draft in entries if entry is not None and draft.serves(entry.id)]
+    if serving:
+        return describe_entry(serving[0], target, given)
+    if entries and entry is not None:
+        served = ", ".join(sorted({id for draft in entries for id in draft.targets}))
+        raise UsageError(f"{given.draft_repo} drafts for {served}, not for {entry.id}", hint="--draft auto")
+    if given.draft_method not in REPO_METHODS:
+        raise UsageError(
+            f"the catalog does not know {given.draft_repo}: say how it drafts, one of {', '.join(REPO_METHODS)}",
+            hint="--draft-method eagle3",
+        )
+    found = VllmDraft(
+        id=given.draft_repo,
+        method=given.draft_method,
+        pin=WeightsPin(given.draft_repo, given.draft_revision),
+        most=MAX_DRAFT,
+        acceptance=PredictedAcceptance.from_reports((), default=HEAD_DEFAULT),
+    )
+    return _add_sizes(found, None, target)
+
+
+def _describe_head(path: Path, given: GivenSources, acceptance: PredictedAcceptance | None = None) -> VllmDraft:
+    """Return a head of this machine, in the folder that it will be exported to."""
+    header, info = read_eagle_head(path)
+    shape = read_shape(header)
+    parameters = sum(math.prod(tensor.shape) for tensor in header.tensors.values())
+    return VllmDraft(
+        id=info.name,
+        method=EAGLE3 if info.mask is None else PEAGLE,
+        pin=WeightsPin(given.head_folder(path)),
+        most=info.num_depths if info.mask is not None else MAX_DRAFT,
+        num_bytes=parameters * BYTES_PER_WEIGHT,
+        num_layers=info.n_layer,
+        kv_bytes_per_token=2 * BYTES_PER_WEIGHT * info.n_layer * info.n_kv_head * info.head_dim,
+        acceptance=acceptance or PredictedAcceptance.from_reports((), default=DEFAULTS.get(EAGLE, HEAD_DEFAULT)),
+        head_file=path if shape.is_head else None,
+    )
+
+
+# ---- commits
+def pin_weights(pin: WeightsPin, flag: str) -> WeightsPin:
+    """Return the pin with its commit. Raises DownloadError if the hub has none such, UsageError if it cannot be asked.
+
+    flag  which states the commit
+    """
+    if Path(pin.repo).is_dir():
+        return WeightsPin(str(Path(pin.repo).resolve()))
+    try:
+        return WeightsPin(pin.repo, fetch_commit(pin.repo, pin.revision or None, TRIES))
+    except DownloadError as error:
+        if type(error.__cause__).__name__ in ("RevisionNotFoundError", "RepositoryNotFoundError", "GatedRepoError"):
+            raise
+        if is_commit(pin.revision):  # it cannot be compared now, and is exact
+            return pin
+        what = f"the commit of {pin.repo} is not known, and the hub cannot be asked: {error}"
+        raise UsageError(what, hint=f"{flag} 0123456789abcdef0123456789abcdef01234567") from error

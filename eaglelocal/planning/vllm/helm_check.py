@@ -1,0 +1,143 @@
+"""Check Helm values for vLLM's production-stack: pins, whether target and draft belong together, and old flags. Pure.
+
+Values are somebody's file, so nothing in them is trusted to have a type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from eaglelocal.catalog.catalog import Catalog
+from eaglelocal.core.json_text import read_json
+from eaglelocal.hub.hub_api import is_commit
+from eaglelocal.planning.vllm.helm_values import PAIR, digest_pins
+from eaglelocal.planning.vllm.served_pair import METHODS
+from eaglelocal.planning.vllm.speculative_config import SCHEDULE
+
+OLD_FLAGS = (
+    *("--speculative-model", "--num-speculative-tokens", "--speculative-disable-by-batch-size"),
+    *("--speculative-draft-tensor-parallel-size", "--speculative-max-model-len", "--speculative-model-quantization"),
+    *("--ngram-prompt-lookup-max", "--ngram-prompt-lookup-min", "--spec-decoding-acceptance-method"),
+    *("--use-v2-block-manager", "--typical-acceptance-sampler-posterior-threshold"),
+)
+OLD_KEYS = ("disable_by_batch_size", "speculative_disable_by_batch_size", "acceptance_method", "disable_logprobs")
+VLLM_METHODS = (*METHODS, "ngram_gpu")
+
+
+def list_problems(values: object, catalog: Catalog) -> Iterator[str]:
+    """Yield what is wrong with the values, each with the name of its model."""
+    specs = _get(values, "servingEngineSpec", "modelSpec")
+    if not isinstance(specs, Sequence) or isinstance(specs, str) or not specs:
+        yield "servingEngineSpec.modelSpec has no model"
+        return
+    for number, spec in enumerate(specs):
+        name = _get(spec, "name")
+        label = name if isinstance(name, str) else f"modelSpec[{number}]"
+        yield from (f"{label}: {problem}" for problem in list_spec_problems(spec, catalog))
+
+
+def list_spec_problems(spec: object, catalog: Catalog) -> Iterator[str]:
+    """Yield what is wrong with one entry of modelSpec."""
+    target, revision = _get(spec, "modelURL"), _get(spec, "modelRevision")
+    if not isinstance(target, str) or not target:
+        yield "modelURL is missing"
+        return
+    if not isinstance(revision, str) or not is_commit(revision):
+        yield f"modelRevision must be a commit of {target}, not {revision!r}"
+    words = _get(spec, "vllmConfig", "extraArgs")
+    arguments = [str(word) for word in words] if isinstance(words, list) else []
+    yield from _list_old_flags(arguments)
+    tokenizer = _find_value(arguments, "--tokenizer-revision")
+    if tokenizer is not None and tokenizer != revision:
+        yield f"--tokenizer-revision is {tokenizer}, modelRevision {revision}"
+    pins, text = [target, str(revision)], _find_value(arguments, "--speculative-config")
+    if text is not None:
+        config = _read_config(text)
+        if config is None:
+            yield "--speculative-config is not a JSON object"
+            return
+        yield from _list_config_problems(config, target, catalog)
+        if isinstance(config.get("model"), str):
+            pins += [str(config["model"]), str(config.get("revision"))]
+    stated = _get(spec, "podAnnotations", PAIR)
+    if stated != digest_pins(pins):
+        what = "is missing" if stated is None else "is of other pins: target or draft was changed alone"
+        yield f"the annotation {PAIR} {what}"
+
+
+def _list_old_flags(arguments: Sequence[str]) -> Iterator[str]:
+    for word in arguments:
+        flag = word.partition("=")[0].replace("_", "-")
+        if flag in OLD_FLAGS:
+            yield f"{flag} is of an old vLLM; --speculative-config has replaced it"
+
+
+def _list_config_problems(config: Mapping[str, object], target: str, catalog: Catalog) -> Iterator[str]:
+    for key in OLD_KEYS:
+        if key in config:
+            yield f"{key} is of an old vLLM; {SCHEDULE} has replaced it"
+    method, model = config.get("method"), config.get("model")
+    if method not in VLLM_METHODS:
+        yield f"method must be one of {', '.join(VLLM_METHODS)}, not {method!r}"
+    if isinstance(model, str):
+        if not is_commit(str(config.get("revision"))):
+            yield f"revision must be a commit of {model}, not {config.get('revision')!r}"
+        yield from _list_pair_problems(model, target, catalog)
+    elif method not in ("ngram", "ngram_gpu", "suffix", "mtp"):
+        yield f"the method {method} needs a model"
+    yield from _list_schedule_problems(config)
+
+
+def _list_pair_problems(draft: str, target: str, catalog: Catalog) -> Iterator[str]:
+    """Yield that the catalog knows the draft as one of other targets."""
+    entries = [entry for entry in catalog.drafts.values() if entry.weights_repo == draft]
+    served = {each.source_repo for each in catalog.targets.values() if any(entry.serves(each.id) for entry in entries)}
+    known = sorted(repo for repo in served if repo)
+    if entries and target not in known and known:
+        yield f"{draft} drafts for {', '.join(known)}, not for {target}"
+
+
+def _list_schedule_problems(config: Mapping[str, object]) -> Iterator[str]:
+    most, schedule = config.get("num_speculative_tokens"), config.get(SCHEDULE)
+    if not isinstance(most, int) or most < 1:
+        yield f"num_speculative_tokens must be at least 1, not {most!r}"
+        return
+    if schedule is None:
+        return
+    if not isinstance(schedule, list) or not schedule or not all(_is_range(each) for each in schedule):
+        yield f"{SCHEDULE} must be a list of [first, last, tokens]"
+        return
+    if schedule[0][0] != 1 or any(after[0] != before[1] + 1 for before, after in pairwise(schedule)):
+        yield f"{SCHEDULE} must begin at 1 and leave no gap"
+    if max(each[2] for each in schedule) > most:
+        yield f"{SCHEDULE} has more than num_speculative_tokens, {most}"
+
+
+def _is_range(value: object) -> bool:
+    if not isinstance(value, list) or len(value) != 3 or not all(type(part) is int for part in value):
+        return False
+    return bool(1 <= value[0] <= value[1] and value[2] >= 0)
+
+
+def _read_config(text: str) -> Mapping[str, object] | None:
+    try:
+        config = read_json(text)
+    except ValueError:
+        return None
+    return config if isinstance(config, dict) else None
+
+
+def _find_value(arguments: Sequence[str], flag: str) -> str | None:
+    """Return the value of a flag, `FLAG VALUE` or `FLAG=VALUE`; None if it is not there."""
+    for number, word in enumerate(arguments):
+        name, equals, value = word.partition("=")
+        if name.replace("_", "-") == flag:
+            return value if equals else next(iter(arguments[number + 1 : number + 2]), "")
+    return None
+
+
+def _get(value: object, *keys: str) -> object:
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value

@@ -1,0 +1,235 @@
+"""`eaglelocal export vllm|compose|helm` as people run it, with a hub on the loopback interface."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from doubles.loopback_hub import HubRepo, LoopbackHub, serving
+
+from eaglelocal.hub.target_resolver import demo_sources
+
+ROOT = Path(__file__).parents[2]
+TARGET, HEAD = demo_sources()
+TARGET_COMMIT, DRAFT_COMMIT, OTHER = "1a" * 20, "2b" * 20, "3c" * 20
+DRAFT_REPO = "AngelSlim/Qwen3-8B_eagle3"
+QWEN = ("qwen3-8b", "--machine", "h100-sxm", "--draft", "e3-qwen3-8b-angelslim")
+# fields of an entry of modelSpec in helm/values.schema.json of vLLM's production-stack, with their types
+CHART_FIELDS: dict[str, type | tuple[type, ...]] = {
+    "name": str, "repository": str, "tag": str, "modelURL": str, "modelRevision": str, "replicaCount": int,
+    "requestCPU": int, "requestMemory": str, "requestGPU": (int, float, str), "requestGPUType": str,
+    "pvcStorage": str, "labels": dict, "podLabels": dict, "podAnnotations": dict, "hf_token": (str, dict),
+    "vllmConfig": dict,
+}  # fmt: skip
+CHART_VLLM_FIELDS: dict[str, type | tuple[type, ...]] = {
+    "enablePrefixCaching": bool, "maxModelLen": int, "maxNumSeqs": int, "tensorParallelSize": int,
+    "gpuMemoryUtilization": (int, float), "extraArgs": list,
+}  # fmt: skip
+
+
+@pytest.fixture
+def hub() -> Iterator[LoopbackHub]:
+    repos = {"Qwen/Qwen3-8B": HubRepo({}, commit=TARGET_COMMIT), DRAFT_REPO: HubRepo({}, commit=DRAFT_COMMIT)}
+    with serving(LoopbackHub(repos)) as running:
+        yield running
+
+
+@pytest.fixture
+def environ(tmp_path: Path, hub: LoopbackHub) -> dict[str, str]:
+    """A person without files or variables of ours."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("EAGLELOCAL_", "XDG_", "HF_"))}
+    homes = {f"XDG_{kind}_HOME": str(tmp_path / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
+    own = {"PYTHONPATH": str(ROOT), "HF_HOME": str(tmp_path / "hf"), "HF_ENDPOINT": hub.url}
+    return {**plain, **homes, **own}
+
+
+def run(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "eaglelocal", "export", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environ, timeout=120)
+
+
+def read_flags(words: list[str]) -> dict[str, str]:
+    return {words[number]: words[number + 1] for number in range(0, len(words) - 1, 2)}
+
+
+def test_a_command_pins_target_and_draft_to_the_commits_of_the_hub(environ: dict[str, str]) -> None:
+    done = run(environ, "vllm", *QWEN, "--ctx", "8192", "--parallel", "24")
+    assert done.returncode == 0, done.stderr
+    words = shlex.split(done.stdout)
+    assert words[:3] == ["vllm", "serve", "Qwen/Qwen3-8B"] and done.stdout.count("\n") == 1
+    flags = read_flags(words[3:])
+    assert flags["--revision"] == flags["--tokenizer-revision"] == TARGET_COMMIT
+    assert (flags["--max-model-len"], flags["--max-num-seqs"]) == ("8192", "24")
+    assert 0.2 < float(flags["--gpu-memory-utilization"]) < 0.5
+    config = json.loads(flags["--speculative-config"])
+    assert (config["method"], config["model"], config["revision"]) == ("eagle3", DRAFT_REPO, DRAFT_COMMIT)
+    schedule = config["num_speculative_tokens_per_batch_size"]
+    assert schedule[0][0] == 1 and schedule[-1][1] == 24
+    assert max(length for _, _, length in schedule) == config["num_speculative_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message", "hint"),
+    [
+        (("vllm",), 2, "TARGET is missing", "eaglelocal export vllm qwen3-8b"),
+        (("vlm", "qwen3-8b"), 2, "'vlm' is not one of vllm, compose, helm", "eaglelocal export vllm"),
+        (("vllm", *QWEN, "--revision", OTHER), 1, f"Qwen/Qwen3-8B has no revision '{OTHER}'", ""),
+        (("vllm", *QWEN, "--draft-revision", "v9"), 1, f"{DRAFT_REPO} has no revision 'v9'", ""),
+        (("vllm", *QWEN, "--target-repo", "nobody/nothing"), 1, "there is no repository nobody/nothing", ""),
+        (("vllm", "qwen3-8b", "--draft", "e3-qwen3-14b-angelslim"), 2, "drafts for qwen3-14b, not for", "--draft auto"),
+        (("vllm", "qwen3-8b", "--draft-repo", "AngelSlim/Qwen3-14B_eagle3"), 2, "drafts for qwen3-14b", "--draft"),
+        (("vllm", "qwen3-8b", "--draft-repo", "some/draft"), 2, "does not know some/draft", "--draft-method eagle3"),
+        (("vllm", str(TARGET)), 2, "is not known", "--target-repo"),
+        (("vllm", *QWEN, "--load", "many"), 2, "--load must be", "eaglelocal export vllm qwen3-8b"),
+        (("helm", *QWEN, "--queue", "A_b"), 2, "is not a name in Kubernetes", "eaglelocal export helm qwen3-8b"),
+        (("vllm", *QWEN, "--machine", "rtx-3060"), 1, "qwen3-8b needs", "--machine"),
+        (("helm", "demo@native", "--machine", "h100-sxm", "--target-repo", "Qwen/Qwen3-8B"), 2, "a cluster cannot", ""),
+        (("compose", "demo@native", "--machine", "rtx-4090", "--target-repo", str(ROOT)), 2, "in a repository", ""),
+        (("vllm", "--check", "x"), 2, "only Helm values", "eaglelocal export helm --check"),
+        (("helm", "--check", "./nowhere.yaml"), 2, "cannot be read", ""),
+    ],
+)
+def test_what_cannot_be_served_is_one_clear_line(
+    arguments: tuple[str, ...], code: int, message: str, hint: str, environ: dict[str, str]
+) -> None:
+    done = run(environ, *arguments)
+    assert done.returncode == code, done.stderr
+    error, _, rest = done.stderr.partition("\n")
+    assert error.startswith("error: ") and message in error and hint in rest
+    assert done.stdout == ""
+
+
+def test_offline_a_commit_must_be_stated_and_is_then_taken(environ: dict[str, str]) -> None:
+    offline = {**environ, "HF_HUB_OFFLINE": "1"}
+    done = run(offline, "vllm", *QWEN)
+    assert done.returncode == 2 and "the commit of Qwen/Qwen3-8B is not known" in done.stderr
+    assert "--revision " in done.stderr
+    done = run(offline, "vllm", *QWEN, "--revision", OTHER)
+    assert done.returncode == 2 and f"the commit of {DRAFT_REPO} is not known" in done.stderr
+    assert "--draft-revision " in done.stderr
+    done = run(offline, "vllm", *QWEN, "--revision", OTHER, "--draft-revision", OTHER)
+    assert done.returncode == 0 and done.stdout.count(OTHER) == 3
+    done = run(offline, "vllm", *QWEN, "--revision", "main", "--draft-revision", OTHER)
+    assert done.returncode == 2  # a branch is no commit
+
+
+def test_a_compose_file_has_the_same_arguments(environ: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "vllm.yaml"
+    done = run(environ, "compose", *QWEN, "--out", str(file))
+    assert done.returncode == 0, done.stderr
+    service = yaml.safe_load(file.read_text())["services"]["vllm"]
+    line = run(environ, "vllm", *QWEN).stdout
+    assert service["image"] == "vllm/vllm-openai:v0.32.0"
+    assert ["vllm", "serve", *service["command"]] == shlex.split(line)
+    assert service["deploy"]["resources"]["reservations"]["devices"][0]["count"] == 1
+    done = run(environ, "compose", *QWEN, "--out", str(file))
+    assert done.returncode == 2 and "`--force` replaces it" in done.stderr
+
+
+def test_an_own_head_is_exported_beside_the_file(environ: dict[str, str], tmp_path: Path) -> None:
+    own = ("demo@native", "--machine", "rtx-4090", "--target-repo", "Qwen/Qwen3-8B", "--draft", str(HEAD))
+    file = tmp_path / "vllm.yaml"
+    done = run(environ, "compose", *own, "--out", str(file))
+    assert done.returncode == 0, done.stderr
+    service = yaml.safe_load(file.read_text())["services"]["vllm"]
+    folder = tmp_path / f"{HEAD.stem}-export"
+    config = json.loads(read_flags(service["command"][1:])["--speculative-config"])
+    assert f"{folder}:{config['model']}:ro" in service["volumes"]
+    assert json.loads((folder / "config.json").read_text())["speculators_model_type"] == "eagle3"
+    done = run(environ, "vllm", *own)
+    assert done.returncode == 0 and "eaglelocal export" in done.stderr and "--out" in done.stderr
+
+
+@pytest.fixture
+def values(environ: dict[str, str], tmp_path: Path) -> dict[str, Any]:
+    file = tmp_path / "values.yaml"
+    done = run(environ, "helm", *QWEN, "--mig", "--load", "batch", "--out", str(file))
+    assert done.returncode == 0, done.stderr
+    again = run(environ, "helm", *QWEN, "--mig", "--load", "batch")
+    assert again.stdout == file.read_text()  # nothing in it changes by itself
+    done = run(environ, "helm", "--check", str(file))
+    assert done.returncode == 0 and "belong together" in done.stdout, done.stderr
+    return dict(yaml.safe_load(file.read_text()))
+
+
+def test_values_have_the_fields_of_the_chart(values: dict[str, Any]) -> None:
+    [spec] = values["servingEngineSpec"]["modelSpec"]
+    for fields, found in ((CHART_FIELDS, spec), (CHART_VLLM_FIELDS, spec["vllmConfig"])):
+        assert set(found) <= set(fields)
+        for name, value in found.items():
+            assert isinstance(value, fields[name]), name
+    assert all(isinstance(word, str) for word in spec["vllmConfig"]["extraArgs"])
+    assert (spec["modelURL"], spec["modelRevision"]) == ("Qwen/Qwen3-8B", TARGET_COMMIT)
+    assert spec["requestGPUType"].startswith("nvidia.com/mig-") and spec["requestGPU"] == 1
+    assert spec["labels"] == spec["podLabels"] == {"kueue.x-k8s.io/queue-name": "batch"}
+
+
+def set_draft(values: dict[str, Any], **changes: object) -> None:
+    words = values["servingEngineSpec"]["modelSpec"][0]["vllmConfig"]["extraArgs"]
+    place = words.index("--speculative-config") + 1
+    config = {**json.loads(words[place]), **changes}
+    words[place] = json.dumps({key: value for key, value in config.items() if value is not None})
+
+
+def set_target(values: dict[str, Any], **changes: object) -> None:
+    values["servingEngineSpec"]["modelSpec"][0].update(changes)
+
+
+def add_words(values: dict[str, Any], *words: str) -> None:
+    values["servingEngineSpec"]["modelSpec"][0]["vllmConfig"]["extraArgs"] += words
+
+
+SPOILED: list[tuple[Callable[[dict[str, Any]], object], str]] = [
+    (lambda values: set_target(values, modelURL="Qwen/Qwen3-14B"), "drafts for Qwen/Qwen3-8B, not for Qwen/Qwen3-14B"),
+    (lambda values: set_draft(values, model="AngelSlim/Qwen3-14B_eagle3"), "drafts for Qwen/Qwen3-14B"),
+    (lambda values: set_draft(values, model="some/draft"), "target or draft was changed alone"),
+    (lambda values: set_draft(values, revision=OTHER), "target or draft was changed alone"),
+    (lambda values: set_target(values, modelRevision=OTHER), "target or draft was changed alone"),
+    (lambda values: set_target(values, modelRevision="main"), "modelRevision must be a commit"),
+    (lambda values: set_target(values, modelRevision=None), "modelRevision must be a commit"),
+    (lambda values: set_draft(values, revision=None), "revision must be a commit"),
+    (lambda values: set_target(values, podAnnotations={}), "the annotation eaglelocal/pair is missing"),
+    (lambda values: set_draft(values, method=None), "method must be one of"),
+    (lambda values: set_draft(values, disable_by_batch_size=8), "disable_by_batch_size is of an old vLLM"),
+    (lambda values: add_words(values, "--speculative-model", "x"), "--speculative-model is of an old vLLM"),
+    (lambda values: add_words(values, "--num_speculative_tokens=3"), "is of an old vLLM"),
+    (lambda values: set_draft(values, num_speculative_tokens=0), "num_speculative_tokens must be"),
+    (lambda values: set_draft(values, num_speculative_tokens_per_batch_size=[[2, 9, 1]]), "must begin at 1"),
+    (lambda values: set_draft(values, num_speculative_tokens_per_batch_size=[[1, 9, 99]]), "has more than"),
+    (lambda values: values.clear(), "has no model"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "message"), SPOILED)
+def test_values_that_do_not_match_are_refused(
+    spoil: Callable[[dict[str, Any]], object],
+    message: str,
+    values: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from eaglelocal.catalog.catalog import load_catalog
+    from eaglelocal.planning.vllm.helm_check import list_problems
+
+    spoiled = copy.deepcopy(values)
+    spoil(spoiled)
+    assert any(message in problem for problem in list_problems(spoiled, load_catalog()))
+    assert not list(list_problems(values, load_catalog()))
+
+
+@pytest.mark.parametrize(
+    "content", ["[", "a: [1", "{}", "servingEngineSpec: 3", "- 1", "", "\x00", "servingEngineSpec: {modelSpec: [3]}"]
+)
+def test_a_file_that_is_no_values_is_refused(content: str, environ: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(content)
+    done = run(environ, "helm", "--check", str(file))
+    assert done.returncode in (1, 2) and done.stderr.startswith("error: ") and "bug" not in done.stderr
