@@ -50,6 +50,7 @@ class Settings:
     mmproj: str = "auto"  # projector that lets the target read images: auto, none, or a file
     draft: str = "auto"
     draft_type: str = "auto"
+    lora: tuple[str, ...] = ()  # LoRA adapters of the target: FILE or FILE:SCALE
     spec: str | int = "auto"  # auto, off, pid, or a number of draft tokens
     threads: int | None = None
     gpu_layers: int | None = None
@@ -333,6 +334,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "url": _text,
         "mmproj": _text,
         "draft": _text,
+        "lora": _list,
         "draft_type": _choice("auto", "q4_0", "q8_0", "file"),
         "spec": _or("auto", "auto", _or("off", "off", _or("pid", "pid", _whole(0)))),
         "threads": _or("auto", None, _whole(1)),

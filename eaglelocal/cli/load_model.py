@@ -55,7 +55,7 @@ def default_sampling(settings: Settings) -> SamplingParams:
 def make_run_options(settings: Settings, choice: ModelChoice, *, parallel: int = 1) -> RunOptions:
     """Return the options of a run: the settings, overridden by what was chosen while chatting.
 
-    A draft, projector or --n-cpu-moe of the settings belongs to their target: another target does not get it.
+    A draft, projector, adapter or --n-cpu-moe of the settings belongs to their target: another target does not get it.
     """
     draft = parse_draft(choice.draft or (AUTO if choice.target and settings.draft != NONE else settings.draft))
     spec = settings.spec if choice.spec is None else choice.spec
@@ -64,6 +64,7 @@ def make_run_options(settings: Settings, choice: ModelChoice, *, parallel: int =
         mmproj=AUTO if choice.target and settings.mmproj != NONE else settings.mmproj,
         draft=draft.model,
         lookups=draft.lookups,
+        lora=() if choice.target else settings.lora,
         draft_type=settings.draft_type,
         spec=int(spec) if isinstance(spec, str) and spec.isdigit() else spec,
         ctx=choice.ctx or settings.ctx,

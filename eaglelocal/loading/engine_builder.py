@@ -18,6 +18,7 @@ from eaglelocal.backend.image_encoder import LlamaImageReader
 from eaglelocal.backend.llama_library import load_bindings, load_library
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.backend.weight_pages import Range, moving_weights
+from eaglelocal.core.adapters import usual_mix
 from eaglelocal.core.background_work import BackgroundWork
 from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.file_fingerprint import fingerprint
@@ -79,6 +80,7 @@ def build(plan: Plan, report: Report) -> Engine:
         plan = parts.plan
         loader = PlanLoader(parts=parts, library=library, threads=threads, report=report, opened=opened)
         target = loader.load_model(parts.target, 0.0, TARGET_SHARE)
+        target.load_adapters([adapter.path for adapter in plan.adapters])
         info = read_model(parts.target.header)
         template = chat_template(target.vocabulary, renderer)
         template_check = TemplateCheck(template, renderer, is_urgent=plan.is_brief)
@@ -92,6 +94,7 @@ def build(plan: Plan, report: Report) -> Engine:
         scheduler = make_scheduler(loader, machine, target, drafters, files)
         description = describe_engine(loader, target, draft)
         input_processor = make_input_processor(description, target, context, image_reader, template)
+        input_processor.offer_adapters(plan.adapters)
         notes = collect_notes(parts, info, library, template_check.note(), no_images=no_images)
         warmup = make_warmup(plan, context, drafters, constraints.wait)
         idle_work = calibrate(loader, machine, warmup, controller)
@@ -170,6 +173,7 @@ def describe_engine(loader: PlanLoader, target: LlamaModel, draft: OpenDraft) ->
         template=vocabulary.chat_template or "",
         bos_text=vocabulary.bos_text,
         eos_text=vocabulary.eos_text,
+        adapters=plan.adapters,
     )
 
 
@@ -226,6 +230,7 @@ def make_controller(
         leveled=not plan.is_unified,
         max_siblings=max_siblings,
         max_draft=plan.max_draft or None,
+        adapters=usual_mix(plan.adapters),
     )
 
 

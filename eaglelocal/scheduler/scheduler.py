@@ -1,8 +1,9 @@
 """Schedule the rows of a step: slots for requests, chunked prefill, decodes. Pure bookkeeping.
 
 Works on token ids and counts: no model, no clock. Waiting requests are served in the order of queue.py; decoding slots
-go first, and prompts get the rows that prefill.py allows beside them. What a prompt can reuse of a cache,
-prefix_cache.py decides; where another slot is about to prefill the same prefix, the prompt waits for it without rows.
+go first, and prompts get the rows that prefill.py allows beside them. All rows of a decode have the same LoRA adapters:
+the mixes that requests chose take turns. What a prompt can reuse of a cache, prefix_cache.py decides; where another
+slot is about to prefill the same prefix, the prompt waits for it without rows.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from itertools import takewhile
 
+from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
 from eaglelocal.core.image import PlacedImage
 from eaglelocal.core.request import Request
 from eaglelocal.core.sequence import Sequence
@@ -53,11 +55,15 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """The prompt chunks and decoding sequences of a step; max_draft: most drafted rows of each of the latter."""
+    """The prompt chunks and decoding sequences of a step; max_draft: most drafted rows of each of the latter.
+
+    adapters  that all of them have
+    """
 
     prefill: tuple[Chunk, ...]
     decode: tuple[Sequence, ...]
     max_draft: int = 0
+    adapters: AdapterMix = NO_ADAPTERS
 
     @property
     def sequences(self) -> list[Sequence]:
@@ -79,6 +85,7 @@ class Scheduler:
         self._sources: dict[int, PrefixSource] = {}  # what sequences wait for, by slot
         self._prefix_cache = prefix_cache
         self._n_ctx, self._n_batch, self._most_drafted = n_ctx, n_batch, most_drafted
+        self._last_mix = NO_ADAPTERS  # of the last step
         self._may_copy = False  # an idle slot may hold a conversation to copy to RAM
 
     @property
@@ -148,9 +155,9 @@ class Scheduler:
         """Name no slot to copy until an answer starts or ends."""
         self._may_copy = False
 
-    def num_held(self, prompt: Several[int]) -> int:
+    def num_held(self, prompt: Several[int], adapters: AdapterMix = NO_ADAPTERS) -> int:
         """Return how many tokens of a prompt slots and RAM would save. May be called from any thread."""
-        return self._prefix_cache.num_held(prompt)
+        return self._prefix_cache.num_held(prompt, adapters)
 
     def resume(self) -> list[SlotAssignment]:
         """Return the assignments of slots that wait no longer: the prefix is there, or its reader is gone.
@@ -185,14 +192,15 @@ class Scheduler:
     # ---- steps
     def schedule(self, max_draft: int, pace: PrefillPace = UNKNOWN) -> StepPlan:
         """Return the rows of the next step; `max_draft` limits the drafted rows of each decoding slot."""
-        decode = tuple(s for s in self._running.values() if not s.is_prefilling)
-        max_draft = min(max_draft, self._max_draft_rows(len(decode)))
+        group = self._next_group()
+        mix = group[0].request.adapters if group else NO_ADAPTERS
+        decode = tuple(s for s in group if not s.is_prefilling)
+        max_draft = min(max_draft, self._max_draft_rows(len(decode), is_shared=len(decode) < len(group)))
         if self._most_drafted is not None:
             max_draft = min(max_draft, self._most_drafted)
-        readers = (s for s in self._running.values() if s.is_prefilling and s.slot not in self._sources)
-        remaining = {s.slot: s.num_readable for s in readers if s.num_readable > 0}
+        remaining = {s.slot: s.num_readable for s in group if s.is_prefilling}
         if not remaining:
-            return StepPlan((), decode, max_draft)
+            return StepPlan((), decode, max_draft, mix)
         most = {s.slot: min(max_draft, s.draft_room) for s in decode}
         counts = allot_prompt_rows(
             remaining,
@@ -201,7 +209,21 @@ class Scheduler:
             pace=pace,
         )
         chunks = [self._next_chunk(self._running[slot], count) for slot, count in counts.items()]
-        return StepPlan(tuple(chunks), decode, max_draft)
+        return StepPlan(tuple(chunks), decode, max_draft, mix)
+
+    def _next_group(self) -> list[Sequence]:
+        """Return the sequences that can have rows in the next step: all those of one mix, and the mixes in turn."""
+        ready = [s for s in self._running.values() if not s.is_prefilling or self._can_prefill(s)]
+        mixes = list(dict.fromkeys(s.request.adapters for s in ready))
+        if len(mixes) < 2:
+            return ready
+        if self._last_mix in mixes:  # dicts keep the order of admission, so each mix comes once a round
+            mixes = mixes[mixes.index(self._last_mix) + 1 :] + mixes[: mixes.index(self._last_mix) + 1]
+        self._last_mix = mixes[0]
+        return [s for s in ready if s.request.adapters == mixes[0]]
+
+    def _can_prefill(self, sequence: Sequence) -> bool:
+        return sequence.slot not in self._sources and sequence.num_readable > 0
 
     def _next_chunk(self, sequence: Sequence, count: int) -> Chunk:
         """Return the next rows of a prompt, up to the position at which the state is to be saved."""
@@ -223,11 +245,10 @@ class Scheduler:
         """Return whether the slot's cache may have fewer positions than cells."""
         return self._prefix_cache.slots[slot].has_images
 
-    def _max_draft_rows(self, num_decoding: int) -> int:
-        """Return how many drafted rows the batch has room for after each root."""
+    def _max_draft_rows(self, num_decoding: int, *, is_shared: bool) -> int:
+        """Return how many drafted rows the batch has room for after each root; `is_shared`: beside prompts."""
         if num_decoding == 0:
             return 0
-        is_shared = num_decoding < len(self._running)
         least = max(min(self._n_batch // PREFILL_SHARE, MIN_PROMPT_ROWS), 1)
         rows = self._n_batch - (least if is_shared else 0)
         return max(rows // num_decoding - 1, 0)
