@@ -245,7 +245,8 @@ def read_spec(body: AnswerFields) -> Spec | None:
 
 
 def read_adapters(body: AnswerFields) -> tuple[tuple[int, float], ...] | None:
-    return None if body.lora is None else tuple((each.id, each.scale) for each in body.lora)
+    """Return the adapters of the answer; None, as for an empty list in llama-server: those of all requests."""
+    return tuple((each.id, each.scale) for each in body.lora or ()) or None
 
 
 def read_message(given: MessageGiven, index: int) -> Message:
