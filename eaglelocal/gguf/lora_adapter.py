@@ -7,6 +7,7 @@ token_embd.weight both are stored transposed.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -44,7 +45,10 @@ def read_adapter(header: Header) -> AdapterInfo:
     """Return what is known of an adapter. Raises ModelFileError for another kind of file."""
     name = header.path.name
     if not is_adapter(header):
-        raise ModelFileError(f"{name} is no LoRA adapter: its general.type is not adapter", hint="--target for models")
+        raise ModelFileError(
+            f"{name} is no LoRA adapter: its general.type is not adapter",
+            hint=f"eaglelocal show {shlex.quote(str(header.path))}",
+        )
     kind = header.metadata.get("adapter.type")
     if kind != "lora":
         raise ModelFileError(f"{name} is an adapter of type {kind}: only lora is supported")

@@ -41,7 +41,7 @@ from eaglelocal.loading.draft_loader import open_drafters
 from eaglelocal.loading.fit import fit_plan
 from eaglelocal.loading.head_opener import HeadOpener, hold_head
 from eaglelocal.loading.load_notes import collect_notes
-from eaglelocal.loading.model_loader import TARGET_SHARE, PlanLoader, Report
+from eaglelocal.loading.model_loader import PlanLoader, Report
 from eaglelocal.loading.template_check import TemplateCheck
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
@@ -79,8 +79,7 @@ def build(plan: Plan, report: Report) -> Engine:
         parts = fit_plan(restore_original_draft(plan), machine, library, threads=threads)
         plan = parts.plan
         loader = PlanLoader(parts=parts, library=library, threads=threads, report=report, opened=opened)
-        target = loader.load_model(parts.target, 0.0, TARGET_SHARE)
-        target.load_adapters([adapter.path for adapter in plan.adapters])
+        target = loader.load_target()
         info = read_model(parts.target.header)
         template = chat_template(target.vocabulary, renderer)
         template_check = TemplateCheck(template, renderer, is_urgent=plan.is_brief)
@@ -94,7 +93,6 @@ def build(plan: Plan, report: Report) -> Engine:
         scheduler = make_scheduler(loader, machine, target, drafters, files)
         description = describe_engine(loader, target, draft)
         input_processor = make_input_processor(description, target, context, image_reader, template)
-        input_processor.offer_adapters(plan.adapters)
         notes = collect_notes(parts, info, library, template_check.note(), no_images=no_images)
         warmup = make_warmup(plan, context, drafters, constraints.wait)
         idle_work = calibrate(loader, machine, warmup, controller)
@@ -184,7 +182,7 @@ def make_input_processor(
     image_reader: LlamaImageReader | None,
     template: ChatTemplate,
 ) -> InputProcessor:
-    return InputProcessor(
+    input_processor = InputProcessor(
         target.vocabulary,
         context.n_ctx,
         target.constraints,
@@ -193,6 +191,8 @@ def make_input_processor(
         sampling=description.sampling,
         template=template,
     )
+    input_processor.offer_adapters(description.adapters)
+    return input_processor
 
 
 def restore_original_draft(plan: Plan) -> Plan:
