@@ -25,6 +25,7 @@ from eaglelocal.scheduler.prefix_cache import PrefixCache
 from eaglelocal.scheduler.queue import FairQueue
 from eaglelocal.scheduler.slot import PrefixSource, SlotAssignment
 
+TURN_S = 0.02  # of a mix of adapters: a change makes llama.cpp plan its graphs again, which takes some milliseconds
 PREFILL_SHARE = 4  # in a small batch drafts leave one row in this many to prompts
 
 
@@ -85,7 +86,7 @@ class Scheduler:
         self._sources: dict[int, PrefixSource] = {}  # what sequences wait for, by slot
         self._prefix_cache = prefix_cache
         self._n_ctx, self._n_batch, self._most_drafted = n_ctx, n_batch, most_drafted
-        self._last_mix = NO_ADAPTERS  # of the last step
+        self._last_mix, self._turn_s = NO_ADAPTERS, 0.0  # the mix whose turn it is, and for how long
         self._may_copy = False  # an idle slot may hold a conversation to copy to RAM
 
     @property
@@ -200,7 +201,7 @@ class Scheduler:
             max_draft = min(max_draft, self._most_drafted)
         remaining = {s.slot: s.num_readable for s in group if s.is_prefilling}
         if not remaining:
-            return StepPlan((), decode, max_draft, mix)
+            return self._end_turn(StepPlan((), decode, max_draft, mix), pace)
         most = {s.slot: min(max_draft, s.draft_room) for s in decode}
         counts = allot_prompt_rows(
             remaining,
@@ -209,18 +210,30 @@ class Scheduler:
             pace=pace,
         )
         chunks = [self._next_chunk(self._running[slot], count) for slot, count in counts.items()]
-        return StepPlan(tuple(chunks), decode, max_draft, mix)
+        return self._end_turn(StepPlan(tuple(chunks), decode, max_draft, mix), pace)
 
     def _next_group(self) -> list[Sequence]:
-        """Return the sequences that can have rows in the next step: all those of one mix, and the mixes in turn."""
+        """Return the sequences that can have rows in the next step: all those of one mix. The mixes take turns."""
         ready = [s for s in self._running.values() if not s.is_prefilling or self._can_prefill(s)]
-        mixes = list(dict.fromkeys(s.request.adapters for s in ready))
-        if len(mixes) < 2:
-            return ready
-        if self._last_mix in mixes:  # dicts keep the order of admission, so each mix comes once a round
-            mixes = mixes[mixes.index(self._last_mix) + 1 :] + mixes[: mixes.index(self._last_mix) + 1]
-        self._last_mix = mixes[0]
-        return [s for s in ready if s.request.adapters == mixes[0]]
+        mixes = list(dict.fromkeys(s.request.adapters for s in ready))  # in the order of admission: each once a round
+        if not mixes:
+            return []
+        if self._last_mix not in mixes or self._turn_s <= 0.0:
+            next_one = mixes.index(self._last_mix) + 1 if self._last_mix in mixes else 0
+            self._last_mix, self._turn_s = mixes[next_one % len(mixes)], TURN_S
+        return [s for s in ready if s.request.adapters == self._last_mix]
+
+    def _end_turn(self, plan: StepPlan, pace: PrefillPace) -> StepPlan:
+        """Shorten the turn by what the step is expected to take; a step of unknown cost ends it. Returns the plan."""
+        rows = {s.slot: 1 + min(pace.drafted.get(s.slot, 0), plan.max_draft) for s in plan.decode}
+        cost_s = pace.seconds(rows | {chunk.slot: chunk.count for chunk in plan.prefill}) if self._is_mixed else 0.0
+        self._turn_s -= cost_s or TURN_S
+        return plan
+
+    @property
+    def _is_mixed(self) -> bool:
+        """True if running sequences have different adapters."""
+        return len({s.request.adapters for s in self._running.values()}) > 1
 
     def _can_prefill(self, sequence: Sequence) -> bool:
         return sequence.slot not in self._sources and sequence.num_readable > 0
