@@ -127,6 +127,7 @@ class DirectedEngine:
             load_s=0.0,
             library="none",
             sees_images=plan.projector is not None,
+            adapters=plan.adapters,
             template=TEMPLATES.get(plan.target_label, "{{ messages }}"),
         )
 
