@@ -238,7 +238,7 @@ def _prose(value: object) -> str:
 def _list(value: object) -> tuple[str, ...]:
     """Read a list of texts, or one text with commas."""
     parts = value.split(",") if isinstance(value, str) else value
-    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
         raise ValueError("a list of texts, or one text with commas")
     return tuple(part.strip() for part in parts if part.strip())
 

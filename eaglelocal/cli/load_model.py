@@ -35,7 +35,9 @@ EMBEDDER = "eaglelocal.loading.embedding_builder:build"
 
 def load_settings(parameters: Mapping[str, object]) -> Settings:
     """Return the settings; those among a command's parameters override the environment and the config file."""
-    flags = {name: value for name, value in parameters.items() if name in READERS}
+    given = {name: value for name, value in parameters.items() if name in READERS}
+    # a flag that can be repeated is an empty sequence, not None, if it was not given
+    flags = {name: value for name, value in given.items() if value not in ((), [])}
     return Settings.load(flags, os.environ, locations.config_file())
 
 
