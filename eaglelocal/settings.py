@@ -51,6 +51,7 @@ class Settings:
     mmproj: str = "auto"  # projector that lets the target read images: auto, none, or a file
     draft: str = "auto"
     draft_type: str = "auto"
+    lora: tuple[str, ...] = ()  # LoRA adapters of the target: FILE or FILE:SCALE
     spec: str | int = "auto"  # auto, off, pid, or a number of draft tokens
     threads: int | None = None
     gpu_layers: int | None = None
@@ -238,7 +239,7 @@ def _prose(value: object) -> str:
 def _list(value: object) -> tuple[str, ...]:
     """Read a list of texts, or one text with commas."""
     parts = value.split(",") if isinstance(value, str) else value
-    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
         raise ValueError("a list of texts, or one text with commas")
     return tuple(part.strip() for part in parts if part.strip())
 
@@ -334,6 +335,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "url": _text,
         "mmproj": _text,
         "draft": _text,
+        "lora": _list,
         "draft_type": _choice("auto", "q4_0", "q8_0", "file"),
         "spec": _or("auto", "auto", _or("off", "off", _or("pid", "pid", _whole(0)))),
         "threads": _or("auto", None, _whole(1)),

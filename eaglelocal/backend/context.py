@@ -21,6 +21,7 @@ from eaglelocal.backend.image_encoder import ImageChunk
 from eaglelocal.backend.kv_cells import KvCells, removal_error
 from eaglelocal.backend.lazy_clearing import lazy_clearing
 from eaglelocal.backend.llama_library import NativeClock, native_error
+from eaglelocal.backend.lora_adapters import ContextAdapters
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.backend.native_step import (
     ALREADY_READ,
@@ -117,6 +118,7 @@ class LlamaContext:
             raise IncompatibleError(f"the model's states are {model.n_embd} wide, its rows {model.n_embd_out}")
         with lazy_clearing(self._library, 2 * model.n_layer) as self.population:  # keys and values
             self.handle = create_context(model, params)
+        self.use_adapters = ContextAdapters(self._library, self.handle, model.adapters).use
         has_fixed_cells = bool(params.num_snapshots) and params.num_sequences > 1
         cells = self._cells = KvCells(self._library, self.handle, has_fixed_cells=has_fixed_cells)
         self.save, self.restore, self.last_position = cells.save, cells.restore, cells.last_position

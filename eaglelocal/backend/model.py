@@ -11,6 +11,7 @@ from pathlib import Path
 
 from eaglelocal.backend.constraint_compiler import LlamaConstraints
 from eaglelocal.backend.llama_library import LlamaLibrary
+from eaglelocal.backend.lora_adapters import load_adapter
 from eaglelocal.backend.upper_weights import UpperWeights
 from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.backend.weight_pages import find_mappings
@@ -150,6 +151,7 @@ class LlamaModel:
     ) -> None:
         self.library, self.path = library, path
         self.handle: object = None
+        self.adapters: list[object] = []  # LoRA adapters, by id; see lora_adapters.py
         api = library.api
         native = NativePlacement(library, placement or Placement())
         params = native.params
@@ -177,6 +179,10 @@ class LlamaModel:
         splitter = self._read_metadata("tokenizer.ggml.pre")
         self.vocabulary = LlamaVocabulary(library, vocabulary, self._chat_template(), splitter=splitter)
         self.constraints = LlamaConstraints(vocabulary, self.vocabulary)
+
+    def load_adapters(self, paths: Sequence[Path]) -> None:
+        """Load LoRA adapters, before any context is made. Raises ModelFileError."""
+        self.adapters += [load_adapter(self.library, self.handle, path) for path in paths]
 
     def _read_metadata(self, key: str) -> str:
         """Return a text of the file's metadata; empty if there is none."""

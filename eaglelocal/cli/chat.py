@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from eaglelocal.planning.decision import Decision
 
 
-@flags.add_machine_flags(before="cache_ram", more=flags.KEEPING)
+@flags.add_machine_flags(before="cache_ram", more=flags.ANSWERING)
 def chat(  # many parameters: typer reads the flags from the signature
     context: typer.Context,
     prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="Your question.", show_default=False)] = None,

@@ -154,9 +154,20 @@ Ctx = Annotated[
     str | None,
     typer.Option(metavar="N", help="Context of a conversation, in tokens; unset: as long as fits."),
 ]
+Lora = Annotated[
+    list[str] | None,
+    typer.Option("--lora", metavar="FILE[:SCALE]", help="LoRA adapter of the model, a GGUF; can be repeated."),
+]
 NO_FLAGS: Mapping[str, object] = MappingProxyType({})
-KEEPING: Mapping[str, object] = MappingProxyType(  # what is kept of answers
-    {"cache_disk": CacheDisk, "learn": Learn, "learn_gb": LearnGb, "learn_days": LearnDays, "learn_after": LearnAfter}
+ANSWERING: Mapping[str, object] = MappingProxyType(  # adapters, and what is kept of answers
+    {
+        "lora": Lora,
+        "cache_disk": CacheDisk,
+        "learn": Learn,
+        "learn_gb": LearnGb,
+        "learn_days": LearnDays,
+        "learn_after": LearnAfter,
+    }
 )
 MACHINE = {
     "threads": Threads,

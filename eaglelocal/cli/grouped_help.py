@@ -18,7 +18,19 @@ COMMAND_GROUPS = {
 }
 FLAG_GROUPS = {
     "What to plan": ("goal", "machine", "ram", "show_all"),
-    "Model": ("target", "models", "url", "draft", "spec", "draft_type", "image", "mmproj", "max_loaded", "alias"),
+    "Model": (
+        "target",
+        "models",
+        "url",
+        "draft",
+        "spec",
+        "draft_type",
+        "image",
+        "mmproj",
+        "lora",
+        "max_loaded",
+        "alias",
+    ),
     "Measurement": (
         *("category", "prompts", "pairs", "repeats", "warm_up", "concurrency", "skip", "ignore_eos"),
         *("against", "against_model", "against_key_file", "svg"),

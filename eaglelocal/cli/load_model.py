@@ -35,7 +35,9 @@ EMBEDDER = "eaglelocal.loading.embedding_builder:build"
 
 def load_settings(parameters: Mapping[str, object]) -> Settings:
     """Return the settings; those among a command's parameters override the environment and the config file."""
-    flags = {name: value for name, value in parameters.items() if name in READERS}
+    given = {name: value for name, value in parameters.items() if name in READERS}
+    # a flag that can be repeated is an empty sequence, not None, if it was not given
+    flags = {name: value for name, value in given.items() if value not in ((), [])}
     return Settings.load(flags, os.environ, locations.config_file())
 
 
@@ -55,7 +57,7 @@ def default_sampling(settings: Settings) -> SamplingParams:
 def make_run_options(settings: Settings, choice: ModelChoice, *, parallel: int = 1) -> RunOptions:
     """Return the options of a run: the settings, overridden by what was chosen while chatting.
 
-    A draft, projector or --n-cpu-moe of the settings belongs to their target: another target does not get it.
+    A draft, projector, adapter or --n-cpu-moe of the settings belongs to their target: another target does not get it.
     """
     draft = parse_draft(choice.draft or (AUTO if choice.target and settings.draft != NONE else settings.draft))
     spec = settings.spec if choice.spec is None else choice.spec
@@ -64,6 +66,7 @@ def make_run_options(settings: Settings, choice: ModelChoice, *, parallel: int =
         mmproj=AUTO if choice.target and settings.mmproj != NONE else settings.mmproj,
         draft=draft.model,
         lookups=draft.lookups,
+        lora=() if choice.target else settings.lora,
         draft_type=settings.draft_type,
         spec=int(spec) if isinstance(spec, str) and spec.isdigit() else spec,
         ctx=choice.ctx or settings.ctx,

@@ -48,7 +48,7 @@ DEFAULT_PARALLEL = 4
 MAX_OFFERED = 20  # models of Ollama and LM Studio that a server offers though nobody named them
 
 
-@flags.add_machine_flags(before="cache_ram", more=flags.KEEPING)
+@flags.add_machine_flags(before="cache_ram", more=flags.ANSWERING)
 def serve(  # many parameters: typer reads the flags from the signature
     context: typer.Context,
     target: flags.Target = None,

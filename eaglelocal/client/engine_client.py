@@ -22,6 +22,7 @@ from eaglelocal.client.client import OnEvent
 from eaglelocal.client.head_swap import HeadSwaps
 from eaglelocal.client.in_flight_requests import InFlightRequests
 from eaglelocal.client.snapshots import Snapshots
+from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, HeadSwapped, LoadProgress, RequestEvent
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AnyRequest, ChatRequest, Spec
@@ -121,6 +122,10 @@ class EngineClient:
     def set_spec(self, spec: Spec) -> None:
         """Set how to draft for requests that do not say it themselves, running ones included."""
         self._requests.set_spec(spec)
+
+    def set_adapters(self, mix: AdapterMix) -> None:
+        """Set the LoRA adapters of later requests that choose none, after restarts too."""
+        self._requests.set_adapters(mix)
 
     def swap_head(self, path: Path, version: int, *, timeout_s: float = SWAP_TIMEOUT_S) -> None:
         """Draft with the head in another file from now on, and after restarts too; return when it drafts.

@@ -17,7 +17,8 @@ from typing import Protocol
 
 from eaglelocal.client.client import OnEvent
 from eaglelocal.client.crash_suspects import CrashSuspects, Digest, digest_request
-from eaglelocal.core.events import Cancel, Command, Failed, Finished, RequestEvent, SetSpec, Submit
+from eaglelocal.core.adapters import AdapterMix
+from eaglelocal.core.events import Cancel, Command, Failed, Finished, RequestEvent, SetAdapters, SetSpec, Submit
 from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest, Spec
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EagleLocalError, RequestError
@@ -93,6 +94,7 @@ class InFlightRequests:
         self._suspects = CrashSuspects()
         self._recheck_timer: threading.Timer | None = None  # set while suspects wait for another one
         self._spec: Spec | None = None  # for requests that set none themselves; None: the plan's
+        self._adapters: AdapterMix | None = None  # the same
 
     @property
     def process(self) -> EngineProcess | None:
@@ -142,6 +144,13 @@ class InFlightRequests:
             if self._process is not None:
                 self._process.send(SetSpec(spec))
 
+    def set_adapters(self, mix: AdapterMix) -> None:
+        """Set the LoRA adapters of later requests that choose none, in this engine process and in later ones."""
+        with self._lock:
+            self._adapters = mix
+            if self._process is not None:
+                self._process.send(SetAdapters(mix))
+
     def deliver(self, events: Iterable[RequestEvent]) -> None:
         """Pass each event to the listener of its request."""
         for event in events:
@@ -163,6 +172,8 @@ class InFlightRequests:
             self._process, self._refusal = process, None
             if self._spec is not None:
                 process.send(SetSpec(self._spec))
+            if self._adapters is not None:
+                process.send(SetAdapters(self._adapters))
         self._send_waiting()
 
     def accept(self) -> None:

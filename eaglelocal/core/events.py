@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from eaglelocal.core.adapters import AdapterFile, AdapterMix
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.request import AnyRequest, Spec
@@ -49,6 +50,7 @@ class EngineInfo:
     eos_text: str = ""
     weights: str = ""  # fingerprint of the target's file
     sees_images: bool = False  # messages may contain images
+    adapters: tuple[AdapterFile, ...] = ()  # LoRA adapters, by id, with the scales of requests that set none
 
     @property
     def total_bytes(self) -> int:
@@ -246,6 +248,13 @@ class SetSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class SetAdapters:
+    """A command that sets the LoRA adapters of later requests that choose none."""
+
+    mix: AdapterMix
+
+
+@dataclass(frozen=True, slots=True)
 class SwapHead:
     """A command to draft with the head of another file from now on; HeadSwapped follows once it does.
 
@@ -268,4 +277,4 @@ class Shutdown:
     """A command to finish nothing, free everything and end."""
 
 
-Command = Submit | Cancel | SetSpec | SwapHead | TakeSnapshot | Shutdown
+Command = Submit | Cancel | SetSpec | SetAdapters | SwapHead | TakeSnapshot | Shutdown

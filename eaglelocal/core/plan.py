@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from eaglelocal.core.adapters import AdapterFile
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.request import AUTO, MAX_DRAFT_TOKENS, Spec
 
@@ -57,6 +58,7 @@ class Plan:
     cache_ram: int | None = 0  # MiB of RAM for conversations evicted from their slot; None: by free memory
     lookup_memory: int = 0  # tokens of each owner's texts that are kept on disk, to draft from
     cache_disk: float = 0.0  # GB on disk for the caches of conversations; 0: they are not kept
+    adapters: tuple[AdapterFile, ...] = ()  # LoRA adapters of the target, by id
     task: ModelTask = ModelTask.TEXT
     takes_tools: bool = False  # the target's own chat template describes tools to it
     thinks: bool = False  # the target's own chat template has a form of reasoning

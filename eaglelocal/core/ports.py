@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.batch import (
     NO_EXTRA_LEVELS,
     Batch,
@@ -125,6 +126,9 @@ class Context(NativeContext, Swappable, Cache, Protocol):
     @property
     def is_asynchronous(self) -> bool:
         """True if a device computes beside the processor: `submit` then returns before the rows are decoded."""
+
+    def use_adapters(self, mix: AdapterMix) -> None:
+        """Compute later rows and images with these LoRA adapters, and no others."""
 
     def submit(self, batch: Batch) -> None:
         """Start to decode the rows. Nothing else of the context may be used until `collect`, except `native_s`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.image import PlacedImage
 from eaglelocal.core.model_task import ModelTask
@@ -128,6 +129,7 @@ class ChatRequest:
     is_private          nothing of it is kept on disk: to learn from, for lookups, or as a cache
     reuses_cache        reuse what a cache holds of the prompt
     line_limit_s        so many seconds after its first token, the answer ends with the current line
+    adapters            ids of LoRA adapters and their scales; None: as set for the engine
     """
 
     id: str
@@ -152,6 +154,7 @@ class ChatRequest:
     is_private: bool = False
     reuses_cache: bool = True
     line_limit_s: float | None = None
+    adapters: tuple[tuple[int, float], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +212,7 @@ class Request:
     is_private: bool = False  # nothing of it is kept on disk
     reuses_cache: bool = True
     line_limit_s: float | None = None
+    adapters: AdapterMix = NO_ADAPTERS
 
     @property
     def num_hidden(self) -> int:

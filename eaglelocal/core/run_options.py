@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from eaglelocal.core.adapters import MAX_ADAPTERS, AdapterFile, parse_adapter
 from eaglelocal.core.gpu_split import parse_split
 from eaglelocal.core.request import parse_spec
 from eaglelocal.errors import UsageError
@@ -23,6 +24,7 @@ class RunOptions:
     draft       the model that drafts: auto, mtp, none, an entry of the catalog, the path of a .gguf, or ngram: no model
     lookups     the drafters without a model, beside it or alone: ngram, lookahead (see draft_sources.py)
     draft_type  of a head's weights: auto, q4_0, q8_0, or file
+    lora        LoRA adapters of the target: FILE or FILE:SCALE
     spec        auto, off, pid, or a number of draft tokens
     ctx         tokens of each slot
     parallel    slots
@@ -44,6 +46,7 @@ class RunOptions:
     draft: str = AUTO
     lookups: tuple[str, ...] = (NGRAM,)
     draft_type: str = AUTO
+    lora: tuple[str, ...] = ()
     spec: str | int = AUTO
     ctx: int | None = None
     parallel: int = 1
@@ -72,6 +75,16 @@ class RunOptions:
         """Raise UsageError for a quantized cache without flash attention, which llama.cpp refuses."""
         if self.flash_attn == "off" and self.kv_type not in (None, "f16"):
             raise UsageError(f"--kv-type {self.kv_type} needs flash attention", hint="--flash-attn auto")
+
+    @property
+    def adapters(self) -> tuple[AdapterFile, ...]:
+        """Return the LoRA adapters. Raises UsageError."""
+        if len(self.lora) > MAX_ADAPTERS:
+            raise UsageError(f"--lora names {len(self.lora)} adapters: at most {MAX_ADAPTERS} can be loaded")
+        try:
+            return tuple(map(parse_adapter, self.lora))
+        except ValueError as error:
+            raise UsageError(f"--lora must be {error}") from None
 
     @property
     def names_draft(self) -> bool:

@@ -28,6 +28,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
+from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
 from eaglelocal.core.atomic_file import remove_abandoned, writing_atomically
 from eaglelocal.core.batch import Bytes
 from eaglelocal.core.json_text import read_object
@@ -51,6 +52,7 @@ class StoredCells(NamedTuple):
     text: StoredText
     cells: Bytes
     states: dict[int, bytearray]  # recurrent ones, by position
+    adapters: AdapterMix = NO_ADAPTERS
 
 
 class DamagedFileError(Exception):
@@ -62,13 +64,14 @@ class ConversationFiles:
 
     folder     of one model and layout; beside it lie those of others, and all share the bound
     max_bytes  of all files; the least recently used go first
+    adapters   fingerprints of the adapters' files, by id: ids differ between runs
     """
 
-    def __init__(self, folder: Path, max_bytes: int) -> None:
+    def __init__(self, folder: Path, max_bytes: int, adapters: Sequence[str] = ()) -> None:
         self.index, self.problem = StoredTexts(), ""
-        self._folder, self._max_bytes = folder, max_bytes
+        self._folder, self._max_bytes, self._adapters = folder, max_bytes, adapters
         self._read: deque[StoredCells] = deque()
-        self._writing: list[Sequence[int]] = []  # texts that are not in the index yet
+        self._writing: list[StoredText] = []  # texts that are not in the index yet
         self._num_pending = 0  # bytes of their cells
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="cells")
         self._scan = self._writer.submit(self._find_files)
@@ -87,11 +90,14 @@ class ConversationFiles:
                 self.index.add(dataclasses.replace(text, num_bytes=size_of(path)))
 
     # ---- writing: called from the engine's thread, but for what the writer does
-    def wants(self, tokens: Sequence[int]) -> bool:
+    def _name(self, mix: AdapterMix) -> str:
+        return " ".join(sorted(f"{self._adapters[number]}:{scale!r}" for number, scale in mix))
+
+    def wants(self, tokens: Sequence[int], adapters: AdapterMix = NO_ADAPTERS) -> bool:
         """Return whether a text is worth writing, and the writer keeps up."""
         if self.problem or self._num_pending > MAX_PENDING_BYTES:
             return False
-        return self.index.wants(tokens, being_written=self._writing)
+        return self.index.wants(tokens, self._writing, self._name(adapters))
 
     def write_later(
         self,
@@ -99,13 +105,16 @@ class ConversationFiles:
         places: tuple[int, ...] | None,
         cells: Bytes,
         states: Mapping[int, bytearray] = NO_STATES,
+        *,
+        adapters: AdapterMix = NO_ADAPTERS,
     ) -> None:
         """Write a text in the background, unless it is larger than all files may be. The cells may not change."""
         num_bytes = len(cells) + sum(map(len, states.values())) + TOKEN_BYTES * len(tokens)
         if num_bytes > self._max_bytes:
             return
-        text = StoredText(file_name(tokens), list(tokens), places, num_bytes)
-        self._writing = [*self._writing, text.tokens]
+        name = self._name(adapters)
+        text = StoredText(file_name(tokens, name), list(tokens), places, num_bytes, name)
+        self._writing = [*self._writing, text]
         self._num_pending += num_bytes
         self._writer.submit(self._write, text, cells, dict(states))
 
@@ -119,7 +128,7 @@ class ConversationFiles:
             for name in self.index.add(text):
                 self._remove(self._folder / name)
         finally:
-            self._writing = [one for one in self._writing if one is not text.tokens]
+            self._writing = [one for one in self._writing if one is not text]
             self._num_pending -= text.num_bytes
 
     def _make_room(self, num_bytes: int) -> None:
@@ -139,19 +148,19 @@ class ConversationFiles:
             path.unlink(missing_ok=True)
 
     # ---- reading: called from lanes
-    def fetch(self, prompt: Sequence[int], num_held: int, max_bytes: int) -> None:
+    def fetch(self, prompt: Sequence[int], num_held: int, max_bytes: int, adapters: AdapterMix = NO_ADAPTERS) -> None:
         """Read the cells that save a prompt most, if memory holds much less of it. Called from a lane.
 
         num_held   tokens of the prompt that memory holds
         max_bytes  of cells that memory takes
         """
         self._scan.result()
-        text = self.index.best(prompt, num_held, max_bytes)
+        text = self.index.best(prompt, num_held, max_bytes, self._name(adapters))
         if text is None:
             return
         path = self._folder / text.name
         try:
-            self._read.append(read_file(path))
+            self._read.append(read_file(path)._replace(adapters=adapters))
             os.utime(path)
         except DamagedFileError:
             self._remove(path)
@@ -181,8 +190,8 @@ class ConversationFiles:
         self._writer.shutdown(wait=False, cancel_futures=True)
 
 
-def file_name(tokens: Sequence[int]) -> str:
-    return hashlib.blake2b(to_bytes(tokens), digest_size=16).hexdigest() + SUFFIX
+def file_name(tokens: Sequence[int], adapters: str = "") -> str:
+    return hashlib.blake2b(to_bytes(tokens) + adapters.encode(), digest_size=16).hexdigest() + SUFFIX
 
 
 def to_bytes(tokens: Sequence[int]) -> bytes:
@@ -214,6 +223,7 @@ def write_file(path: Path, text: StoredText, cells: Bytes, states: Mapping[int, 
         "cells": len(cells),
         "states": [[at, len(states[at])] for at in sorted(states)],
         "places": text.places,
+        **({"adapters": text.adapters} if text.adapters else {}),
         "tokens_check": zlib.crc32(parts[0]),
     }
     encoded = json.dumps(description).encode()
@@ -252,7 +262,10 @@ def read_text(file: BinaryIO, name: str) -> tuple[StoredText, dict[str, object]]
     if sys.byteorder == "big":
         tokens.byteswap()
     resumable = None if places is None else tuple(map(whole, values(places)))
-    return StoredText(name, tokens.tolist(), resumable), described
+    adapters = described.get("adapters", "")
+    if not isinstance(adapters, str):
+        raise DamagedFileError
+    return StoredText(name, tokens.tolist(), resumable, adapters=adapters), described
 
 
 def whole(value: object) -> int:

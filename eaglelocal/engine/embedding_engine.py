@@ -17,6 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
+from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.context_hint import suggest_ctx
 from eaglelocal.core.events import Embeddings, EngineInfo, EngineSnapshot, Failed, Finished, RequestEvent, Started
@@ -166,6 +167,9 @@ class EmbeddingEngine:
 
     def set_spec(self, spec: Spec) -> None:
         """Do nothing: embedding models have no drafts."""
+
+    def set_adapters(self, mix: AdapterMix) -> None:
+        """Do nothing: embedding models are loaded without adapters."""
 
     def prepare_head(self, path: Path, version: int) -> Exchange:
         """Raise IncompatibleError: embedding models have no drafts."""

@@ -14,6 +14,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import NamedTuple
 
+from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, RequestEvent
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.ports import Context
@@ -138,6 +139,10 @@ class Engine:
         """Set the spec of requests that have none of their own. Answers whose drafting it switches emit an event."""
         self._catch_up()
         self._outbox += self._answers.set_spec(spec)
+
+    def set_adapters(self, mix: AdapterMix) -> None:
+        """Set the LoRA adapters of later requests that choose none."""
+        self._input_processor.adapters = mix
 
     def prepare_head(self, path: Path, version: int) -> Exchange:
         """Open a head to replace the one in use; see worker.process.EngineLoop. Raises EagleLocalError."""

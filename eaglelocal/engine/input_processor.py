@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
+from eaglelocal.core.adapters import NO_ADAPTERS, AdapterFile, AdapterMix, make_mix, usual_mix
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.context_hint import suggest_ctx
 from eaglelocal.core.json_text import read_json
@@ -69,11 +70,16 @@ class InputProcessor:
         self.template = chat_template(vocabulary) if template is None else template
         self.vocabulary, self._n_ctx, self._sampling = vocabulary, n_ctx, sampling or {}
         self._image_reader = image_reader
+        self._num_adapters, self.adapters = 0, NO_ADAPTERS  # of requests that choose none
         self._trained_ctx = trained_ctx
         self._prompts = PromptCache(self.make_prompt)
         self._constraints = NoConstraints() if constraints is None else constraints
         self._answer_constraint = AnswerConstraint(self._constraints)
         self._spellings = Spellings(vocabulary.control_texts)  # walks the vocabulary, so do it before any request
+
+    def offer_adapters(self, files: Sequence[AdapterFile]) -> None:
+        """Let requests choose among these LoRA adapters; those that do not get all of them, with their scales."""
+        self._num_adapters, self.adapters = len(files), usual_mix(files)
 
     def close(self) -> None:
         self.template.close()
@@ -114,7 +120,16 @@ class InputProcessor:
             reuses_cache=request.reuses_cache,
             line_limit_s=request.line_limit_s,
             is_private=request.is_private,
+            adapters=self._read_adapters(request),
         )
+
+    def _read_adapters(self, request: ChatRequest) -> AdapterMix:
+        if request.adapters is None:
+            return self.adapters
+        try:
+            return make_mix(request.adapters, self._num_adapters)
+        except ValueError as error:
+            raise RequestError(str(error), parameter="lora") from None
 
     def _make_params(self, request: ChatRequest, num_prompt: int) -> SamplingParams:
         """Return the sampling parameters, with recommended values filled in and token counts limited to the context."""

@@ -54,6 +54,7 @@ class Runner:
 
     def submit(self, plan: StepPlan, drafts: Mapping[int, Draft], padding: Several[PaddingRow] = ()) -> SubmittedRows:
         """Start to decode the rows of a step. Raises ResourceError."""
+        self._context.use_adapters(plan.adapters)
         batch = Batch([], [], [], [])
         rows: dict[int, list[int]] = {}
         parts: list[Sequence | Chunk | PaddingRow] = [*plan.decode, *plan.prefill, *padding]

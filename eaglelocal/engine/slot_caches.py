@@ -131,8 +131,11 @@ class SlotCaches:
         self._forget_swapped()
 
     def _store(self, conversation: SwappedText, cells: Bytes, states: dict[int, bytearray]) -> None:
-        if self.files is not None and not conversation.is_private and self.files.wants(conversation.tokens):
-            self.files.write_later(conversation.tokens, conversation.places, cells, states)
+        if self.files is None or conversation.is_private:
+            return
+        tokens, adapters = conversation.tokens, conversation.adapters
+        if self.files.wants(tokens, adapters):
+            self.files.write_later(tokens, conversation.places, cells, states, adapters=adapters)
 
     def take_read(self) -> None:
         """Keep in RAM what lanes have read from disk. Call it between reading requests and giving them slots.
@@ -140,8 +143,8 @@ class SlotCaches:
         Drafters start over behind such a text, so it counts as seen by them.
         """
         swap = self._scheduler.swap
-        for text, cells, states in () if self.files is None else self.files.take_read():
-            key = swap.put(SwappedText(list(text.tokens), is_seen=True, places=text.places))
+        for text, cells, states, adapters in () if self.files is None else self.files.take_read():
+            key = swap.put(SwappedText(list(text.tokens), is_seen=True, places=text.places, adapters=adapters))
             if swap.make_room(key, len(cells) + sum(map(len, states.values()))):
                 self._swapped[key] = SwappedSlot(cells, states, drafters=None)
         self._forget_swapped()
@@ -247,6 +250,7 @@ class SlotCaches:
 
     def decode_image(self, sequence: Sequence, image: PlacedImage) -> None:
         """Decode an image of the prompt into the slot. Raises ResourceError."""
+        self._context.use_adapters(sequence.request.adapters)
         self._context.decode_image(sequence.slot, image.first, image.rows)
         if self._scheduler.checkpoints.position_to_save(sequence) == image.end:
             self._save(sequence.slot, image.end)

@@ -18,6 +18,7 @@ from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.architectures import HEAD_ARCHITECTURES
 from eaglelocal.gguf.eagle_info import TARGET_NAME_KEY, VERIFIER_KEY
 from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.lora_adapter import is_adapter
 from eaglelocal.gguf.mtp import is_mtp_alone
 from eaglelocal.gguf.pooling import read_task
 from eaglelocal.gguf.reader import read_header
@@ -36,6 +37,7 @@ EMBEDDED, GENERATED, IMPORTED, TRAINED, HUB = "embedded", "generated", "imported
 HEAD = "head"
 KINDS = {ModelTask.TEXT: "model", ModelTask.EMBEDDING: "embedding model", ModelTask.RANK: "reranker"}
 _GENERATED = re.compile(rf"demo-(?P<size>[\d.]+)(?P<unit>[mb])-(?P<type>{'|'.join(TYPES)})-[0-9a-f]{{12}}\.gguf")
+ADAPTER = "LoRA adapter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class HeaderSummary:
     name: str = ""
     context: int | None = None  # tokens
     quant: str = ""
-    kind: str = "model"  # model, head, embedding model, image encoder
+    kind: str = "model"  # model, head, embedding model, image encoder, LoRA adapter
     head_target: str = ""  # the model that a head was made for, as its file calls it
     problem: str = ""
 
@@ -185,6 +187,8 @@ def _read_head_target(header: Header) -> str:
 def _find_kind(header: Header, architecture: str) -> str:
     if architecture in HEAD_ARCHITECTURES or is_mtp_alone(header):
         return HEAD
+    if is_adapter(header):
+        return ADAPTER
     if architecture == "clip":
         return "image encoder"
     return KINDS[read_task(header)]

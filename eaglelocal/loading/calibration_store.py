@@ -51,7 +51,7 @@ class CostKey:
 class AcceptanceKey:
     """Everything that acceptance depends on: the weights of both models, not the machine."""
 
-    target: str  # fingerprint of the file
+    target: str  # fingerprint of the file, and those of adapters with their scales
     draft: str  # fingerprint, or the kind of draft if it has no file
 
 
@@ -103,8 +103,10 @@ def placement_key(plan: Plan) -> str:
 
 
 def make_acceptance_key(plan: Plan) -> AcceptanceKey:
+    scales = (f" {fingerprint(each.path)}:{each.scale:g}" for each in plan.adapters if each.scale)
     return AcceptanceKey(
-        target=fingerprint(plan.target), draft=fingerprint(plan.draft) if plan.draft else plan.draft_kind
+        target=fingerprint(plan.target) + "".join(scales),
+        draft=fingerprint(plan.draft) if plan.draft else plan.draft_kind,
     )
 
 

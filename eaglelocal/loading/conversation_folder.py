@@ -24,4 +24,5 @@ def open_conversation_files(parts: FittedPlan, library: str) -> ConversationFile
     context = f"{plan.n_ctx} {plan.swa_full} {parts.uses_gpu}"  # LongRoPE rotates keys by the length of the context
     layout = [*weights, plan.kv_type, plan.flash_attn, context, library]
     folder = hashlib.blake2b("\n".join(layout).encode(), digest_size=12).hexdigest()
-    return ConversationFiles(locations.conversation_cells_dir() / folder, int(plan.cache_disk * GB))
+    adapters = [fingerprint(adapter.path) for adapter in plan.adapters]
+    return ConversationFiles(locations.conversation_cells_dir() / folder, int(plan.cache_disk * GB), adapters)

@@ -18,6 +18,7 @@ from eaglelocal.backend.image_encoder import LlamaImageReader
 from eaglelocal.backend.llama_library import load_bindings, load_library
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.backend.weight_pages import Range, moving_weights
+from eaglelocal.core.adapters import usual_mix
 from eaglelocal.core.background_work import BackgroundWork
 from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.file_fingerprint import fingerprint
@@ -40,7 +41,7 @@ from eaglelocal.loading.draft_loader import open_drafters
 from eaglelocal.loading.fit import fit_plan
 from eaglelocal.loading.head_opener import HeadOpener, hold_head
 from eaglelocal.loading.load_notes import collect_notes
-from eaglelocal.loading.model_loader import TARGET_SHARE, PlanLoader, Report
+from eaglelocal.loading.model_loader import PlanLoader, Report
 from eaglelocal.loading.template_check import TemplateCheck
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
@@ -78,7 +79,7 @@ def build(plan: Plan, report: Report) -> Engine:
         parts = fit_plan(restore_original_draft(plan), machine, library, threads=threads)
         plan = parts.plan
         loader = PlanLoader(parts=parts, library=library, threads=threads, report=report, opened=opened)
-        target = loader.load_model(parts.target, 0.0, TARGET_SHARE)
+        target = loader.load_target()
         info = read_model(parts.target.header)
         template = chat_template(target.vocabulary, renderer)
         template_check = TemplateCheck(template, renderer, is_urgent=plan.is_brief)
@@ -170,6 +171,7 @@ def describe_engine(loader: PlanLoader, target: LlamaModel, draft: OpenDraft) ->
         template=vocabulary.chat_template or "",
         bos_text=vocabulary.bos_text,
         eos_text=vocabulary.eos_text,
+        adapters=plan.adapters,
     )
 
 
@@ -180,7 +182,7 @@ def make_input_processor(
     image_reader: LlamaImageReader | None,
     template: ChatTemplate,
 ) -> InputProcessor:
-    return InputProcessor(
+    input_processor = InputProcessor(
         target.vocabulary,
         context.n_ctx,
         target.constraints,
@@ -189,6 +191,8 @@ def make_input_processor(
         sampling=description.sampling,
         template=template,
     )
+    input_processor.offer_adapters(description.adapters)
+    return input_processor
 
 
 def restore_original_draft(plan: Plan) -> Plan:
@@ -226,6 +230,7 @@ def make_controller(
         leveled=not plan.is_unified,
         max_siblings=max_siblings,
         max_draft=plan.max_draft or None,
+        adapters=usual_mix(plan.adapters),
     )
 
 

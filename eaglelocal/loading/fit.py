@@ -29,6 +29,7 @@ from eaglelocal.gguf.projector import Projector, check_projector
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.loading.context_parts import make_parts, make_placements
 from eaglelocal.loading.model_headers import ModelHeader, read_models
+from eaglelocal.memory.adapter_bytes import adapter_buffers
 from eaglelocal.memory.budget import (
     RAM,
     AdjustableSizes,
@@ -42,7 +43,7 @@ from eaglelocal.memory.budget import (
 )
 from eaglelocal.memory.compute_buffers import scores_bytes
 from eaglelocal.memory.contexts import ROLLBACKS, plan_contexts, plan_rollback
-from eaglelocal.memory.placement import choose_gpus
+from eaglelocal.memory.placement import choose_gpus, place_layers
 from eaglelocal.memory.projector_bytes import image_buffers
 from eaglelocal.probe.machine import Machine
 
@@ -281,12 +282,20 @@ def check_memory(
         expert_layer_bytes=sum(shape.expert_bytes) // shape.n_layer,
     )
     jobs = plan_contexts(plan, *(model.shape for model in models))
-    images = list(list_image_buffers(plan, models[0].header, free))
+    images = [*list_image_buffers(plan, models[0].header, free), *list_adapter_buffers(plan, shape, free)]
     least = [buffer for job in jobs for buffer in minimum_buffers(job.shape, job.sizes)]
     check_fits([*least, *images], [join_devices(free)], sizes)
     devices = [memory.device for memory in free if memory.device != RAM]
     buffers = [*plan_buffers(library, parts, devices=devices), *images]
     check_fits([*buffers, *list_runtime_buffers(buffers, free)], free, sizes)
+
+
+def list_adapter_buffers(plan: Plan, target: ModelShape, free: Sequence[FreeMemory]) -> Iterator[Buffer]:
+    """Yield the memory of LoRA adapters. Raises ModelFileError if one cannot be read."""
+    gpus = choose_gpus(free, device=plan.device, split=plan.split)
+    devices = place_layers(target, gpus, plan.shares, gpu_layers=plan.gpu_layers)
+    for adapter in plan.adapters:
+        yield from adapter_buffers(read_header(adapter.path).tensors.values(), devices)
 
 
 def list_image_buffers(plan: Plan, target: Header, free: Sequence[FreeMemory]) -> Iterator[Buffer]:

@@ -40,6 +40,12 @@ class PlanLoader:
     report: Report
     opened: contextlib.ExitStack
 
+    def load_target(self) -> LlamaModel:
+        """Load the target, and its LoRA adapters: contexts that are opened later can apply them."""
+        model = self.load_model(self.parts.target, 0.0, TARGET_SHARE)
+        model.load_adapters([adapter.path for adapter in self.parts.plan.adapters])
+        return model
+
     def load_draft(self, target: LlamaModel) -> LlamaModel | None:
         """Load the draft's model. Returns the target if its file holds the MTP layers, None without a draft file."""
         part = self.parts.draft

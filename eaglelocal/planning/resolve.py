@@ -7,11 +7,17 @@ fewer bits.
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from eaglelocal.core.adapters import AdapterFile
 from eaglelocal.core.drafting_words import describe_draft
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import MAX_SLOTS, Plan
 from eaglelocal.core.request import parse_spec
 from eaglelocal.core.run_options import AUTO, NGRAM, NONE, RunOptions
 from eaglelocal.errors import UsageError
+from eaglelocal.gguf.lora_adapter import check_adapter, read_adapter
+from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.draft_resolver import FoundDraft, make_ngram_draft, requantize_draft, write_draft
 from eaglelocal.hub.inflation.inflate import Progress
 from eaglelocal.hub.model_files import ModelFiles, find_files
@@ -73,6 +79,7 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
         cache_ram=options.cache_ram,
         lookup_memory=options.lookup_memory,
         cache_disk=options.cache_disk,
+        adapters=check_adapters(options.adapters, target.path, files.task) if options.lora else (),
         task=files.task,
         takes_tools=features.takes_tools,
         thinks=features.thinks,
@@ -81,6 +88,16 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
 
 def locate_files(target: str, options: RunOptions, on_progress: Progress) -> ModelFiles:
     return find_files(locate_reference(target, options.model_folders), options, on_progress=on_progress)
+
+
+def check_adapters(adapters: tuple[AdapterFile, ...], target: Path, task: ModelTask) -> tuple[AdapterFile, ...]:
+    """Return the adapters. Raises UsageError, ModelFileError or IncompatibleError if one cannot be used."""
+    if task is not ModelTask.TEXT:
+        raise UsageError("--lora is for models that write text", hint="leave --lora out")
+    header = read_header(target)
+    for adapter in adapters:
+        check_adapter(adapter.path.name, read_adapter(read_header(adapter.path)), header)
+    return adapters
 
 
 def check_parallel(parallel: int) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
 from eaglelocal.core.common_prefix import common_prefix
 
 MIN_SWAP_ROWS = 64  # fewer rows are prefilled again rather than swapped
@@ -27,6 +28,7 @@ class SwappedText:
     places      positions at which it can resume, besides its end; None: all
     is_in_slot  its slot still holds it: it was copied ahead of its eviction
     is_private  it must not be written to disk
+    adapters    with which its cells were computed
     """
 
     tokens: list[int]
@@ -35,6 +37,12 @@ class SwappedText:
     num_bytes: int = 0
     is_in_slot: bool = False
     is_private: bool = False
+    adapters: AdapterMix = NO_ADAPTERS
+
+    def continues(self, other: SwappedText) -> bool:
+        """Return whether it begins as the other text, or is that."""
+        is_alike = self.adapters == other.adapters
+        return is_alike and common_prefix(self.tokens, other.tokens) == len(other.tokens)
 
     def match(self, prompt: Sequence[int], margin: int) -> tuple[int, int]:
         """Return two numbers of tokens: those that a prompt reuses, and those that its drafters may rely on.
@@ -85,9 +93,9 @@ class HostSwap:
         """Return whether so many bytes fit although nothing is dropped; `evicts`: or everything may be."""
         return num_bytes + (0 if evicts else self.num_bytes) <= self.max_bytes
 
-    def is_worth_keeping(self, tokens: Sequence[int], num_common: int, *, starts_elsewhere: bool) -> bool:
+    def is_worth_keeping(self, text: SwappedText, num_common: int, *, starts_elsewhere: bool) -> bool:
         """Return whether to copy the text that a slot's next text replaces: it is left, and no copy of it is kept."""
-        return self.is_left(tokens, num_common, starts_elsewhere=starts_elsewhere) and not self._has(tokens)
+        return self.is_left(text.tokens, num_common, starts_elsewhere=starts_elsewhere) and not self._has(text)
 
     def is_left(self, tokens: Sequence[int], num_common: int, *, starts_elsewhere: bool) -> bool:
         """Return whether a slot's next text is another conversation, and the old one is long enough to keep.
@@ -101,15 +109,14 @@ class HostSwap:
         is_worth_it = self.max_bytes > 0 and len(tokens) - num_common >= self.min_rows
         return is_worth_it and is_other and min(tokens) >= 0
 
-    def _has(self, tokens: Sequence[int]) -> bool:
+    def _has(self, text: SwappedText) -> bool:
         """Return whether this text, or a continuation of it, is kept."""
-        return any(common_prefix(one.tokens, tokens) == len(tokens) for one in self._texts.values())
+        return any(one.continues(text) for one in self._texts.values())
 
     def put(self, conversation: SwappedText) -> int:
         """Keep a conversation that is being swapped out, and return its key. Texts that it continues are dropped."""
-        tokens = conversation.tokens
         for key, one in list(self._texts.items()):
-            if common_prefix(tokens, one.tokens) == len(one.tokens):
+            if conversation.continues(one):
                 del self._texts[key]
         self._num_keys += 1
         self._texts[self._num_keys] = conversation
@@ -138,16 +145,18 @@ class HostSwap:
             self.forget(other)
         return True
 
-    def num_held(self, prompt: Sequence[int]) -> int:
+    def num_held(self, prompt: Sequence[int], adapters: AdapterMix = NO_ADAPTERS) -> int:
         """Return how many tokens of a prompt a conversation in RAM would save. May be called from any thread."""
-        return max((one.match(prompt, 0)[0] for one in list(self._texts.values())), default=0)
+        held = [one for one in list(self._texts.values()) if one.adapters == adapters]
+        return max((one.match(prompt, 0)[0] for one in held), default=0)
 
-    def best(self, prompt: Sequence[int], *, margin: int = 0) -> SwapMatch | None:
-        """Return the conversation of which a prompt reuses most; None if there is none.
+    def best(self, prompt: Sequence[int], *, adapters: AdapterMix = NO_ADAPTERS, margin: int = 0) -> SwapMatch | None:
+        """Return the conversation with these adapters of which a prompt reuses most; None if there is none.
 
         margin  rows of a reused prefix that are decoded again
         """
-        matches = [SwapMatch(key, *one.match(prompt, margin)) for key, one in self._texts.items()]
+        fitting = [(key, one) for key, one in self._texts.items() if one.adapters == adapters]
+        matches = [SwapMatch(key, *one.match(prompt, margin)) for key, one in fitting]
         return max(matches, key=lambda each: each.num_reused, default=None)
 
     def take(self, match: SwapMatch) -> SwappedText:

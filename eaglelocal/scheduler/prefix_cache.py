@@ -4,8 +4,8 @@
     RAM           the conversation was evicted from its slot, and is swapped in (host_swap.py)
     another slot  holds the prefix, or is about to prefill it: the cells are copied as soon as they are there
 
-Equal tokens have equal cells, whoever sent them. Pure bookkeeping: tokens and positions, no cells. It
-knows neither queue nor steps.
+Equal tokens have equal cells, whoever sent them, if the same LoRA adapters computed them. Pure bookkeeping: tokens and
+positions, no cells. It knows neither queue nor steps.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Several
 from dataclasses import replace
 
+from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
 from eaglelocal.core.common_prefix import common_prefix
 from eaglelocal.core.request import Request
 from eaglelocal.core.sequence import Sequence
@@ -45,7 +46,7 @@ class PrefixCache:
         checkpoints: Checkpoints | None = None,
         min_fork: int | None = None,
         swap: HostSwap | None = None,
-        may_store: Callable[[Several[int]], bool] | None = None,
+        may_store: Callable[[Several[int], AdapterMix], bool] | None = None,
     ) -> None:
         self.slots = [Slot(index, last_used=index - num_slots) for index in range(num_slots)]
         self.can_cut, self.checkpoints, self.swap = can_cut, checkpoints or Checkpoints(0), swap or HostSwap()
@@ -70,7 +71,8 @@ class PrefixCache:
 
     def _num_common(self, slot: Slot, request: Request) -> int:
         """Return the number of tokens in the slot's cache with which the request begins, if it may reuse any."""
-        return common_prefix(slot.tokens, request.prompt) if request.reuses_cache else 0
+        may_reuse = request.reuses_cache and request.adapters == slot.adapters
+        return common_prefix(slot.tokens, request.prompt) if may_reuse else 0
 
     def admit(self, sequence: Sequence, readers: Several[Sequence]) -> tuple[SlotAssignment, PrefixSource | None]:
         """Decide what the sequence starts from, and what becomes of the text in its slot.
@@ -81,8 +83,8 @@ class PrefixCache:
         """
         slot = self.slots[sequence.slot]
         num_common = self._num_common(slot, sequence.request)
-        old = SwappedText(slot.tokens, slot.is_seen, self._resumable(slot), is_private=slot.is_private)
-        slot.is_private = sequence.request.is_private
+        old = self._describe(slot)
+        slot.is_private, slot.adapters = sequence.request.is_private, sequence.request.adapters
         own = self._reuse_own(slot, sequence, num_common)
         assignment, source = self.reuse(own, readers)
         return self._swap_out(assignment, old, num_common, starts_elsewhere=assignment is not own), source
@@ -137,7 +139,9 @@ class PrefixCache:
         """Return how a sequence starts from a conversation in RAM; None if a slot's cells are as good."""
         sequence, slot = own.sequence, self.slots[own.sequence.slot]
         request = sequence.request
-        match = self.swap.best(request.prompt, margin=self._reuse_margin) if request.reuses_cache else None
+        if not request.reuses_cache:
+            return None
+        match = self.swap.best(request.prompt, adapters=request.adapters, margin=self._reuse_margin)
         if match is None or match.num_reused - sequence.num_reused < self.swap.min_rows:
             return None
         if source is not None and source.num_tokens >= match.num_unchanged:
@@ -164,7 +168,7 @@ class PrefixCache:
         if copy_key is not None and copy_key in self.swap:
             self.swap.settle(copy_key, is_left=self._has_evicted)
             return assignment
-        if not self.swap.is_worth_keeping(old.tokens, num_common, starts_elsewhere=starts_elsewhere):
+        if not self.swap.is_worth_keeping(old, num_common, starts_elsewhere=starts_elsewhere):
             return assignment
         if self.swap.has_windows and not starts_elsewhere:
             # saving the state at a position cuts the slot there, and num_reused must stay
@@ -187,24 +191,32 @@ class PrefixCache:
                 return slot.index
         if self._may_store is None or len(oldest_first) < len(self.slots):
             return None
-        stored = (slot for slot in reversed(oldest_first) if not slot.is_private and self._may_store(slot.tokens))
+        stored = (
+            slot
+            for slot in reversed(oldest_first)
+            if not slot.is_private and self._may_store(slot.tokens, slot.adapters)
+        )
         return next((slot.index for slot in stored if self._is_worth_keeping(slot)), None)
 
     def _is_worth_keeping(self, slot: Slot) -> bool:
-        return self.swap.is_worth_keeping(slot.tokens, 0, starts_elsewhere=True)
+        return self.swap.is_worth_keeping(self._describe(slot), 0, starts_elsewhere=True)
 
-    def num_held(self, prompt: Several[int]) -> int:
+    def num_held(self, prompt: Several[int], adapters: AdapterMix = NO_ADAPTERS) -> int:
         """Return how many tokens of a prompt slots and RAM would save. May be called from any thread."""
-        in_slots = max(common_prefix(slot.tokens, prompt) for slot in self.slots)
-        return max(in_slots, self.swap.num_held(prompt))
+        alike = [slot for slot in self.slots if slot.adapters == adapters]
+        in_slots = max((common_prefix(slot.tokens, prompt) for slot in alike), default=0)
+        return max(in_slots, self.swap.num_held(prompt, adapters))
 
     def put_copy(self, index: int) -> int:
         """Note that the slot's conversation is being copied to RAM, and return its key."""
         slot = self.slots[index]
-        places = self._resumable(slot)
-        text = SwappedText(list(slot.tokens), slot.is_seen, places, is_in_slot=True, is_private=slot.is_private)
-        slot.copy_key = self.swap.put(text)
+        text = self._describe(slot)
+        slot.copy_key = self.swap.put(replace(text, tokens=list(slot.tokens), is_in_slot=True))
         return slot.copy_key
+
+    def _describe(self, slot: Slot) -> SwappedText:
+        places = self._resumable(slot)
+        return SwappedText(slot.tokens, slot.is_seen, places, is_private=slot.is_private, adapters=slot.adapters)
 
     def _resumable(self, slot: Slot) -> tuple[int, ...] | None:
         """Return the positions at which the slot's text can resume, besides its end; None: all."""
@@ -233,8 +245,10 @@ class PrefixCache:
     def _candidates(self, sequence: Sequence, readers: Several[Sequence]) -> list[tuple[int, Sequence | None]]:
         """Return the other slots that hold cells, then those that are prefilling, with their sequences."""
         reading = [(reader.slot, reader) for reader in readers]
-        skipped = {sequence.slot, *dict(reading)}
-        return [*((slot.index, None) for slot in self.slots if slot.index not in skipped), *reading]
+        skipped, adapters = {sequence.slot, *dict(reading)}, sequence.request.adapters
+        others = [slot for slot in self.slots if slot.index not in skipped and slot.adapters == adapters]
+        alike = [(slot, reader) for slot, reader in reading if reader.request.adapters == adapters]
+        return [*((slot.index, None) for slot in others), *alike]
 
     def _fork(self, sequence: Sequence, source: PrefixSource) -> SlotAssignment:
         """Return how a sequence starts from a copy of another slot's cells."""

@@ -1,8 +1,9 @@
 """Schedule the rows of a step: slots for requests, chunked prefill, decodes. Pure bookkeeping.
 
 Works on token ids and counts: no model, no clock. Waiting requests are served in the order of queue.py; decoding slots
-go first, and prompts get the rows that prefill.py allows beside them. What a prompt can reuse of a cache,
-prefix_cache.py decides; where another slot is about to prefill the same prefix, the prompt waits for it without rows.
+go first, and prompts get the rows that prefill.py allows beside them. All rows of a decode have the same LoRA adapters:
+the mixes that requests chose take turns. What a prompt can reuse of a cache, prefix_cache.py decides; where another
+slot is about to prefill the same prefix, the prompt waits for it without rows.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from itertools import takewhile
 
+from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
 from eaglelocal.core.image import PlacedImage
 from eaglelocal.core.request import Request
 from eaglelocal.core.sequence import Sequence
@@ -23,6 +25,7 @@ from eaglelocal.scheduler.prefix_cache import PrefixCache
 from eaglelocal.scheduler.queue import FairQueue
 from eaglelocal.scheduler.slot import PrefixSource, SlotAssignment
 
+TURN_S = 0.02  # of a mix of adapters: a change makes llama.cpp plan its graphs again, which takes some milliseconds
 PREFILL_SHARE = 4  # in a small batch drafts leave one row in this many to prompts
 
 
@@ -53,11 +56,15 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """The prompt chunks and decoding sequences of a step; max_draft: most drafted rows of each of the latter."""
+    """The prompt chunks and decoding sequences of a step; max_draft: most drafted rows of each of the latter.
+
+    adapters  that all of them have
+    """
 
     prefill: tuple[Chunk, ...]
     decode: tuple[Sequence, ...]
     max_draft: int = 0
+    adapters: AdapterMix = NO_ADAPTERS
 
     @property
     def sequences(self) -> list[Sequence]:
@@ -79,6 +86,7 @@ class Scheduler:
         self._sources: dict[int, PrefixSource] = {}  # what sequences wait for, by slot
         self._prefix_cache = prefix_cache
         self._n_ctx, self._n_batch, self._most_drafted = n_ctx, n_batch, most_drafted
+        self._last_mix, self._turn_s = NO_ADAPTERS, 0.0  # the mix whose turn it is, and for how long
         self._may_copy = False  # an idle slot may hold a conversation to copy to RAM
 
     @property
@@ -148,9 +156,9 @@ class Scheduler:
         """Name no slot to copy until an answer starts or ends."""
         self._may_copy = False
 
-    def num_held(self, prompt: Several[int]) -> int:
+    def num_held(self, prompt: Several[int], adapters: AdapterMix = NO_ADAPTERS) -> int:
         """Return how many tokens of a prompt slots and RAM would save. May be called from any thread."""
-        return self._prefix_cache.num_held(prompt)
+        return self._prefix_cache.num_held(prompt, adapters)
 
     def resume(self) -> list[SlotAssignment]:
         """Return the assignments of slots that wait no longer: the prefix is there, or its reader is gone.
@@ -185,14 +193,15 @@ class Scheduler:
     # ---- steps
     def schedule(self, max_draft: int, pace: PrefillPace = UNKNOWN) -> StepPlan:
         """Return the rows of the next step; `max_draft` limits the drafted rows of each decoding slot."""
-        decode = tuple(s for s in self._running.values() if not s.is_prefilling)
-        max_draft = min(max_draft, self._max_draft_rows(len(decode)))
+        group = self._next_group()
+        mix = group[0].request.adapters if group else NO_ADAPTERS
+        decode = tuple(s for s in group if not s.is_prefilling)
+        max_draft = min(max_draft, self._max_draft_rows(len(decode), is_shared=len(decode) < len(group)))
         if self._most_drafted is not None:
             max_draft = min(max_draft, self._most_drafted)
-        readers = (s for s in self._running.values() if s.is_prefilling and s.slot not in self._sources)
-        remaining = {s.slot: s.num_readable for s in readers if s.num_readable > 0}
+        remaining = {s.slot: s.num_readable for s in group if s.is_prefilling}
         if not remaining:
-            return StepPlan((), decode, max_draft)
+            return self._end_turn(StepPlan((), decode, max_draft, mix), pace)
         most = {s.slot: min(max_draft, s.draft_room) for s in decode}
         counts = allot_prompt_rows(
             remaining,
@@ -201,7 +210,33 @@ class Scheduler:
             pace=pace,
         )
         chunks = [self._next_chunk(self._running[slot], count) for slot, count in counts.items()]
-        return StepPlan(tuple(chunks), decode, max_draft)
+        return self._end_turn(StepPlan(tuple(chunks), decode, max_draft, mix), pace)
+
+    def _next_group(self) -> list[Sequence]:
+        """Return the sequences that can have rows in the next step: all those of one mix. The mixes take turns."""
+        ready = [s for s in self._running.values() if not s.is_prefilling or self._can_prefill(s)]
+        mixes = list(dict.fromkeys(s.request.adapters for s in ready))  # in the order of admission: each once a round
+        if not mixes:
+            return []
+        if self._last_mix not in mixes or self._turn_s <= 0.0:
+            next_one = mixes.index(self._last_mix) + 1 if self._last_mix in mixes else 0
+            self._last_mix, self._turn_s = mixes[next_one % len(mixes)], TURN_S
+        return [s for s in ready if s.request.adapters == self._last_mix]
+
+    def _end_turn(self, plan: StepPlan, pace: PrefillPace) -> StepPlan:
+        """Shorten the turn by what the step is expected to take; a step of unknown cost ends it. Returns the plan."""
+        rows = {s.slot: 1 + min(pace.drafted.get(s.slot, 0), plan.max_draft) for s in plan.decode}
+        cost_s = pace.seconds(rows | {chunk.slot: chunk.count for chunk in plan.prefill}) if self._is_mixed else 0.0
+        self._turn_s -= cost_s or TURN_S
+        return plan
+
+    @property
+    def _is_mixed(self) -> bool:
+        """True if running sequences have different adapters."""
+        return len({s.request.adapters for s in self._running.values()}) > 1
+
+    def _can_prefill(self, sequence: Sequence) -> bool:
+        return sequence.slot not in self._sources and sequence.num_readable > 0
 
     def _next_chunk(self, sequence: Sequence, count: int) -> Chunk:
         """Return the next rows of a prompt, up to the position at which the state is to be saved."""
@@ -223,11 +258,10 @@ class Scheduler:
         """Return whether the slot's cache may have fewer positions than cells."""
         return self._prefix_cache.slots[slot].has_images
 
-    def _max_draft_rows(self, num_decoding: int) -> int:
-        """Return how many drafted rows the batch has room for after each root."""
+    def _max_draft_rows(self, num_decoding: int, *, is_shared: bool) -> int:
+        """Return how many drafted rows the batch has room for after each root; `is_shared`: beside prompts."""
         if num_decoding == 0:
             return 0
-        is_shared = num_decoding < len(self._running)
         least = max(min(self._n_batch // PREFILL_SHARE, MIN_PROMPT_ROWS), 1)
         rows = self._n_batch - (least if is_shared else 0)
         return max(rows // num_decoding - 1, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
 from eaglelocal.core.sequence import Sequence
 
 
@@ -14,6 +15,7 @@ class Slot:
     index: int
     last_used: int  # number of the last admission to it
     tokens: list[int] = field(default_factory=list)
+    adapters: AdapterMix = NO_ADAPTERS  # with which the cells were computed
     is_seen: bool = True  # the drafters have seen exactly these rows
     has_images: bool = False  # in its last prompt
     is_private: bool = False  # its last request must leave nothing on disk

@@ -19,12 +19,16 @@ GROWTH = 4  # a text is stored again when it has grown by a quarter: each of its
 
 @dataclass(frozen=True, slots=True)
 class StoredText:
-    """A text on disk. places: positions at which it can resume, besides its end; None: all."""
+    """A text on disk. places: positions at which it can resume, besides its end; None: all.
+
+    adapters  names the files and scales of the LoRA adapters with which its cells were computed
+    """
 
     name: str
     tokens: Sequence[int]
     places: tuple[int, ...] | None = None
     num_bytes: int = 0
+    adapters: str = ""
 
     def num_reused(self, prompt: Sequence[int]) -> int:
         """Return how many tokens of a prompt it would save."""
@@ -44,20 +48,21 @@ class StoredTexts:
     def __len__(self) -> int:
         return len(self._texts)
 
-    def wants(self, tokens: Sequence[int], being_written: Iterable[Sequence[int]] = ()) -> bool:
+    def wants(self, tokens: Sequence[int], being_written: Iterable[StoredText] = (), adapters: str = "") -> bool:
         """Return whether a text is worth storing: it is long, holds no image, and most of its end is not on disk."""
         if len(tokens) < MIN_STORED_ROWS or min(tokens) < 0:
             return False
-        known = [*(one.tokens for one in self._texts), *being_written]
+        known = [one.tokens for one in (*self._texts, *being_written) if one.adapters == adapters]
         covered = max((common_prefix(one, tokens) for one in known), default=0)
         return len(tokens) - covered >= max(len(tokens) // GROWTH, MIN_STORED_ROWS // GROWTH)
 
-    def best(self, prompt: Sequence[int], num_held: int, max_bytes: int) -> StoredText | None:
-        """Return the text of which a prompt reuses most, the smallest of several; None if reading it does not pay.
+    def best(self, prompt: Sequence[int], num_held: int, max_bytes: int, adapters: str = "") -> StoredText | None:
+        """Return the text with these adapters of which a prompt reuses most; None if reading it does not pay.
 
-        It pays if it saves well more than memory holds, and a fair part of the file.
+        The smallest of several is taken. It pays if it saves well more than memory holds, and a fair part of the file.
         """
-        gains = [(one.num_reused(prompt), -one.num_bytes, one) for one in self._texts if one.num_bytes <= max_bytes]
+        fitting = [one for one in self._texts if one.num_bytes <= max_bytes and one.adapters == adapters]
+        gains = [(one.num_reused(prompt), -one.num_bytes, one) for one in fitting]
         gain, _, found = max(gains, key=lambda each: each[:2], default=(0, 0, None))
         if found is None or gain - num_held < max(MIN_STORED_ROWS, len(found.tokens) // MAX_UNUSED):
             return None
@@ -66,7 +71,8 @@ class StoredTexts:
     def add(self, text: StoredText) -> list[str]:
         """Add a text. Returns the names of those that it continues, which are dropped."""
         with self._lock:
-            continued = [one for one in self._texts if is_prefix(one.tokens, text.tokens)]
+            alike = [one for one in self._texts if one.adapters == text.adapters]
+            continued = [one for one in alike if is_prefix(one.tokens, text.tokens)]
             self._texts = [one for one in self._texts if one not in continued] + [text]
         return [one.name for one in continued if one.name != text.name]
 

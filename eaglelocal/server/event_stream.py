@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Protocol
 
 from eaglelocal.client.client import Client, OnEvent
+from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.events import Failed, Finished, RequestEvent
 from eaglelocal.core.request import AnyRequest, Spec
 from eaglelocal.errors import EagleLocalError, EngineError
@@ -35,6 +36,8 @@ class RestartingClient(Client, Protocol):
     def submit(self, request: AnyRequest, on_event: OnEvent) -> None: ...
 
     def set_spec(self, spec: Spec) -> None: ...
+
+    def set_adapters(self, mix: AdapterMix) -> None: ...
 
 
 class ClientThread:

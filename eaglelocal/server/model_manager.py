@@ -121,6 +121,10 @@ class ModelManager:
         model = self._loaded.find(name)
         return None if model is None else model.info
 
+    def loaded_model(self, name: str) -> LoadedModel | None:
+        """Return a model if it is loaded."""
+        return self._loaded.find(name)
+
     def latest_info(self, name: str) -> EngineInfo | None:
         """Return the info of a model as loaded now or last; None if it was never loaded."""
         return self._loaded.infos.get(name)

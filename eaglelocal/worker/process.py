@@ -27,6 +27,7 @@ from queue import SimpleQueue
 from typing import Protocol, cast
 
 from eaglelocal.backend.parent_watch import end_with_parent
+from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.events import (
     Cancel,
     EngineInfo,
@@ -38,6 +39,7 @@ from eaglelocal.core.events import (
     LoadProgress,
     Ready,
     RequestEvent,
+    SetAdapters,
     SetSpec,
     Shutdown,
     SnapshotTaken,
@@ -75,6 +77,9 @@ class EngineLoop(Protocol):
 
     def set_spec(self, spec: Spec) -> None:
         """Set the spec of requests that have none of their own; without drafters it has no effect."""
+
+    def set_adapters(self, mix: AdapterMix) -> None:
+        """Set the LoRA adapters of later requests that choose none."""
 
     def prepare_head(self, path: Path, version: int) -> Exchange:
         """Open a head to replace the one in use. Safe in any thread while the engine steps; may take a second.
@@ -165,6 +170,8 @@ class EngineService:
                     self._engine.cancel(request_id)
             case SetSpec(spec):
                 self._engine.set_spec(spec)
+            case SetAdapters(mix):
+                self._engine.set_adapters(mix)
             case SwapHead():
                 self._heads.submit(self._open_head, command)
             case HeadReady():

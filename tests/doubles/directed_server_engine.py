@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.events import (
     Embeddings,
     EngineInfo,
@@ -126,6 +127,7 @@ class DirectedEngine:
             load_s=0.0,
             library="none",
             sees_images=plan.projector is not None,
+            adapters=plan.adapters,
             template=TEMPLATES.get(plan.target_label, "{{ messages }}"),
         )
 
@@ -173,6 +175,9 @@ class DirectedEngine:
             self._generated += isinstance(event, Tokens)
             events.append(event)
         return events
+
+    def set_adapters(self, mix: AdapterMix) -> None:
+        self.adapters = mix
 
     def set_spec(self, spec: Spec) -> None:
         self._spec = str(spec)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from eaglelocal.core.adapters import AdapterFile
 from eaglelocal.core.events import EngineInfo, Failed, Finished, RequestEvent, Started, Tokens
 from eaglelocal.core.ports import ImageReader
 from eaglelocal.core.request import OFF, ChatRequest, Spec, fixed_spec
@@ -86,6 +87,7 @@ class EngineHarness:
         image_reader: ImageReader | None = None,
         swap: HostSwap | None = None,
         lanes: Sequence[Executor] = INLINE,
+        adapters: Sequence[AdapterFile] = (),
     ) -> None:
         """min_fork: copy prefixes between slots if that spares so many rows.
 
@@ -100,9 +102,11 @@ class EngineHarness:
         prefix_cache = PrefixCache(num_slots, reuse_margin=margin, min_fork=min_fork, swap=swap)
         self.scheduler = Scheduler(n_ctx=n_ctx, n_batch=n_batch, prefix_cache=prefix_cache)
         vocabulary = vocabulary or LetterVocabulary(table.n_vocab)
+        reader = InputProcessor(vocabulary, n_ctx, LetterConstraints(), image_reader=image_reader)
+        reader.offer_adapters(adapters)
         self.engine = Engine(
             context=self.context,
-            input_processor=InputProcessor(vocabulary, n_ctx, LetterConstraints(), image_reader=image_reader),
+            input_processor=reader,
             lanes=lanes,
             drafters=drafters if spec != OFF else (),
             controller=controller_of(drafters, spec, branches=branches),
@@ -154,7 +158,7 @@ def plain_text(table: Table, request: ChatRequest, n_ctx: int = 128) -> list[int
     tokens = list(request.tokens)
     most = min(request.params.max_tokens or n_ctx, n_ctx - len(tokens))
     while len(tokens) - len(request.tokens) < most:
-        token = int(np.argmax(table.after(tokens)))
+        token = int(np.argmax(table.after(tokens, request.adapters or ())))
         tokens.append(token)
         if token == 0 and not request.params.ignore_eos:
             break

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.events import (
     EngineInfo,
     EngineSnapshot,
@@ -155,6 +156,9 @@ class ScriptedClient:
 
     def _ended(self) -> None:
         self.busy = False
+
+    def set_adapters(self, mix: AdapterMix) -> None:
+        self.adapters = mix
 
     def set_spec(self, spec: Spec) -> None:
         self.spec = spec

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
 from eaglelocal.core.batch import (
     NO_EXTRA_LEVELS,
     Batch,
@@ -43,6 +44,11 @@ def next_state(state: int, token: int) -> int:
     return (state * 31 + token * 7919 + 3) % MODULUS
 
 
+def salt_of(mix: AdapterMix) -> int:
+    """Return a number for a mix of LoRA adapters, 0 without any: cells and logits differ by it, features do not."""
+    return sum(round(1000 * (1 + number) * scale) for number, scale in mix) % 9973
+
+
 class Table:
     """A table of logits [vocab] for every state; token 0 ends generation and is rare."""
 
@@ -60,11 +66,11 @@ class Table:
             self._known[state] = known
         return known
 
-    def after(self, tokens: Sequence[int]) -> Floats:
+    def after(self, tokens: Sequence[int], mix: AdapterMix = NO_ADAPTERS) -> Floats:
         state = START
         for token in tokens:
             state = next_state(state, token)
-        return self.logits(state)
+        return self.logits(state + salt_of(mix))
 
 
 @dataclass
@@ -269,14 +275,20 @@ class ScriptedContext:
         self._submitted: ScriptedOutputs | None = None
         self.samplers: list[ScriptedSampler] = []
         self.decodes: list[int] = []  # rows of each decode
+        self.mix, self.mixes = NO_ADAPTERS, list[AdapterMix]()  # of each decode
         self.refused: set[int] = set()  # numbers of the decodes that find no room
         self.swaps, self.swaps_in, self.swaps_fail = 0, 0, False
         self.looks: list[tuple[int, bytes]] = []  # sequences and the keys of the images that they were shown
+
+    def use_adapters(self, mix: AdapterMix) -> None:
+        self._check_collected()
+        self.mix = mix
 
     def submit(self, batch: Batch) -> None:
         self._check_collected()
         assert 0 < len(batch) <= self.n_batch
         self.decodes.append(len(batch))
+        self.mixes.append(self.mix)
         if len(self.decodes) - 1 in self.refused:
             raise ResourceError("the cache has no room")
         self._states = {}
@@ -285,13 +297,19 @@ class ScriptedContext:
             token, position = batch.tokens[row], batch.positions[row]
             sequences = batch.sequences[row]
             self.tree_rows += len(sequences) > 1
-            before = self.cells.value_before(sequences, position)
-            state = next_state(START if before is None else before, token)
-            self.cells.append(sequences, state)
+            state = self._append(sequences, position, token)
             features[row] = (state, position, token)
             if batch.outputs[row]:
-                self._states[row] = state
+                self._states[row] = state + salt_of(self.mix)
         self._submitted = ScriptedOutputs(features if self._gives_features else None)
+
+    def _append(self, sequences: Sequence[int], position: int, token: int) -> int:
+        """Add a row's cell and return the state after it, a wrong one if other adapters computed the cell before."""
+        before, salt = self.cells.value_before(sequences, position), salt_of(self.mix)
+        is_mixed = before is not None and before // MODULUS != salt  # padding is: it is removed again
+        state = next_state(START if before is None else before % MODULUS, token + is_mixed)
+        self.cells.append(sequences, state + MODULUS * salt)
+        return state
 
     def collect(self) -> ScriptedOutputs:
         outputs, self._submitted = self._submitted, None
@@ -310,8 +328,7 @@ class ScriptedContext:
         self._check_collected()
         self._states = {}
         for place, token in enumerate(placeholder_ids(rows), position):
-            before = self.cells.value_before((sequence,), place)
-            self.cells.append((sequence,), next_state(START if before is None else before, token))
+            self._append((sequence,), place, token)
         self.looks.append((sequence, rows.key))
 
     def logits_of(self, row: int) -> Floats:

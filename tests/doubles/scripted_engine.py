@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.events import (
     EngineInfo,
     EngineSnapshot,
@@ -115,6 +116,9 @@ class ScriptedEngine:
         for running in tuple(self._running.values()):
             events.extend(self._advance(running))
         return events
+
+    def set_adapters(self, mix: AdapterMix) -> None:
+        self.adapters = mix
 
     def set_spec(self, spec: Spec) -> None:
         self._spec = str(spec)

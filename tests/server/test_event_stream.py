@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 
+from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.events import Failed, RequestEvent, Started
 from eaglelocal.core.request import AnyRequest, ChatRequest, Spec
 from eaglelocal.errors import EngineError
@@ -28,6 +29,8 @@ class SilentClient:
         self.cancelled.append(request_id)
 
     def set_spec(self, spec: Spec) -> None: ...
+
+    def set_adapters(self, mix: AdapterMix) -> None: ...
 
     def snapshot(self) -> object: ...
 

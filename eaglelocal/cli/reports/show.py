@@ -14,6 +14,7 @@ from eaglelocal.core.drafting_words import LOOKUP
 from eaglelocal.core.sampling import sampling_text
 from eaglelocal.gguf.architectures import BLOCK, HEAD_ARCHITECTURES
 from eaglelocal.gguf.block_info import BlockInfo
+from eaglelocal.gguf.lora_adapter import is_adapter, read_adapter
 from eaglelocal.gguf.recommended_sampling import read_recommended_sampling
 from eaglelocal.hub.draft_resolver import NO_KNOWN_HEAD
 from eaglelocal.memory.projector_bytes import encoding_bytes
@@ -51,6 +52,7 @@ def details_rows(details: ModelDetails) -> list[tuple[str, str]]:
         ("name", about.name),
         ("kind", _kind(details)),
         ("shape", _shape(details)),
+        ("adapter", _adapter(details)),
         ("context", f"{about.context} tokens" if about.context else ""),
         ("size", _size(details)),
         ("memory", _memory(details)),
@@ -72,6 +74,14 @@ def _kind(details: ModelDetails) -> str:
     if details.about.kind == "head" and details.about.architecture not in HEAD_ARCHITECTURES:
         return f"MTP layer of a {details.about.architecture} model"
     return words.get(details.about.kind, details.about.kind)
+
+
+def _adapter(details: ModelDetails) -> str:
+    if not is_adapter(details.header):
+        return ""
+    adapter = read_adapter(details.header)
+    parts = f"of rank {adapter.max_rank}, alpha {adapter.alpha:g}, for {len(adapter.pairs)} weights"
+    return f"{parts} of a {adapter.architecture} model; `--lora FILE` applies it"
 
 
 def _shape(details: ModelDetails) -> str:

@@ -105,7 +105,6 @@ class CountBody(Body):
     reasoning_effort: Any = None
     chat_template: Any = None
     functions: Any = None
-    lora: Any = None
     truncate_prompt_tokens: Any = None
 
 

@@ -1,30 +1,36 @@
-"""llama-server's POST /completion, /infill, /tokenize, /detokenize and /apply-template, and its GET /props and /slots.
+"""llama-server's POST /completion, /infill, /tokenize, /detokenize and /apply-template, its GET /props and /slots, and
+/lora-adapters.
 
 The latter show the loaded model and how many slots are busy, but no prompt, path or key.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Callable
 
 from starlette.responses import JSONResponse, Response
 
 from eaglelocal import __version__
+from eaglelocal.core.adapters import make_mix, usual_mix
 from eaglelocal.core.events import EngineInfo, Prompted
 from eaglelocal.core.request import ChatRequest, Mixed
 from eaglelocal.server.answer_response import EVENT_STREAM, respond, respond_once
 from eaglelocal.server.answer_state import AnswerState
-from eaglelocal.server.http_errors import Problem, unavailable
+from eaglelocal.server.http_errors import PERMISSION, Problem, unavailable
 from eaglelocal.server.llama_server.encoder import LlamaServerEncoder, sampling_settings
 from eaglelocal.server.llama_server.request_reader import list_texts, read_infill, read_llama_completion, read_parts
 from eaglelocal.server.llama_server.schema import (
+    AdaptersBody,
+    AdaptersReply,
     ContentReply,
     DetokenizeBody,
     InfillBody,
     LlamaAnswerFields,
     LlamaCompletionBody,
     LlamaReply,
+    LlamaServerAdapter,
     LlamaServerSlot,
     PromptReply,
     PropsReply,
@@ -151,6 +157,37 @@ async def props(server: ServerState, model: str = "") -> PropsReply:
         build_info=f"eaglelocal {__version__} ({info.library})",
         is_sleeping=server.models.loaded_info(name) is None,
     )
+
+
+@routes.add("GET", "/lora-adapters", reply=list[LlamaServerAdapter])
+async def list_adapters(server: ServerState, model: str = "") -> Response:
+    """List the LoRA adapters of a model, with the scales of requests that do not send `lora`."""
+    name, info = find_model(server, model)
+    loaded = server.models.loaded_model(name)
+    mix = usual_mix(info.adapters) if loaded is None or loaded.adapters is None else loaded.adapters
+    scales = dict(mix)
+    adapters = [
+        LlamaServerAdapter(id=number, path=file.path.name, scale=scales.get(number, 0.0))
+        for number, file in enumerate(info.adapters)
+    ]
+    return JSONResponse([adapter.model_dump() for adapter in adapters])
+
+
+@routes.post("/lora-adapters", AdaptersBody, reply=AdaptersReply)
+async def set_adapters(body: AdaptersBody, server: ServerState, is_operator: bool, model: str = "") -> AdaptersReply:
+    """Set the scales of requests that do not send `lora`; adapters that are not named get 0."""
+    if not is_operator:
+        raise Problem(403, "only the operator may set the adapters of all requests", PERMISSION)
+    name, info = find_model(server, model)
+    loaded = server.models.loaded_model(name)
+    if loaded is None:
+        raise unavailable(f"{name} is not loaded")
+    try:
+        mix = make_mix([(each.id, each.scale) for each in body.root], len(info.adapters))
+    except ValueError as error:
+        raise Problem(400, str(error), parameter="id") from None
+    await asyncio.to_thread(loaded.set_adapters, mix)
+    return AdaptersReply(success=True)
 
 
 @routes.add("GET", "/slots", reply=list[LlamaServerSlot])

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, RootModel
 
+from eaglelocal.core.adapters import MAX_ADAPTERS
 from eaglelocal.server.openai.field_types import (
     MAX_CHOICES,
     MAX_TOKENS,
@@ -22,7 +23,7 @@ from eaglelocal.server.openai.field_types import (
     Word,
 )
 from eaglelocal.server.openai.reply_schema import ReplyModel
-from eaglelocal.server.openai.schema import AnswerFields, ChatBody
+from eaglelocal.server.openai.schema import AdapterScale, AnswerFields, ChatBody
 
 MAX_FIELDS = 256
 MAX_SNIPPETS = 1024
@@ -133,6 +134,22 @@ class PropsReply(ReplyModel):
     eos_token: str
     build_info: str
     is_sleeping: bool
+
+
+class AdaptersBody(RootModel[Annotated[list[AdapterScale], Field(max_length=MAX_ADAPTERS)]]):
+    """POST /lora-adapters"""
+
+
+class LlamaServerAdapter(ReplyModel):
+    """A LoRA adapter: `scale` is that of requests without `lora`. Of its path only the file's name is shown."""
+
+    id: int
+    path: str
+    scale: float
+
+
+class AdaptersReply(ReplyModel):
+    success: bool
 
 
 class LlamaServerSlot(ReplyModel):

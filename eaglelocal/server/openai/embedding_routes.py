@@ -19,7 +19,7 @@ from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.openai.embedding_schema import EmbeddingBody
 from eaglelocal.server.openai.reply_schema import ErrorReply, ReplyModel
 from eaglelocal.server.openai.request_reader import read_embedding
-from eaglelocal.server.openai.unsupported_fields import refuse
+from eaglelocal.server.openai.unsupported_fields import EMBEDDING, refuse
 from eaglelocal.server.routing import RouteTable
 from eaglelocal.server.server_state import ServerState
 
@@ -38,7 +38,7 @@ class EmbeddingReply(ReplyModel):
 @routes.post("/v1/embeddings", EmbeddingBody, reply=EmbeddingReply)
 async def embeddings(body: EmbeddingBody, server: ServerState, owner: str) -> Response:
     """Return an embedding of each text, a vector of length 1."""
-    refuse(body)
+    refuse(body, EMBEDDING)
     name = server.models.names.resolve(body.model)
     make_reply = partial(openai_reply, model=name, as_base64=body.encoding_format == "base64")
     return respond_with_embeddings(server, name, read_embedding(body.input, owner), make_reply, body.dimensions)

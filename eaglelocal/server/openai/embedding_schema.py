@@ -19,6 +19,7 @@ class JinaDocument(Body):
 class RankingBody(UnsupportedInPrompts):
     """POST /v1/rerank: Jina's and Cohere's fields, or those of text-embeddings-inference (`texts`)."""
 
+    lora: Any = None  # refused
     model: Name = ""
     query: Annotated[Text, Field(min_length=1)]
     documents: Annotated[list[Text | JinaDocument], Field(max_length=MAX_INPUTS)] | None = None
@@ -38,6 +39,7 @@ class RankingBody(UnsupportedInPrompts):
 class EmbeddingBody(UnsupportedInPrompts):
     """POST /v1/embeddings"""
 
+    lora: Any = None  # refused
     model: Name = ""
     input: (
         Text

@@ -1,6 +1,6 @@
 """Turn requests in OpenAI's formats into engine requests. Pure; raises Problem or RequestError.
 
-Message parts are join_pieces into one text; unsupported content (audio, files, LoRA) is refused, not dropped.
+Message parts are join_pieces into one text; unsupported content (audio, files) is refused, not dropped.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ def read_chat(body: ChatBody, defaults: SamplingParams, owner: str) -> EngineCal
         resumes=continues_last_message(body),
         is_private=body.store is False,
         reuses_cache=body.cache_prompt is not False,
+        adapters=read_adapters(body),
     )
     check_size(list_texts(request), "messages")
     check_images(request.messages, body.n or 1)
@@ -112,6 +113,7 @@ def read_answer_fields(body: AnswerFields, params: SamplingParams, owner: str) -
         constraint=read_constraint(body.response_format),
         is_private=body.store is False,
         reuses_cache=body.cache_prompt is not False,
+        adapters=read_adapters(body),
     )
 
 
@@ -240,6 +242,11 @@ def continues_last_message(body: ChatBody) -> bool:
 
 def read_spec(body: AnswerFields) -> Spec | None:
     return None if body.spec is None else parse_spec(body.spec)
+
+
+def read_adapters(body: AnswerFields) -> tuple[tuple[int, float], ...] | None:
+    """Return the adapters of the answer; None, as for an empty list in llama-server: those of all requests."""
+    return tuple((each.id, each.scale) for each in body.lora or ()) or None
 
 
 def read_message(given: MessageGiven, index: int) -> Message:

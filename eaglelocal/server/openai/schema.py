@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, InstanceOf, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from eaglelocal.core.adapters import MAX_ADAPTERS
 from eaglelocal.server.openai.content import Content
 from eaglelocal.server.openai.field_types import (
     MAX_ALLOWED_TOOLS,
@@ -182,6 +183,14 @@ class StreamOptions(Body):
     include_usage: bool | None = None
 
 
+class AdapterScale(Body):
+    """A LoRA adapter of the model, by its number, and how much of it to apply."""
+
+    id: Annotated[int, Field(ge=0, le=2**31 - 1)]
+    scale: Annotated[float, Finite]
+
+
+LORA = "LoRA adapters of this answer; those that it does not name are off. See GET /lora-adapters."
 CACHE = "`false` computes the whole prompt, without the prompt cache."
 
 
@@ -208,6 +217,8 @@ class SamplingGiven(Body):
     spec: Literal["auto", "off", "pid"] | Annotated[int, Field(ge=0, le=16)] | None = None  # ours, as --spec
     cache_prompt: Annotated[bool | None, Field(description=CACHE)] = None  # llama.cpp's
 
+    lora: Annotated[list[AdapterScale], Field(max_length=MAX_ADAPTERS, description=LORA)] | None = None  # llama.cpp's
+
     @model_validator(mode="before")
     @classmethod
     def note_misspelled_fields(cls, given: Any) -> Any:
@@ -219,7 +230,6 @@ class SamplingGiven(Body):
 class UnsupportedInPrompts(Body):
     """Fields that other servers support and that would change how a text is read: refused (unsupported_fields.py)."""
 
-    lora: Any = None
     truncate_prompt_tokens: Any = None
 
 

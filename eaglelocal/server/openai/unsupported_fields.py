@@ -22,7 +22,6 @@ REFUSED = {  # with the route's own field names (Words)
     "functions": "functions is obsolete: use tools",
     "include_stop_str_in_output": "the stop string is never part of an answer",
     "logits_processors": "this server runs no code of its clients",
-    "lora": "LoRA adapters are not supported",
     **dict.fromkeys(_FORMATS, "use {format} to set the format of the answer"),
     **dict.fromkeys(_SAMPLERS, "this server has no such sampler"),
     "min_keep": "samplers keep at least one token; this number cannot be set",
@@ -76,6 +75,9 @@ CHAT = FieldNames(
         **redirect_format("response_format", "response_format"),
     }
 )
+
+
+EMBEDDING = FieldNames(foreign={"lora": "LoRA adapters are supported for answers only"})
 
 
 def refuse(body: Body, words: FieldNames = CHAT, *, path: str = "") -> None:

@@ -14,7 +14,7 @@ from eaglelocal.server.openai.embedding_routes import to_floats
 from eaglelocal.server.openai.embedding_schema import RankingBody
 from eaglelocal.server.openai.reply_schema import ErrorReply, ReplyModel
 from eaglelocal.server.openai.request_reader import read_ranking
-from eaglelocal.server.openai.unsupported_fields import refuse
+from eaglelocal.server.openai.unsupported_fields import EMBEDDING, refuse
 from eaglelocal.server.routing import RouteTable
 from eaglelocal.server.server_state import ServerState
 
@@ -52,7 +52,7 @@ Reply = RankingReply | list[RankedText]
 @routes.post("/reranking", RankingBody)
 async def rerank(body: RankingBody, server: ServerState, owner: str) -> Response:
     """Score how well each document answers the query, best first."""
-    refuse(body)
+    refuse(body, EMBEDDING)
     name, request = server.models.names.resolve(body.model), read_ranking(body, owner)
     return respond_once(server, name, request, lambda choice: rank_documents(choice, body, name, request.inputs))
 

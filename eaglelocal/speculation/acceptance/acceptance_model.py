@@ -2,8 +2,9 @@
 
 A drafter's confidence ranks its tokens but is not a probability of acceptance: heads are overconfident outside
 their subject, lookup is underconfident where text is copied, some drafters report none. So each drafter has a
-learned table (acceptance_table.py), and each slot adds one shift in log-odds, for its text. Everything decays, so that
-recent text counts most; a shift without observations becomes uncertain, and then follows the next ones faster.
+learned table (acceptance_table.py) for each mix of LoRA adapters, and each slot adds one shift in log-odds, for its
+text. Everything decays, so that recent text counts most; a shift without observations becomes uncertain, and then
+follows the next ones faster.
 
 For tokens that are not drafted yet the estimate (`Outlook`) is that of all recent tokens, shifted by the text. It is
 optimistic where the shift is uncertain, so that drafting is tried on a text of which little is known. Optimism may add
@@ -19,6 +20,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
 from eaglelocal.speculation.acceptance.acceptance_table import HIGH, LOW, AcceptanceTable, LogOddsLine, sigmoid
 from eaglelocal.speculation.policy.pending_drafts import is_sibling_table
 
@@ -31,6 +33,7 @@ LOWEST, HIGHEST = sigmoid(LOW), sigmoid(HIGH)  # range of confidences that the b
 SIBLING_LEVEL, SIBLING_SLOPE = -1.0, 0.7  # of siblings, fitted to the embedded head
 FORMAT = 4  # 4: a confidence is the share among four, a sibling's among itself and the worse of them
 MAX_STORED = 16  # drafters
+MAX_MIXES = 32  # whose tables are kept
 
 
 @dataclass(slots=True)
@@ -76,15 +79,29 @@ class Outlook:
 
 
 class AcceptanceModel:
-    """Tables of all drafters, shared by all slots, and a shift for each slot and drafter."""
+    """Tables of all drafters, shared by all slots with the same adapters, and a shift for each slot and drafter.
 
-    def __init__(self) -> None:
-        self._tables: dict[str, AcceptanceTable] = {}
+    usual  the mix whose tables outlive the process; those of others begin as copies of them
+    """
+
+    def __init__(self, usual: AdapterMix = NO_ADAPTERS) -> None:
+        self._usual = usual
+        self._tables: dict[str, AcceptanceTable] = {}  # of the usual mix
+        self._other_tables: dict[AdapterMix, dict[str, AcceptanceTable]] = {}  # those used last are the last
+        self._mixes: dict[int, AdapterMix] = {}  # of slots with another mix
         self._shifts: dict[int, dict[str, Shift]] = {}  # by slot and drafter
 
-    def begin(self, slot: int) -> None:
-        """Reset the slot's shifts for another text, which starts from what all texts taught."""
+    def begin(self, slot: int, adapters: AdapterMix | None = None) -> None:
+        """Reset the slot's shifts for another text, which starts from what all texts with its adapters taught."""
         self._shifts[slot] = {}
+        self._mixes.pop(slot, None)
+        if adapters is None or adapters == self._usual:
+            return
+        self._mixes[slot] = adapters
+        self._other_tables[adapters] = self._other_tables.pop(adapters, {})
+        for old in list(self._other_tables)[:-MAX_MIXES]:
+            if old not in self._mixes.values():
+                del self._other_tables[old]
 
     def advance(self, slot: int, num_tokens: int) -> None:
         """Make the slot's shifts less certain after num_tokens more of its text."""
@@ -93,13 +110,13 @@ class AcceptanceModel:
 
     def probability(self, slot: int, drafter: str, depth: int, confidence: float) -> float:
         """Return the probability that the token is accepted, given that its parent is."""
-        table = self._table(drafter)
+        table = self._table(drafter, slot)
         base = table.probability(depth, clamp_log_odds(confidence))
         return shift_log_odds(base, table.trust.value * self._shift(slot, drafter).value)
 
     def outlook(self, slot: int, drafter: str, num_chains: int = 1) -> Outlook:
         """Return the outlook for tokens that are not drafted yet, averaged over num_chains chains (less spread)."""
-        table = self._table(drafter)
+        table = self._table(drafter, slot)
         optimism = table.trust.value * self._shift(slot, drafter).optimistic
         outcomes = [(share, shift_log_odds(chance, optimism)) for share, chance in table.spread.kinds()]
         mean = sum(share * chance for share, chance in outcomes)
@@ -109,7 +126,7 @@ class AcceptanceModel:
         return Outlook(tuple(outcomes), mean)
 
     def knows(self, drafter: str) -> bool:
-        """Return whether anything was learned of the drafter, here or by an earlier engine."""
+        """Return whether anything was learned of the drafter with the usual adapters, here or by an earlier engine."""
         return drafter in self._tables
 
     def mean(self, drafter: str) -> float:
@@ -123,7 +140,7 @@ class AcceptanceModel:
 
         is_repeat  a newer chain was judged at the same token of the text: the text's shift learns nothing new
         """
-        table, shift = self._table(drafter), self._shift(slot, drafter)
+        table, shift = self._table(drafter, slot), self._shift(slot, drafter)
         base = table.learn(depth, clamp_log_odds(confidence), accepted)
         expected = shift_log_odds(base, table.trust.value * shift.value)
         if not is_repeat:
@@ -144,10 +161,14 @@ class AcceptanceModel:
             return False
         return True
 
-    def _table(self, drafter: str) -> AcceptanceTable:
-        table = self._tables.get(drafter)
+    def _table(self, drafter: str, slot: int | None = None) -> AcceptanceTable:
+        mix = None if slot is None else self._mixes.get(slot)
+        tables = self._tables if mix is None else self._other_tables[mix]
+        table = tables.get(drafter)
         if table is None:
-            table = self._tables[drafter] = AcceptanceTable(first_line(drafter))
+            usual = self._tables.get(drafter)
+            table = AcceptanceTable(first_line(drafter)) if usual is None else AcceptanceTable.read(usual.state())
+            tables[drafter] = table
         return table
 
     def _shift(self, slot: int, drafter: str) -> Shift:

@@ -7,9 +7,11 @@ no model.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.draft import Verdict
 from eaglelocal.core.drafting_words import SWITCHED_OFF
@@ -39,6 +41,7 @@ class Controller:
     leveled       slots have caches of their own, so that a step costs least when all draft equally far
     max_siblings  siblings that a slot may send beside its chain; 0: drafts are chains
     max_draft     most tokens that a slot may send, whatever its request sets; None: no such limit
+    adapters      of requests that choose none: their acceptance outlives the process
     """
 
     def __init__(
@@ -50,8 +53,10 @@ class Controller:
         leveled: bool = False,
         max_siblings: int = 0,
         max_draft: int | None = None,
+        adapters: AdapterMix = NO_ADAPTERS,
     ) -> None:
-        self.costs, self.acceptance = costs, AcceptanceModel()
+        self.costs, self.acceptance = costs, AcceptanceModel(adapters)
+        self._usual_adapters, self._adapters = adapters, dict[int, AdapterMix]()  # of each slot
         self._spec, self._drafters, self._leveled, self._max_siblings = spec, drafters, leveled, max_siblings
         self._max_draft = max_draft
         self._policies: dict[int, SlotPolicy] = {}
@@ -59,7 +64,7 @@ class Controller:
         self._throughput = Throughput(costs, self.acceptance, drafters, max_draft)
         self._cost_learner = CostLearner(costs, drafters)
         self._cost_checks, self._is_retry = CostChecks(costs), False  # whether the current step is one
-        self._all_texts = DecayingSums()  # of the primary drafter
+        self._all_texts = defaultdict[AdapterMix, DecayingSums](DecayingSums)  # of the primary drafter
         self._is_dear = False  # its draft steps cost far more than usual
         self._pending_drafts = PendingDrafts()
         self._is_reported = True  # the last step; while a device computes, the next one begins before
@@ -70,17 +75,19 @@ class Controller:
         """The spec of requests that set none."""
         return self._spec
 
-    def begin(self, slot: int, spec: Spec | None) -> None:
-        """Start the policy of a request in the slot; `spec` None: use the default."""
+    def begin(self, slot: int, spec: Spec | None, adapters: AdapterMix | None = None) -> None:
+        """Start the policy of a request in the slot; `spec` or `adapters` None: use the default."""
         (self._default_slots.discard if spec else self._default_slots.add)(slot)
         spec = self._limit_spec(spec or self._spec)
-        proven_bad = self._all_texts.steps >= MIN_EVIDENCE_STEPS and self._all_texts.speed < HOPELESS_SPEED
+        self._adapters[slot] = mix = self._usual_adapters if adapters is None else adapters
+        texts = self._all_texts[mix]
+        proven_bad = texts.steps >= MIN_EVIDENCE_STEPS and texts.speed < HOPELESS_SPEED
         last = self._policies.get(slot)
         is_auto = spec.drafting is DraftPolicy.AUTO
         previous = last.gate if last else None
         gate = DraftGate(starts_awake=not proven_bad, previous=previous, is_dear=self._is_dear) if is_auto else None
         self._policies[slot] = SlotPolicy(spec, gate, num_vain=last.num_vain if last else {})
-        self.acceptance.begin(slot)
+        self.acceptance.begin(slot, mix)
         self._pending_drafts.forget(slot)
 
     def _limit_spec(self, spec: Spec) -> Spec:
@@ -94,7 +101,7 @@ class Controller:
         """Set the spec of requests that set none; those that run start again, with what was learned from others."""
         self._spec = spec
         for slot in tuple(self._default_slots):
-            self.begin(slot, None)
+            self.begin(slot, None, self._adapters[slot])
 
     def is_awake(self, slot: int) -> bool:
         """Return whether drafters should follow this slot's text, to draft for it in the next step."""
@@ -232,7 +239,7 @@ class Controller:
 
     def _forget_speeds(self) -> None:
         """Forget what was gained so far, because it was computed with costs that were wrong."""
-        self._all_texts = DecayingSums()
+        self._all_texts.clear()
         self._throughput.forget()
 
     def _update_pid(self, report: StepReport) -> None:
@@ -275,7 +282,7 @@ class Controller:
             if gate.is_probing:
                 gate.record_probe(promised_speed)
             if not gate.is_probing and gate.is_awake:
-                self._all_texts = DecayingSums()  # contradicted
+                self._all_texts.pop(self._adapters[slot], None)  # contradicted
         elif charge is not None and (not len(draft) or self._is_primary(draft.drafter)):
             seen = DecayingSums(
                 steps=1.0,
@@ -283,7 +290,7 @@ class Controller:
                 cost=(charge.awake_s + len(draft) * charge.row_s) / charge.token_s,
                 drafted=len(draft),
             )
-            self._all_texts.add(seen)
+            self._all_texts[self._adapters[slot]].add(seen)
             gate.record_step(seen, promised_speed, is_dear=self._is_dear)
 
     def _is_primary(self, name: str) -> bool:

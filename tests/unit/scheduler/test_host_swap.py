@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.scheduler.host_swap import HostSwap, SwapMatch, SwappedText
 
 LONG = list(range(100))
@@ -13,6 +14,10 @@ LONG = list(range(100))
 
 def swap(max_bytes: int = 1000, min_rows: int = 50) -> HostSwap:
     return HostSwap(max_bytes, min_rows=min_rows)
+
+
+def text(tokens: list[int], adapters: AdapterMix = ()) -> SwappedText:
+    return SwappedText(tokens, is_seen=True, adapters=adapters)
 
 
 def put(held: HostSwap, tokens: list[int], num_bytes: int = 100) -> int:
@@ -36,15 +41,15 @@ def put(held: HostSwap, tokens: list[int], num_bytes: int = 100) -> int:
     ],
 )
 def test_what_is_worth_it(tokens: list[int], num_common: int, starts_elsewhere: bool, wanted: bool) -> None:
-    assert swap().is_worth_keeping(tokens, num_common, starts_elsewhere=starts_elsewhere) is wanted
-    assert not swap(max_bytes=0).is_worth_keeping(tokens, num_common, starts_elsewhere=starts_elsewhere)
+    assert swap().is_worth_keeping(text(tokens), num_common, starts_elsewhere=starts_elsewhere) is wanted
+    assert not swap(max_bytes=0).is_worth_keeping(text(tokens), num_common, starts_elsewhere=starts_elsewhere)
 
 
 def test_what_is_there_already_is_not_swapped_out_again() -> None:
     held = swap()
     put(held, LONG)
     for tokens, wanted in ((LONG, False), (LONG[:80], False), ([*LONG, 1], True), ([*LONG[:80], 1], True)):
-        assert held.is_worth_keeping(tokens, 0, starts_elsewhere=False) is wanted
+        assert held.is_worth_keeping(text(tokens), 0, starts_elsewhere=False) is wanted
 
 
 def test_a_conversation_that_went_on_replaces_what_it_was() -> None:
@@ -97,7 +102,7 @@ moves = st.lists(st.tuples(st.sampled_from(["put", "take"]), texts, st.integers(
 def test_there_is_never_more_than_there_is_room_for(moves: list[tuple[str, list[int], int]]) -> None:
     held = swap(max_bytes=100, min_rows=2)
     for move, tokens, num_bytes in moves:
-        if move == "put" and held.is_worth_keeping(tokens, 0, starts_elsewhere=False):
+        if move == "put" and held.is_worth_keeping(text(tokens), 0, starts_elsewhere=False):
             key = held.put(SwappedText(tokens, is_seen=False))
             held.make_room(key, num_bytes)
             assert key in held
@@ -110,8 +115,8 @@ def test_there_is_never_more_than_there_is_room_for(moves: list[tuple[str, list[
 
 def test_a_question_with_its_answer_is_worth_it() -> None:
     """A few sentences, which a processor reads for a second or more."""
-    assert HostSwap(1000).is_worth_keeping(LONG, 0, starts_elsewhere=False)
-    assert not HostSwap(1000).is_worth_keeping(LONG[:40], 0, starts_elsewhere=False)
+    assert HostSwap(1000).is_worth_keeping(text(LONG), 0, starts_elsewhere=False)
+    assert not HostSwap(1000).is_worth_keeping(text(LONG[:40]), 0, starts_elsewhere=False)
 
 
 def put_ahead(held: HostSwap, tokens: list[int], num_bytes: int = 100) -> int:
@@ -139,7 +144,7 @@ def test_a_copy_made_ahead_is_dropped_when_its_conversation_goes_on() -> None:
     held = swap()
     held.settle(put_ahead(held, LONG), is_left=False)
     assert held.num_bytes == 0
-    assert held.is_worth_keeping(LONG, 0, starts_elsewhere=False)
+    assert held.is_worth_keeping(text(LONG), 0, starts_elsewhere=False)
 
 
 @pytest.mark.parametrize(("num_bytes", "wanted"), [(200, True), (201, False)])
@@ -147,3 +152,16 @@ def test_there_is_room_for_what_fits_beside_the_others(num_bytes: int, wanted: b
     held = swap(max_bytes=300)
     put(held, LONG)
     assert held.has_room(num_bytes) is wanted
+
+
+def test_texts_with_other_adapters_are_other_texts() -> None:
+    held = swap()
+    plain, adapted = put(held, LONG), held.put(text([*LONG, 1], ((0, 1.0),)))
+    assert plain in held
+    assert held.make_room(adapted, 100)
+    assert held.best([*LONG, 1, 2]) == SwapMatch(plain, 100, 100)
+    assert held.best([*LONG, 1, 2], adapters=((0, 1.0),)) == SwapMatch(adapted, 101, 101)
+    assert held.best([*LONG, 1, 2], adapters=((0, 0.5),)) is None
+    assert (held.num_held([*LONG, 1, 2]), held.num_held(LONG, ((0, 0.5),))) == (100, 0)
+    assert held.is_worth_keeping(text(LONG, ((0, 0.5),)), 0, starts_elsewhere=False)
+    assert not held.is_worth_keeping(text(LONG, ((0, 1.0),)), 0, starts_elsewhere=False)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +19,7 @@ from eaglelocal.scheduler.checkpoints import BEFORE_END, Checkpoints
 from eaglelocal.scheduler.host_swap import HostSwap
 from eaglelocal.scheduler.prefill import PrefillPace
 from eaglelocal.scheduler.prefix_cache import PrefixCache
-from eaglelocal.scheduler.scheduler import Scheduler, StepPlan
+from eaglelocal.scheduler.scheduler import TURN_S, Scheduler, StepPlan
 from eaglelocal.scheduler.slot import SlotAssignment
 
 N_CTX = 64
@@ -584,3 +585,22 @@ def test_states_come_along_and_are_where_to_go_back_to(common: int, place: int) 
     back = held(scheduler, "edited", *text[:common], 50, 51)
     assert (back.is_cut, back.sequence.num_reused, back.num_unchanged) == (True, place, place + 1)
     assert scheduler.checkpoints.positions(0) == tuple(one for one in (10, 32) if one <= place)
+
+
+@pytest.mark.parametrize(("step_s", "run"), [(0.0, 1), (1.0, 1), (TURN_S, 1), (TURN_S / 4, 4)])
+def test_mixes_of_adapters_take_turns(step_s: float, run: int) -> None:
+    """A turn lasts TURN_S, or one step; everyone has as many steps as the others."""
+    world = World(num_slots=3, n_batch=64)
+    mixes = [(), ((0, 1.0),), ((0, 0.5),)]
+    for number, mix in enumerate(mixes):
+        world.scheduler.add(replace(request(str(number), 1 + number, max_tokens=None), adapters=mix))
+    world.step(0)
+    pace = PrefillPace(lambda rows: step_s, {})
+    seen = []
+    for _ in range(6 * run):
+        plan = world.scheduler.schedule(0, pace)
+        assert {s.request.adapters for s in plan.sequences} == {plan.adapters}
+        seen.append(plan.adapters)
+    turns = [list(turn) for _, turn in groupby(seen)]
+    assert [len(turn) for turn in turns[1:-1]] == [run] * (len(turns) - 2)
+    assert set(seen) == set(mixes)

@@ -76,4 +76,15 @@ def test_a_large_file_is_not_read_for_a_small_part_of_it() -> None:
 
 
 def test_a_text_that_is_being_written_is_not_wanted_again() -> None:
-    assert not StoredTexts().wants([*LONG, 1], being_written=[LONG])
+    assert not StoredTexts().wants([*LONG, 1], being_written=[StoredText("a", LONG)])
+
+
+def test_texts_with_other_adapters_are_other_texts() -> None:
+    index = index_of(StoredText("plain", LONG, num_bytes=1), StoredText("adapted", LONG, num_bytes=1, adapters="a:0.5"))
+    assert len(index) == 2
+    found = [index.best([*LONG, 7], 0, 1, adapters) for adapters in ("", "a:0.5", "a:1.0")]
+    assert [None if text is None else text.name for text in found] == ["plain", "adapted", None]
+    assert index.wants(LONG, adapters="a:1.0")
+    assert not index.wants(LONG, adapters="a:0.5")
+    assert not StoredTexts().wants(LONG, [StoredText("b", LONG, adapters="b:1.0")], "b:1.0")
+    assert index.add(StoredText("longer", [*LONG, 1], adapters="a:0.5")) == ["adapted"]

@@ -13,7 +13,8 @@ from doubles.simulation import Profile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.speculation.acceptance.acceptance_model import FORMAT, AcceptanceModel, Outlook
+from eaglelocal.core.adapters import AdapterMix
+from eaglelocal.speculation.acceptance.acceptance_model import FORMAT, MAX_MIXES, AcceptanceModel, Outlook
 from eaglelocal.speculation.acceptance.acceptance_table import AcceptanceTable, ProbabilityHistogram
 
 CALIBRATED, OVERCONFIDENT, UNDERCONFIDENT = (1.0, 0.0), (1.0, 1.5), (0.6, -1.0)
@@ -232,3 +233,37 @@ def test_a_number_beyond_all_bounds_is_not_understood() -> None:
     state = json.loads(json.dumps(AcceptanceModel().state() | {"drafters": {"head": AcceptanceTable().state()}}))
     state["drafters"]["head"]["trust"] = 10**400
     assert not AcceptanceModel().restore(state)
+
+
+def teach(acceptance: AcceptanceModel, slot: int, *, accepted: bool) -> None:
+    for _ in range(300):
+        acceptance.learn(slot, "head", 1, 0.8, accepted=accepted)
+        acceptance.advance(slot, 1)
+
+
+def test_each_mix_of_adapters_has_its_own_acceptance() -> None:
+    """A text with an adapter begins with what texts without it taught, and teaches nothing about those."""
+    acceptance, mix = AcceptanceModel(), ((0, 1.0),)
+
+    def begin(adapters: AdapterMix | None) -> float:
+        acceptance.begin(0, adapters)
+        return acceptance.probability(0, "head", 1, 0.8)
+
+    begin(None)
+    teach(acceptance, 0, accepted=True)
+    plain = begin(None)
+    assert begin(mix) == pytest.approx(plain)
+    teach(acceptance, 0, accepted=False)
+    assert begin(mix) < 0.5 < 0.8 < plain
+    assert begin(((0, 0.5),)) == begin(()) == pytest.approx(plain)
+    stored = AcceptanceModel()
+    assert stored.restore(acceptance.state())
+    assert stored.probability(0, "head", 1, 0.8) == pytest.approx(plain)
+
+
+def test_acceptance_is_kept_of_a_bounded_number_of_mixes() -> None:
+    acceptance = AcceptanceModel()
+    for number in range(100):
+        acceptance.begin(0, ((0, 1.0 + number),))
+        acceptance.learn(0, "head", 1, 0.8, accepted=True)
+    assert len(acceptance._other_tables) <= MAX_MIXES + 1

@@ -1,0 +1,110 @@
+"""LoRA adapters in GGUF files: what a file is, and whether it fits a target, before llama.cpp reads it.
+
+An adapter holds, for some of the target's weights W [columns, rows] (ggml's order), two tensors: NAME.lora_a
+[columns, rank] and NAME.lora_b [rank, rows]. With it llama.cpp computes W x + scale * alpha / rank * B (A x). For
+token_embd.weight both are stored transposed.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from eaglelocal.errors import IncompatibleError, ModelFileError
+from eaglelocal.gguf.header import Header, TensorInfo
+
+A, B = ".lora_a", ".lora_b"
+EMBEDDING = "token_embd.weight"
+IGNORED = "_norm.weight"  # llama.cpp skips such tensors
+INVOCATION = "adapter.alora.invocation_tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterInfo:
+    """An adapter's file. pairs: its tensors A and B, by the name of the weight that they change."""
+
+    architecture: str
+    alpha: float
+    pairs: Mapping[str, tuple[TensorInfo, TensorInfo]]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(a.nbytes + b.nbytes for a, b in self.pairs.values())
+
+    @property
+    def max_rank(self) -> int:
+        return max(find_rank(name, a) for name, (a, _) in self.pairs.items())
+
+
+def is_adapter(header: Header) -> bool:
+    return header.metadata.get("general.type") == "adapter"
+
+
+def read_adapter(header: Header) -> AdapterInfo:
+    """Return what is known of an adapter. Raises ModelFileError for another kind of file."""
+    name = header.path.name
+    if not is_adapter(header):
+        raise ModelFileError(
+            f"{name} is no LoRA adapter: its general.type is not adapter",
+            hint=f"eaglelocal show {shlex.quote(str(header.path))}",
+        )
+    kind = header.metadata.get("adapter.type")
+    if kind != "lora":
+        raise ModelFileError(f"{name} is an adapter of type {kind}: only lora is supported")
+    if INVOCATION in header.metadata:
+        raise ModelFileError(f"{name} is an activated LoRA (aLoRA), which is not supported")
+    architecture, alpha = header.metadata.get("general.architecture"), header.metadata.get("adapter.lora.alpha", 0.0)
+    if not isinstance(architecture, str) or isinstance(alpha, bool) or not isinstance(alpha, float):
+        raise ModelFileError(f"{name} is malformed: its architecture or its alpha has the wrong type")
+    return AdapterInfo(architecture, alpha, pair_tensors(header))
+
+
+def pair_tensors(header: Header) -> dict[str, tuple[TensorInfo, TensorInfo]]:
+    """Return the tensors A and B of each weight. Raises ModelFileError if one is missing, or there are others."""
+    name, tensors, pairs = header.path.name, header.tensors, {}
+    for tensor in tensors:
+        weight, suffix = tensor[:-7], tensor[-7:]
+        if suffix in (A, B):
+            missing = [part for part in (A, B) if weight + part not in tensors]
+            if missing:
+                raise ModelFileError(f"{name} lacks {weight}{missing[0]}")
+            pairs[weight] = tensors[weight + A], tensors[weight + B]
+        elif not tensor.endswith(IGNORED):
+            raise ModelFileError(f"{name} has a tensor that is not of a LoRA: {tensor}")
+    if not pairs:
+        raise ModelFileError(f"{name} has no tensors of a LoRA")
+    return pairs
+
+
+def find_rank(weight: str, a: TensorInfo) -> int:
+    columns, rank = two_dimensions(a)
+    return columns if weight == EMBEDDING else rank
+
+
+def two_dimensions(tensor: TensorInfo) -> tuple[int, int]:
+    columns, rows, *_ = (*tensor.shape, 1, 1)
+    return columns, rows
+
+
+def check_adapter(name: str, adapter: AdapterInfo, target: Header) -> None:
+    """Raise IncompatibleError if the adapter was made for a model of another architecture or shape."""
+    architecture = target.metadata.get("general.architecture")
+    if adapter.architecture != architecture:
+        raise IncompatibleError(f"{name} is for the architecture {adapter.architecture}, the target is {architecture}")
+    for weight, pair in adapter.pairs.items():
+        if weight not in target.tensors:
+            raise IncompatibleError(f"{name} changes {weight}, which {target.path.name} does not have")
+        if not fits(weight, pair, target.tensors[weight]):
+            shape = " x ".join(map(str, target.tensors[weight].shape))
+            raise IncompatibleError(f"{name} does not fit {weight} of {target.path.name}, which is {shape}")
+
+
+def fits(weight: str, pair: tuple[TensorInfo, TensorInfo], changed: TensorInfo) -> bool:
+    """Return whether A and B have the weight's columns and rows, and the same rank and number of experts."""
+    (a_first, a_second), (b_first, b_second) = map(two_dimensions, pair)
+    columns, rows = two_dimensions(changed)
+    if weight == EMBEDDING:
+        return b_second == columns and a_second == rows and a_first == b_first
+    are_alike = pair[0].shape[2:] == pair[1].shape[2:] == changed.shape[2:]
+    return are_alike and a_first == columns and b_second == rows and a_second == b_first
