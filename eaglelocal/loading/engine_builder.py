@@ -17,6 +17,7 @@ from eaglelocal.backend.dry_run import DryRunPart
 from eaglelocal.backend.image_encoder import LlamaImageReader
 from eaglelocal.backend.llama_library import load_bindings, load_library
 from eaglelocal.backend.model import LlamaModel
+from eaglelocal.backend.rpc_devices import connect_rpc_servers
 from eaglelocal.backend.weight_pages import Range, moving_weights
 from eaglelocal.core.background_work import BackgroundWork
 from eaglelocal.core.events import EngineInfo, LoadProgress
@@ -44,6 +45,7 @@ from eaglelocal.loading.model_loader import TARGET_SHARE, PlanLoader, Report
 from eaglelocal.loading.template_check import TemplateCheck
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
+from eaglelocal.probe.rpc_servers import find_rpc_servers
 from eaglelocal.probe.thread_count import count_usable_threads
 from eaglelocal.scheduler.checkpoints import Checkpoints
 from eaglelocal.scheduler.host_swap import MIN_SWAP_ROWS, MIN_SWAP_ROWS_WITH_STATES, HostSwap
@@ -75,6 +77,7 @@ def build(plan: Plan, report: Report) -> Engine:
         renderer = opened.enter_context(contextlib.closing(RenderProcess()))
         library = load_library()
         library.log.forget_buffers()
+        connect_rpc_servers(library, [each.address for each in find_rpc_servers(plan.rpc, machine.llama_cpp.backends)])
         parts = fit_plan(restore_original_draft(plan), machine, library, threads=threads)
         plan = parts.plan
         loader = PlanLoader(parts=parts, library=library, threads=threads, report=report, opened=opened)

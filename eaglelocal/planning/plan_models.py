@@ -40,7 +40,7 @@ def plan_models(options: RunOptions, *, machine_name: str | None = None, ram_gib
     catalog = load_catalog()
     elsewhere = None if machine_name is None and ram_gib is None else find_known_machine(machine_name, catalog, ram_gib)
     models = find_models(options, catalog)
-    machine = elsewhere or this_machine(catalog.machines)
+    machine = elsewhere or this_machine(catalog.machines, options.rpc)
     measured = read_measured_costs(models, machine)
     return adjust_for_loading(search_plan(models, machine, options, measured=measured), measured=measured)
 
