@@ -1,4 +1,4 @@
-"""Several servers that are watched at once: a feed and a watch of each, which outlive the screens that show them."""
+"""Watch several servers at once, with a feed for each; the watches outlive the screens that show them."""
 
 from __future__ import annotations
 
