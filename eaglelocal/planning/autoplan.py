@@ -69,7 +69,7 @@ def _plan_files(options: RunOptions, files: ModelFiles, other_needs: Needs) -> D
         return decision
     try:
         catalog = load_catalog()
-        machine = subtract_other_models(this_machine(catalog.machines, options.rpc), other_needs)
+        machine = subtract_other_models(add_servers(this_machine(catalog.machines), options.rpc), other_needs)
         return find_best(decision, [make_local_option(files, decision.target, options, catalog)], machine)
     except EagleLocalError:
         return decision
@@ -78,7 +78,7 @@ def _plan_files(options: RunOptions, files: ModelFiles, other_needs: Needs) -> D
 def _choose_target(options: RunOptions, on_disk: Sequence[LocalModel], other_needs: Needs) -> Decision:
     if not on_disk:
         return Decision(options, chosen=EMBEDDED)
-    machine = subtract_other_models(this_machine(load_catalog().machines, options.rpc), other_needs)
+    machine = subtract_other_models(add_servers(this_machine(load_catalog().machines), options.rpc), other_needs)
     models = {option.reference: (option, files) for option, files in on_disk}
     decision = Decision(options, chosen=EMBEDDED, models_on_disk=tuple(on_disk))
     best = find_best(decision, [option for option, _ in models.values()], machine)
@@ -95,7 +95,7 @@ def _plan_embedded(options: RunOptions, reference: str, other_needs: Needs) -> D
     if reference == NATIVE:
         return decision
     try:
-        machine = subtract_other_models(this_machine(load_machines(), options.rpc), other_needs)
+        machine = subtract_other_models(add_servers(this_machine(load_machines()), options.rpc), other_needs)
         if not machine.gpus:
             return decision
         option = limit_context(make_demo_option(reference, options, load_catalog()), options, DEFAULT_CTX)
@@ -104,14 +104,18 @@ def _plan_embedded(options: RunOptions, reference: str, other_needs: Needs) -> D
         return decision
 
 
-def this_machine(known: Mapping[str, KnownMachine], rpc: Sequence[str] = ()) -> MachineSpec:
-    """Return this machine as it is now, with the devices of rpc-servers. Raises the errors of `find_rpc_servers`.
+def this_machine(known: Mapping[str, KnownMachine]) -> MachineSpec:
+    """Return this machine as it is now. `known`: the catalog's machines."""
+    return make_machine_spec(probe(), known)
 
-    known  the catalog's machines
-    rpc    addresses of rpc-servers
+
+def add_servers(machine: MachineSpec, addresses: Sequence[str]) -> MachineSpec:
+    """Return the machine with the devices of rpc-servers at these addresses.
+
+    Raises the errors of `find_rpc_servers`.
     """
-    machine = probe()
-    return add_rpc_devices(make_machine_spec(machine, known), find_rpc_servers(rpc, machine.llama_cpp.backends))
+    backends = machine.probed.llama_cpp.backends if machine.probed is not None else ()
+    return add_rpc_devices(machine, find_rpc_servers(addresses, backends)) if addresses else machine
 
 
 def find_best(decision: Decision, models: Sequence[ModelOption], machine: MachineSpec) -> Decision:
