@@ -18,6 +18,7 @@ from typing import Any
 from eaglelocal.core.atomic_file import OWN_FILE, write_atomically
 from eaglelocal.core.gpu_split import parse_split
 from eaglelocal.core.plan import MAX_SLOTS
+from eaglelocal.core.rpc_hosts import parse_rpc_hosts
 from eaglelocal.core.sampling import RANGES
 from eaglelocal.core.surrogates import join_surrogates
 from eaglelocal.core.toml_text import read_toml_file, set_text_key
@@ -58,6 +59,7 @@ class Settings:
     n_cpu_moe: int | None = None  # layers whose experts stay in RAM
     device: str | None = None
     split: str = "layer"
+    rpc: tuple[str, ...] = ()  # rpc-servers of llama.cpp that hold layers, as HOST:PORT
     kv_type: str = "f16"
     flash_attn: str = "auto"
     cache_ram: int | None = None  # MiB; None: by free memory
@@ -275,6 +277,10 @@ def _split(value: object) -> str:
     return text
 
 
+def _rpc(value: object) -> tuple[str, ...]:
+    return parse_rpc_hosts(",".join(map(str, value)) if isinstance(value, list | tuple) else _text(value))
+
+
 def _whole(low: float, high: float | None = None) -> Reader:
     what = f"a whole number of at least {low:.0f}" if high is None else f"a whole number from {low:.0f} to {high:.0f}"
 
@@ -343,6 +349,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "n_cpu_moe": _or("auto", None, _whole(0)),
         "device": _text,
         "split": _split,
+        "rpc": _rpc,
         "kv_type": _choice("f16", "q8_0", "q4_0"),
         "flash_attn": _choice("auto", "on", "off"),
         "cache_ram": _or("auto", None, _whole(0)),

@@ -12,6 +12,7 @@ from pathlib import Path
 from eaglelocal.backend.constraint_compiler import LlamaConstraints
 from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.lora_adapters import load_adapter
+from eaglelocal.backend.rpc_devices import OUTPUT_TENSORS
 from eaglelocal.backend.upper_weights import UpperWeights
 from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.backend.weight_pages import find_mappings
@@ -57,6 +58,8 @@ def overrides(library: LlamaLibrary, placement: Placement) -> C.Array[BufferOver
     if placement.n_cpu_moe:  # one pattern: llama.cpp compiles each again for every tensor
         layers = "|".join(map(str, range(placement.n_cpu_moe)))
         found.append(BufferOverride(rf"blk\.({layers}){EXPERTS}".encode(), library.cpu_buffer_type()))
+    if placement.keeps_output:
+        found.append(BufferOverride(OUTPUT_TENSORS, library.cpu_buffer_type()))
     if placement.d2t_device:
         device = devices_by_name(library)[placement.d2t_device]
         found.append(BufferOverride(f"^{D2T}$".encode(), library.device_buffer_type(device)))
@@ -78,6 +81,7 @@ class Placement:
     d2t_device  the device of a head's table d2t. llama.cpp would leave it in RAM, as CUDA and Vulkan cannot look up
                 rows of such integers, and copy it for each drafted token; but no rows are looked up in it
     has_mtp     load the MTP layer too
+    keeps_output  the output stays in RAM, wherever the last layer lies
     """
 
     gpu_layers: int | None = None
@@ -90,6 +94,7 @@ class Placement:
     moves_weights: bool = False
     d2t_device: str | None = None
     has_mtp: bool = False
+    keeps_output: bool = False
 
 
 class NativePlacement:

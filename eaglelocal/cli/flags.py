@@ -104,6 +104,10 @@ Split = Annotated[
         autocompletion=complete_words("layer", "row", "none"),
     ),
 ]
+Rpc = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT,...", help="Place layers on llama.cpp's rpc-servers, in a network that you trust."),
+]
 KvType = Annotated[
     str | None,
     typer.Option(
@@ -175,6 +179,7 @@ MACHINE = {
     "n_cpu_moe": NCpuMoe,
     "device": Device,
     "split": Split,
+    "rpc": Rpc,
     "kv_type": KvType,
     "flash_attn": FlashAttn,
     "ctx": Ctx,

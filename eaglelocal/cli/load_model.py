@@ -76,6 +76,7 @@ def make_run_options(settings: Settings, choice: ModelChoice, *, parallel: int =
         n_cpu_moe=None if choice.target else settings.n_cpu_moe,
         device=settings.device,
         split=settings.split,
+        rpc=settings.rpc,
         kv_type=choice.kv_type or (settings.kv_type if settings.is_set("kv_type") else None),
         flash_attn=settings.flash_attn,
         model_folders=settings.model_folders,

@@ -49,7 +49,19 @@ Ctx = Annotated[str | None, typer.Option(metavar="N", help="Tokens of a conversa
 Parallel = Annotated[str | None, typer.Option(metavar="N", help="Answers at once; each has --ctx tokens.")]
 Ram = Annotated[float | None, typer.Option(metavar="GIB", min=1, max=4096, help="RAM of --machine, in GiB.")]
 OF_SETTINGS = (
-    *("ctx", "parallel", "mmproj", "draft", "gpu_layers", "n_cpu_moe", "device", "split", "kv_type", "flash_attn"),
+    *(
+        "ctx",
+        "parallel",
+        "mmproj",
+        "draft",
+        "gpu_layers",
+        "n_cpu_moe",
+        "device",
+        "split",
+        "rpc",
+        "kv_type",
+        "flash_attn",
+    ),
 )
 LIST = "list"  # value of --machine
 ShowAll = Annotated[bool, typer.Option("--all", help="Show every rejected option and why.")]
@@ -69,6 +81,7 @@ def plan(
     n_cpu_moe: flags.NCpuMoe = None,
     device: flags.Device = None,
     split: flags.Split = None,
+    rpc: flags.Rpc = None,
     kv_type: flags.KvType = None,
     flash_attn: flags.FlashAttn = None,
     show_all: ShowAll = False,
@@ -210,6 +223,7 @@ def options_for(target: str | None, given: Mapping[str, Any], *, goal: str, is_e
         n_cpu_moe=options.n_cpu_moe if given["n_cpu_moe"] is not None else None,
         device=given["device"],
         split=options.split if given["split"] is not None else "layer",
+        rpc=(),
     )
 
 

@@ -1,9 +1,10 @@
-"""`eaglelocal top [URL]`: monitor a running server on the screen, in a browser, as text or as JSON."""
+"""`eaglelocal top [URL ...]`: monitor running servers on the screen, in a browser, as text or as JSON."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
 BETWEEN_S = 1.0  # between the two readings of --once and --json, which give the rates
 DEFAULT_WIDTH = 80
 
-Url = Annotated[
-    str | None,
+Urls = Annotated[
+    list[str] | None,
     typer.Argument(
-        metavar="URL",
-        help="Server to watch; unset: the one on this machine.",
+        metavar="URL ...",
+        help="Servers to watch; unset: the one on this machine.",
         show_default=False,
         autocompletion=complete_server,
     ),
@@ -38,7 +39,7 @@ Once = Annotated[bool, typer.Option("--once", help="Print one frame as text and 
 
 
 def top(
-    url: Url = None,
+    urls: Urls = None,
     once: Once = False,
     as_json: flags.AsJson = False,
     web: flags.Web = False,
@@ -47,11 +48,12 @@ def top(
     api_key_file: flags.ApiKeyFile = None,
     allowed_hosts: flags.AllowedHosts = None,
 ) -> None:
-    """Watch a running server: eaglelocal, llama-server or vLLM.
+    """Watch running servers: eaglelocal, llama-server, vLLM or Ollama.
 
     \b
     eaglelocal top
     eaglelocal top http://127.0.0.1:8080
+    eaglelocal top http://127.0.0.1:8421 http://192.168.1.20:8421
     eaglelocal top --once | head -3
     eaglelocal top --web
     """
@@ -62,7 +64,9 @@ def top(
         raise UsageError(f"--{given[0].replace('_', '-')} needs --web", hint="--web")
     settings = Settings.load(page_flags, os.environ, locations.config_file())
     output = standard_output(colour=settings.colour)
-    where = url or find_local_server()
+    if urls and len(urls) > 1:
+        return watch_several(urls, settings, output, once=once, as_json=as_json, web=web)
+    where = urls[0] if urls else find_local_server()
     api_key = find_api_key(where, os.environ)
     if once or as_json:
         return print_once(where, api_key, settings, output, as_json=as_json)
@@ -87,7 +91,51 @@ def find_local_server() -> str:
     return found[0].url
 
 
+def watch_several(
+    urls: Sequence[str], settings: Settings, output: Output, *, once: bool, as_json: bool, web: bool
+) -> None:
+    """Show several servers on the screen, or print them once. Raises UsageError without a terminal or with --web."""
+    from eaglelocal.cli.chat_connection import find_api_key
+
+    def find_key(url: str) -> str:
+        return find_api_key(url, os.environ)
+
+    if web:
+        raise UsageError("--web shows one server", hint=f"eaglelocal top {urls[0]} --web")
+    if once or as_json:
+        return print_several(urls, find_key, output, as_json=as_json)
+    if not output.is_terminal:
+        raise UsageError("stdout is not a terminal", hint="--once")
+    from eaglelocal.tui.monitor.run_monitor import watch_servers
+
+    return watch_servers(urls, find_key, settings)
+
+
 # ---- one frame
+def print_several(urls: Sequence[str], find_key: Callable[[str], str], output: Output, *, as_json: bool) -> None:
+    """Print a row per server, or all of them as JSON. One that does not answer is a row too.
+
+    Raises EngineError, after printing, if none of them answers.
+    """
+    from eaglelocal.client.servers.server_watch import ServerWatch
+    from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot
+    from eaglelocal.tui.monitor.server_rows import format_servers, is_reachable
+    from eaglelocal.tui.monitor.watched_servers import WatchedServers
+
+    servers = WatchedServers(urls, lambda url, on_reading: ServerWatch(url, on_reading, api_key=find_key(url)))
+    servers.read_all()
+    time.sleep(BETWEEN_S)
+    servers.read_all()
+    frames = servers.make_frames(time.monotonic())
+    if as_json:
+        scenes = [MonitorSnapshot(url=each.url, frame=each.frame, machine=None, is_local=False) for each in frames]
+        output.object({"servers": [scene_object(scene) for scene in scenes]})
+    else:
+        output.data(format_servers(frames, output.width))
+    if not any(is_reachable(each.frame) for each in frames):
+        raise EngineError("none of the servers answers", hint="check the addresses, and that the servers run")
+
+
 def print_once(url: str, api_key: str, settings: Settings, output: Output, *, as_json: bool) -> None:
     from eaglelocal.client.servers.server_watch import ServerWatch
     from eaglelocal.tui.display_options import make_display_options

@@ -49,6 +49,7 @@ class Plan:
     unified: bool | None = None  # one cache for all slots; None, until fit.py decides: only with one slot
     device: str | None = None
     split: str = "layer"
+    rpc: tuple[str, ...] = ()  # rpc-servers whose devices hold layers
     shares: tuple[float, ...] = ()  # of each GPU; empty: in proportion to free memory
     draft_gpu_layers: int | None = None  # None: all of them, if the target has any on a GPU
     # layers with a sliding window keep all positions, so that any prefix can be reused; None: if that fits

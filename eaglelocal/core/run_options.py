@@ -31,6 +31,7 @@ class RunOptions:
     gpu_layers  as llama.cpp counts them: the output layer is one
     n_cpu_moe   layers whose experts stay in RAM
     split       layer, row, none, or the shares of the GPUs, as 3,1
+    rpc         addresses of rpc-servers that hold layers
     goal        speed, balanced or quality: the criterion that counts most for the choice of a model
     cache_ram   MiB of RAM for conversations that were evicted from their slot; None: by free memory
     lookup_memory  tokens of each owner's texts that are kept on disk for lookups; 0: none
@@ -55,6 +56,7 @@ class RunOptions:
     n_cpu_moe: int | None = None
     device: str | None = None
     split: str = "layer"
+    rpc: tuple[str, ...] = ()
     kv_type: str | None = None
     flash_attn: str = AUTO
     goal: str = "balanced"

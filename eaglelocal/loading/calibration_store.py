@@ -96,7 +96,7 @@ def make_cost_key(
 
 def placement_key(plan: Plan) -> str:
     """Return GPU layers, device, split and shares; the draft's layers and experts only if they are not the default."""
-    parts = [plan.gpu_layers, plan.device, plan.split, *plan.shares]
+    parts = [plan.gpu_layers, plan.device, plan.split, *plan.shares, *plan.rpc]
     of_draft = "" if plan.draft_gpu_layers is None else f"; {plan.draft_gpu_layers}"
     experts = f"; experts of {plan.n_cpu_moe} layers apart" if plan.n_cpu_moe else ""
     return ", ".join(map(str, parts)) + of_draft + experts

@@ -13,6 +13,7 @@ from eaglelocal.backend.model import D2T, Placement
 from eaglelocal.backend.weight_loading import has_plenty, is_moved, is_read
 from eaglelocal.core.huge_pages import glibc_version, has_huge_pages
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.rpc_hosts import is_rpc_device
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.draft_pairing import DraftInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
@@ -28,6 +29,8 @@ from eaglelocal.memory.budget import (
 from eaglelocal.memory.contexts import PlannedContext, plan_contexts
 from eaglelocal.memory.placement import choose_gpus, place_layers, single_device_shares
 from eaglelocal.probe.machine import Machine
+
+PROCESSOR = "CPU"  # as llama.cpp names it
 
 
 def make_placements(
@@ -54,7 +57,20 @@ def make_placements(
     if len(models) > 1 and models[1].shape.is_head:
         output = place_layers(models[0].shape, gpus, shares, gpu_layers=plan.gpu_layers)[-1]
         placements[1] = place_head(placements[1], models[1], gpus, output)
-    return placements
+    return keep_from_rpc(placements, gpus) if plan.rpc else placements
+
+
+def keep_from_rpc(placements: Sequence[Placement], gpus: Sequence[FreeMemory]) -> list[Placement]:
+    """Return the placements with the output and the draft on this machine, where only layers may leave it."""
+    target, *drafts = placements
+    own = [gpu.device for gpu in gpus if not is_rpc_device(gpu.device)]
+    kept = [
+        dataclasses.replace(each, devices=",".join(own), shares=each.shares[-len(own) :])
+        if own
+        else dataclasses.replace(each, devices=PROCESSOR, gpu_layers=0, shares=(), d2t_device=None)
+        for each in drafts
+    ]
+    return [dataclasses.replace(target, keeps_output=not own), *kept]
 
 
 def place_head(placement: Placement, head: ModelHeader, gpus: Sequence[FreeMemory], output: str) -> Placement:

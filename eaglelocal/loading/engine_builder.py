@@ -15,8 +15,9 @@ from eaglelocal.backend.buffer_log import sum_buffer_bytes, sum_host_bytes
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.dry_run import DryRunPart
 from eaglelocal.backend.image_encoder import LlamaImageReader
-from eaglelocal.backend.llama_library import load_bindings, load_library
+from eaglelocal.backend.llama_library import LlamaLibrary, load_bindings, load_library
 from eaglelocal.backend.model import LlamaModel
+from eaglelocal.backend.rpc_devices import connect_rpc_servers
 from eaglelocal.backend.weight_pages import Range, moving_weights
 from eaglelocal.core.adapters import usual_mix
 from eaglelocal.core.background_work import BackgroundWork
@@ -45,6 +46,7 @@ from eaglelocal.loading.model_loader import PlanLoader, Report
 from eaglelocal.loading.template_check import TemplateCheck
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
+from eaglelocal.probe.rpc_servers import find_rpc_servers
 from eaglelocal.probe.thread_count import count_usable_threads
 from eaglelocal.scheduler.checkpoints import Checkpoints
 from eaglelocal.scheduler.host_swap import MIN_SWAP_ROWS, MIN_SWAP_ROWS_WITH_STATES, HostSwap
@@ -67,6 +69,15 @@ def prepare() -> None:
         load_bindings()
 
 
+def open_library(plan: Plan, machine: Machine) -> LlamaLibrary:
+    """Return llama.cpp, connected to the plan's rpc-servers. Raises the errors of `find_rpc_servers`."""
+    library = load_library()
+    library.log.forget_buffers()
+    servers = find_rpc_servers(plan.rpc, machine.llama_cpp.backends)
+    connect_rpc_servers(library, [each.address for each in servers])
+    return library
+
+
 def build(plan: Plan, report: Report) -> Engine:
     """Load everything that the plan names, in order; the engine closes it. Raises EagleLocalError after closing it."""
     started_at = time.perf_counter()
@@ -74,8 +85,7 @@ def build(plan: Plan, report: Report) -> Engine:
     check_batch(plan.num_slots, plan.n_batch)
     with contextlib.ExitStack() as opened:
         renderer = opened.enter_context(contextlib.closing(RenderProcess()))
-        library = load_library()
-        library.log.forget_buffers()
+        library = open_library(plan, machine)
         parts = fit_plan(restore_original_draft(plan), machine, library, threads=threads)
         plan = parts.plan
         loader = PlanLoader(parts=parts, library=library, threads=threads, report=report, opened=opened)

@@ -9,6 +9,7 @@ from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.weight_loading import REPACKED_TYPES
 from eaglelocal.core.adapters import describe_mix, usual_mix
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.rpc_hosts import WARNING
 from eaglelocal.core.run_options import NGRAM
 from eaglelocal.gguf.draft_pairing import HeadInfo, branch_problem, draft_warnings
 from eaglelocal.gguf.header import Header
@@ -34,6 +35,7 @@ def collect_notes(
         *parts.notes,
         *list_repack_notes(library, header),
         *list_memory_notes(parts.plan),
+        *([WARNING] if parts.plan.rpc else ()),
     )
 
 

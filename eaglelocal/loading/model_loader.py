@@ -116,7 +116,7 @@ class PlanLoader:
         kind = read_projector_kind(header)
         params = ReaderParams(
             threads=self.threads,
-            on_gpu=self.parts.uses_gpu,
+            on_gpu=self.parts.uses_gpu and not plan.rpc,  # llama.cpp could take a server's device
             n_batch=plan.n_batch,
             device=plan.device,
             row_end=read_tensor(header.path, header, ROW_END) if ROW_END in header.tensors else None,

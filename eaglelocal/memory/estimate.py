@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from eaglelocal.core.byte_sizes import GIB
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.rpc_hosts import is_rpc_device
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
@@ -72,7 +73,9 @@ def estimate(
     buffers: list[Buffer] = []
     for context in contexts:
         head_shares = single_device_shares(gpus, output) if context.shape.is_head else ()
-        buffers += estimate_context(context, gpus, head_shares or plan.shares)
+        near = [gpu for gpu in gpus if not (context.of_draft and is_rpc_device(gpu.device))]  # drafts stay here
+        shares = head_shares or plan.shares
+        buffers += estimate_context(context, near, shares[-len(near) :] if near else ())
     buffers += image_buffers(projector, plan, gpus)
     return (*buffers, *runtime_buffers(buffers))
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from eaglelocal.core.rpc_hosts import is_rpc_device
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.memory.budget import RAM, FreeMemory
 
@@ -35,6 +36,8 @@ def place_blocks(
 ) -> tuple[str, ...]:
     """Return the device of each block, then that of the output. `gpu_layers`: how many, from the last; None: all.
 
+    The output stays on this machine: with only devices of rpc-servers, it lies in RAM (backend/rpc_devices.py).
+
     >>> place_blocks(3, ("CUDA0", "CUDA1"), (1.0, 1.0), gpu_layers=3)
     ('RAM', 'CUDA0', 'CUDA0', 'CUDA1')
     """
@@ -44,7 +47,9 @@ def place_blocks(
         return (RAM,) * total
     ends = [end / sum(shares) for end in accumulate(shares)]
     chosen = (bisect_right(ends, layer / num_on_gpus) for layer in range(num_on_gpus))
-    return (RAM,) * (total - num_on_gpus) + tuple(gpus[min(gpu, len(gpus) - 1)] for gpu in chosen)
+    placed = [gpus[min(gpu, len(gpus) - 1)] for gpu in chosen]
+    output = RAM if is_rpc_device(placed[-1]) else placed[-1]
+    return (*(RAM,) * (total - num_on_gpus), *placed[:-1], output)
 
 
 def place_layers(
@@ -67,9 +72,10 @@ def choose_gpus(devices: Sequence[FreeMemory], *, device: str | None, split: str
     """Return the GPUs that a plan uses, in llama.cpp's order. `device`: comma-separated names; None: all."""
     names = None if device is None else [name.strip() for name in device.split(",")]
     gpus = [gpu for gpu in devices if gpu.device != RAM and (names is None or gpu.device in names)]
+    gpus.sort(key=lambda gpu: not is_rpc_device(gpu.device))  # those of rpc-servers come first
     if names is not None:
         gpus.sort(key=lambda gpu: names.index(gpu.device))
-    elif not all(gpu.in_ram for gpu in gpus):  # llama.cpp leaves an integrated GPU out next to a discrete one
+    elif not all(gpu.in_ram or is_rpc_device(gpu.device) for gpu in gpus):  # as llama.cpp: none beside a discrete one
         gpus = [gpu for gpu in gpus if not gpu.in_ram]
     return tuple(gpus[:1] if split == "none" else gpus)
 

@@ -19,7 +19,7 @@ def image_buffers(projector: Projector | None, plan: Plan, gpus: Sequence[FreeMe
     if projector is None:
         return
     projector = projector.limit_tokens(max_image_tokens(projector.kind, n_ctx=plan.n_ctx, n_batch=plan.n_batch))
-    device = gpus[0].device if gpus and plan.gpu_layers != 0 else RAM
+    device = gpus[0].device if gpus and plan.gpu_layers != 0 and not plan.rpc else RAM
     yield Buffer(device, MemoryKind.IMAGES, projector.weights_bytes + encoding_bytes(projector))
     if device != RAM:
         yield Buffer(RAM, MemoryKind.IMAGES, image_bytes(projector))

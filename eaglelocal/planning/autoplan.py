@@ -24,11 +24,12 @@ from eaglelocal.planning.decision import DEFAULT_CTX, EMBEDDED, Decision
 from eaglelocal.planning.disk_choice import choose_on_disk, explain_missing_draft
 from eaglelocal.planning.eviction import Needs, subtract_other_models
 from eaglelocal.planning.local_models import LocalModel, list_local_models, make_demo_option, make_local_option
-from eaglelocal.planning.machine_spec import MachineSpec, make_machine_spec
+from eaglelocal.planning.machine_spec import MachineSpec, add_rpc_devices, make_machine_spec
 from eaglelocal.planning.measured_costs import read_measured_costs
 from eaglelocal.planning.options import ModelOption
 from eaglelocal.planning.plan_search import make_evaluator
 from eaglelocal.probe.probe import probe
+from eaglelocal.probe.rpc_servers import find_rpc_servers
 
 # What a model may lose to make room for a projector that nobody asked for, or for other models: a tenth of its speed,
 # and context beyond this many tokens.
@@ -68,7 +69,7 @@ def _plan_files(options: RunOptions, files: ModelFiles, other_needs: Needs) -> D
         return decision
     try:
         catalog = load_catalog()
-        machine = subtract_other_models(this_machine(catalog.machines), other_needs)
+        machine = subtract_other_models(add_servers(this_machine(catalog.machines), options.rpc), other_needs)
         return find_best(decision, [make_local_option(files, decision.target, options, catalog)], machine)
     except EagleLocalError:
         return decision
@@ -77,7 +78,7 @@ def _plan_files(options: RunOptions, files: ModelFiles, other_needs: Needs) -> D
 def _choose_target(options: RunOptions, on_disk: Sequence[LocalModel], other_needs: Needs) -> Decision:
     if not on_disk:
         return Decision(options, chosen=EMBEDDED)
-    machine = subtract_other_models(this_machine(load_catalog().machines), other_needs)
+    machine = subtract_other_models(add_servers(this_machine(load_catalog().machines), options.rpc), other_needs)
     models = {option.reference: (option, files) for option, files in on_disk}
     decision = Decision(options, chosen=EMBEDDED, models_on_disk=tuple(on_disk))
     best = find_best(decision, [option for option, _ in models.values()], machine)
@@ -94,7 +95,7 @@ def _plan_embedded(options: RunOptions, reference: str, other_needs: Needs) -> D
     if reference == NATIVE:
         return decision
     try:
-        machine = subtract_other_models(this_machine(load_machines()), other_needs)
+        machine = subtract_other_models(add_servers(this_machine(load_machines()), options.rpc), other_needs)
         if not machine.gpus:
             return decision
         option = limit_context(make_demo_option(reference, options, load_catalog()), options, DEFAULT_CTX)
@@ -106,6 +107,15 @@ def _plan_embedded(options: RunOptions, reference: str, other_needs: Needs) -> D
 def this_machine(known: Mapping[str, KnownMachine]) -> MachineSpec:
     """Return this machine as it is now. `known`: the catalog's machines."""
     return make_machine_spec(probe(), known)
+
+
+def add_servers(machine: MachineSpec, addresses: Sequence[str]) -> MachineSpec:
+    """Return the machine with the devices of rpc-servers at these addresses.
+
+    Raises the errors of `find_rpc_servers`.
+    """
+    backends = machine.probed.llama_cpp.backends if machine.probed is not None else ()
+    return add_rpc_devices(machine, find_rpc_servers(addresses, backends)) if addresses else machine
 
 
 def find_best(decision: Decision, models: Sequence[ModelOption], machine: MachineSpec) -> Decision:

@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 
 from eaglelocal.catalog.known_machines import CPU, CUDA, METAL, VULKAN, KnownMachine
 from eaglelocal.core.byte_sizes import GIB
+from eaglelocal.core.rpc_hosts import RPC_DEVICE
 from eaglelocal.memory.budget import RAM, FreeMemory
 from eaglelocal.probe.machine import Gpu, Machine, Unified
+from eaglelocal.probe.rpc_servers import RpcServer
 
 MEGA, GIGA, TERA = 10**6, 10**9, 10**12
 SYSTEM_BYTES, SYSTEM_SHARE = 4 * GIB, 0.25  # RAM that a running system and its page cache keep
@@ -44,6 +46,7 @@ class DeviceSpec:
     bytes_s: float  # peak memory bandwidth; of a CPU: sustained
     flops: float  # of a GPU: peak fp16; of a CPU: llama.cpp on quantized weights
     shares_ram: bool = False
+    link: RpcServer | None = None  # the rpc-server that it belongs to
     has_layouts: bool = True  # llama.cpp repacks some quantized weights for this CPU (known of AVX2)
 
     @property
@@ -131,6 +134,29 @@ def system_bytes(total: int) -> int:
     """Return the bytes that the operating system keeps of RAM of this size."""
     more = int(max(total - MORE_BEHIND_BYTES, 0) * MORE_SHARE)
     return min(SYSTEM_BYTES, int(total * SYSTEM_SHARE)) + more
+
+
+def add_rpc_devices(machine: MachineSpec, servers: Sequence[RpcServer]) -> MachineSpec:
+    """Return the machine with the devices of rpc-servers before its own GPUs, as llama.cpp orders them.
+
+    The protocol says nothing of a device's speed: it is assumed to be that of this machine's RAM and processor.
+    """
+    pairs = [(server, device) for server in servers for device in server.devices]
+    added = tuple(
+        DeviceSpec(
+            name=f"{RPC_DEVICE}{index}",
+            label=server.address,
+            kind=CPU,
+            total_bytes=device.total_bytes,
+            free_bytes=device.free_bytes,
+            bytes_s=machine.host.bytes_s,
+            flops=machine.host.flops,
+            link=server,
+            has_layouts=False,
+        )
+        for index, (server, device) in enumerate(pairs)
+    )
+    return replace(machine, gpus=(*added, *machine.gpus))
 
 
 # ---- from what was probed

@@ -20,7 +20,7 @@ from eaglelocal.hub.draft_resolver import check_one_model
 from eaglelocal.hub.hub_references import find_known_target
 from eaglelocal.hub.model_files import find_files
 from eaglelocal.hub.model_library import locate_reference
-from eaglelocal.planning.autoplan import this_machine
+from eaglelocal.planning.autoplan import add_servers, this_machine
 from eaglelocal.planning.catalog_models import list_entry_options
 from eaglelocal.planning.disk_choice import adjust_for_loading
 from eaglelocal.planning.local_models import choose_projector, make_demo_option, make_local_option, restrict_drafts
@@ -40,7 +40,7 @@ def plan_models(options: RunOptions, *, machine_name: str | None = None, ram_gib
     catalog = load_catalog()
     elsewhere = None if machine_name is None and ram_gib is None else find_known_machine(machine_name, catalog, ram_gib)
     models = find_models(options, catalog)
-    machine = elsewhere or this_machine(catalog.machines)
+    machine = elsewhere or add_servers(this_machine(catalog.machines), options.rpc)
     measured = read_measured_costs(models, machine)
     return adjust_for_loading(search_plan(models, machine, options, measured=measured), measured=measured)
 

@@ -73,6 +73,7 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
         swa_full=decision.swa_full,
         device=options.device,
         split=options.split_mode,
+        rpc=options.rpc,
         shares=options.shares,
         binds_answers=options.binds_answers,
         is_brief=options.is_brief,

@@ -59,6 +59,7 @@ CPU_EXPERTS = 0.6  # of the bandwidth, when a CPU reads scattered experts
 CROSSING_S = 60e-6  # of a layer with its experts on another device: rows go there and back, each waited for. Assumed
 HOST_S, DRAFTED_HOST_S, DRAFT_HOST_S = 0.2e-3, 0.6e-3, 0.2e-3  # host time: plain step, step with a draft, draft step
 ENCODE_STEPS = 0.5  # encoding the target's features, in draft steps
+STATE_BYTES = 4  # of a value of a hidden state, between devices
 TYPICAL_CELLS = 1024  # in the cache while an answer is written, on average, if no context is asked for
 FILLED_SHARE = 0.25  # of a context that is asked for, the same
 MAX_DRAFT = 7  # the depth that heads are trained for; acceptance beyond it is unknown
@@ -163,7 +164,17 @@ class Curve:
         steps = -(-num_drafted // self.block_size) + encode
         return self.decode_s(num_drafted + 1) + steps * self.draft_s + rest
 
+    def _link_s(self, reading: DeviceWork, num_rows: int) -> float:
+        """Return the seconds in which the rows' states reach the device's machine and come back; 0 for a local one."""
+        link = reading.device.link
+        if link is None or not reading.num_layers:
+            return 0.0
+        return 2 * (link.latency_s + num_rows * self.shape.n_embd * STATE_BYTES / link.bytes_s)
+
     def _device_s(self, reading: DeviceWork, num_rows: int) -> float:
+        return self._link_s(reading, num_rows) + self._compute_s(reading, num_rows)
+
+    def _compute_s(self, reading: DeviceWork, num_rows: int) -> float:
         device, kernels = reading.device, find_kernels(reading.device)
         experts = reading.expert_bytes * distinct_experts(self.shape, num_rows)
         starting = (

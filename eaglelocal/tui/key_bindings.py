@@ -47,7 +47,7 @@ CHAT_ACTIONS = frozenset({*CHAT_DIALOG_ACTIONS, *CHAT_PURPOSES})
 MONITOR_ACTIONS = frozenset(
     {
         "quit", "pause", "sort", "reverse", "filter", "cancel", "drafting", "log", "clear", "up", "down",
-        "first", "last", "help",
+        "first", "last", "help", "open",
     }
 )  # fmt: skip
 

@@ -65,6 +65,7 @@ class EngineChild:
             self._channel.close()
             raise OSError(errno.EAGAIN, str(error)) from error
         self._kill_reason, self._stop_timeout_s = "", _STOP_TIMEOUT_S
+        self._rpc: tuple[str, ...] = ()  # addresses of the rpc-servers it uses
 
     @property
     def pid(self) -> int:
@@ -77,6 +78,7 @@ class EngineChild:
     def load(self, plan: Plan) -> None:
         """Send the plan, which must be the first message. Its age counts from here."""
         self.started_at_s = time.monotonic()
+        self._rpc = plan.rpc
         if plan.cache_disk:
             self._stop_timeout_s = _STORE_TIMEOUT_S
         self.send(plan)
@@ -112,7 +114,7 @@ class EngineChild:
             self._process.kill()
         exit_status = self._process.wait()
         self._channel.close()
-        return ExitReason(exit_status, self._stderr_tail.close(), self._kill_reason)
+        return ExitReason(exit_status, self._stderr_tail.close(), self._kill_reason, self._rpc)
 
     def stop(self, *, is_graceful: bool = True) -> None:
         """End the process and wait for that: by Shutdown (if `is_graceful`), then by SIGKILL."""

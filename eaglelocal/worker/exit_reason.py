@@ -29,6 +29,10 @@ _FATAL_SIGNALS = {
 }
 # sent to all processes of a group: Ctrl-C, a closed terminal, a service manager; only the parent acts on them
 GROUP_SIGNALS = frozenset({signal.SIGINT, signal.SIGHUP, signal.SIGTERM})
+# llama.cpp aborts when it loses an rpc-server; its transport logs what failed before
+_RPC_LINE = re.compile(
+    r"Remote RPC server crashed|RPC handshake failed|^(send|recv) failed \(bytes_|Failed to connect to \S+:\d"
+)
 _NUM_QUOTED = 2
 _MAX_QUOTED_CHARS = 300
 
@@ -53,6 +57,7 @@ class ExitReason:
     exit_status: int  # as in subprocess: negative for a signal
     last_lines: tuple[str, ...] = ()  # of stderr, oldest first
     kill_reason: str = ""
+    rpc: tuple[str, ...] = ()  # addresses of the rpc-servers that it used
 
     @property
     def first_status(self) -> int:
@@ -79,6 +84,9 @@ class ExitReason:
         """Return the end as an error; `when` says what the process was doing, such as " while it loaded the model"."""
         if self.kill_reason:
             return EngineError(f"the engine process was killed{when}: {self.kill_reason}", hint=_HINT)
+        if self.rpc and any(map(_RPC_LINE.search, self.last_lines)):
+            lost = f"the connection to an rpc-server was lost{when}: {', '.join(self.rpc)}"
+            return EngineError(lost, hint="start it again there; the engine tries again by itself")
         quoted = "; ".join(self.failure_lines)[-_MAX_QUOTED_CHARS:]
         what = _describe_exit(self.first_status, when) + (f": {quoted}" if quoted else "")
         return EngineError(what, hint=_HINT_KILLED if self.exit_status == -9 else _HINT)

@@ -75,7 +75,34 @@ def test_what_goes_wrong_is_said_with_a_hint(arguments: tuple[str, ...], code: i
 def test_a_web_page_is_no_server_that_we_know() -> None:
     with serving(Pages({"/v1/models": Page("<html>")})) as pages:
         report = top(pages.url, "--once")
-    assert (report.returncode, "neither eaglelocal nor llama-server nor vLLM" in report.stderr) == (1, True)
+    assert (report.returncode, "neither eaglelocal nor llama-server, vLLM or Ollama" in report.stderr) == (1, True)
+
+
+def test_several_servers_are_rows_and_one_that_is_away_is_said_to_be() -> None:
+    with serving(llama_pages()) as ours, serving(vllm_pages()) as other:
+        report = top(ours.url, other.url, "http://127.0.0.1:1", ours.url, "--once")
+        as_json = top(ours.url, other.url, "http://127.0.0.1:1", "--json")
+    assert report.returncode == 0, report.stderr
+    lines = report.stdout.splitlines()
+    assert [line.split()[1] for line in lines[1:4]] == ["ready", "ready", "unreachable"]
+    assert len(lines) == 5 and lines[4].startswith("http://127.0.0.1:1: cannot reach")
+    assert max(map(len, lines[:4])) <= 80
+    found = json.loads(as_json.stdout.splitlines()[-1])["servers"]
+    assert [each["kind"] for each in found] == ["llama-server", "vLLM", ""]
+    assert [each["state"] for each in found] == ["ready", "ready", "disconnected"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        (("--json",), 1, "none of the servers answers"),
+        (("--web",), 2, "--web shows one server"),
+        ((), 2, "stdout is not a terminal"),
+    ],
+)
+def test_what_goes_wrong_with_several_servers_is_said(flags: tuple[str, ...], code: int, said: str) -> None:
+    report = top("http://127.0.0.1:1", "http://127.0.0.1:2", *flags)
+    assert (report.returncode, said in report.stderr, "\nhint: " in report.stderr) == (code, True, True)
 
 
 def test_the_screen_s_toolkit_is_not_loaded_for_text() -> None:

@@ -3,9 +3,9 @@
     python tests/measures/learning.py shift [--kind translate] [--answers 500,1000,2000] [--general 400]
     python tests/measures/learning.py experience [--pairs 20]
 
-shift: trains a head for the embedded demo without one kind of work, lets the demo answer only this kind, and shows the
-head's acceptance length on it and elsewhere, on answers that nothing learned from, after each number of answers. Of the
-general questions that are rehearsed none is of this kind.
+shift: trains a head for the embedded demo without one kind of work (and one with it, to compare with), lets the demo
+answer only this kind, and shows the head's acceptance length on it and elsewhere, on answers that nothing learned from,
+after each number of answers. Of the general questions that are rehearsed none is of this kind.
 
 experience: time to first token and tokens a second of single answers, alternating: while a process learns, and with no
 learning at all.
@@ -68,9 +68,9 @@ def collect(folder: Path, kinds: Sequence[str], per_kind: int, seed: int) -> tup
     return tuple(map(as_text, keep_answers(plan, folder, make_requests(kinds, per_kind, seed=seed)).read()))
 
 
-def train_without(kind: str, folder: Path) -> Path:
-    """Train a new head on all other kinds."""
-    texts = collect(folder / "others", [each for each in KINDS if each != kind], TRAINED_PER_KIND, seed=11)
+def train_on(kinds: Sequence[str], folder: Path) -> Path:
+    """Train a new head on these kinds of work."""
+    texts = collect(folder / "trained", kinds, TRAINED_PER_KIND, seed=11)
     header = read_header(TARGET)
     source = HeadSource(header, read_model(header))
     num_steps = EPOCHS * math.ceil(len(texts) / 8)
@@ -134,10 +134,13 @@ def general_questions(kind: str, num: int) -> tuple[str, ...]:
 
 def measure_shift(kind: str, steps: Sequence[int], num_general: int) -> list[dict[str, object]]:
     folder = Path(tempfile.mkdtemp())
-    base = train_without(kind, folder)
+    base = train_on([each for each in KINDS if each != kind], folder / "without")
+    whole = train_on(KINDS, folder / "with")
     job, rows = make_job(make_plan(base), base, folder, general=general_questions(kind, num_general)), []
     judged = {name: collect(folder / f"judged-{name}", [name], JUDGED_PER_KIND, seed=99) for name in KINDS}
     elsewhere = [text for name, texts in judged.items() if name != kind for text in texts]
+    there, others = measure(job, whole, judged[kind]), measure(job, whole, elsewhere)
+    print(f"trained with {kind} from the start: {kind} {there}  elsewhere {others}")
     num_answers, seed, versions = 0, 1000, HeadVersions(job.versions)
     for step in (0, *steps):
         notes = []

@@ -15,6 +15,7 @@ from textual.dom import DOMNode
 import eaglelocal.tui
 
 OF_THE_MONITOR = ("Monitor", "RequestTable", "QuestionDialog")
+OF_THE_LIST = ("ServersMonitor",)
 SHARED = ("HelpScreen", "Palette")  # whose keys are pressed in tests of the chat
 
 
@@ -68,7 +69,8 @@ def test_the_classes_are_found() -> None:
 
 @pytest.mark.parametrize(("place", "key"), bound(), ids=lambda each: str(each))
 def test_every_key_is_pressed_in_a_test(place: str, key: str) -> None:
-    screen = "monitor" if place.partition(".")[0] in OF_THE_MONITOR else "chat"
+    name = place.partition(".")[0]
+    screen = "monitor" if name in OF_THE_MONITOR else "servers" if name in OF_THE_LIST else "chat"
     files = Path(__file__).parent.glob(f"test_{screen}*.py")
     assert key in set.union(*(pressed(file.read_text()) for file in files)), f"no test presses {key} for {place}"
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from eaglelocal.catalog.draft_entries import MTP, NGRAM
 from eaglelocal.core.byte_sizes import GIB
 from eaglelocal.core.drafting_words import describe_draft
+from eaglelocal.core.rpc_hosts import WARNING
 from eaglelocal.core.run_options import AUTO, RunOptions
 from eaglelocal.memory.budget import DeviceLoad
 from eaglelocal.planning.candidate import Candidate, Chosen, Rejected
@@ -34,6 +35,7 @@ def report_lines(outcome: SearchOutcome, chosen: Chosen, *, show_all: bool) -> l
         *wrap_text("speed    ", speed_text(candidate, outcome.options.parallel)),
         "",
         *(bar_line(load, outcome) for load in chosen.memory.used),
+        *link_lines(outcome),
         *wrap_text("         ", sum_text(chosen)),
         "",
         *reason_lines(explain_choice(outcome, chosen), show_all=show_all),
@@ -87,6 +89,16 @@ def speed_text(candidate: Candidate, num_slots: int) -> str:
         f"{prediction.spec_tok_s:.1f} tokens/s with the draft, {prediction.plain_tok_s:.1f} without "
         f"({prediction.gain:.2f}x), {source}"
     )
+
+
+def link_lines(outcome: SearchOutcome) -> Iterator[str]:
+    """Yield the measured link to each device of an rpc-server, what is assumed of it, and the warning."""
+    links = [(gpu.name, gpu.link) for gpu in outcome.machine.gpus if gpu.link is not None]
+    for name, link in links:
+        speed = f"{link.latency_s * 1e3:.2f} ms, {link.bytes_s / 1e6:.0f} MB/s, both measured"
+        yield from wrap_text(f"{name:<8} ", f"at {link.address}: {speed}; as fast as this processor, assumed")
+    if links:
+        yield from wrap_text("warning  ", WARNING)
 
 
 def bar_line(load: DeviceLoad, outcome: SearchOutcome) -> str:
@@ -186,12 +198,19 @@ def run_flags(options: RunOptions, candidate: Candidate) -> Iterator[str]:
         yield f"--mmproj {shlex.quote(options.mmproj)}"
     if options.parallel > 1:
         yield f"--parallel {options.parallel}"
-    if options.device is not None:
-        yield f"--device {shlex.quote(options.device)}"
-    if options.split != "layer":
-        yield f"--split {options.split}"
+    yield from device_flags(options)
     if options.flash_attn != "auto":
         yield f"--flash-attn {options.flash_attn}"
+
+
+def device_flags(options: RunOptions) -> Iterator[str]:
+    """Yield the flags that name the devices of a run, and its servers."""
+    if options.device is not None:
+        yield f"--device {shlex.quote(options.device)}"
+    if options.rpc:
+        yield f"--rpc {shlex.quote(','.join(options.rpc))}"
+    if options.split != "layer":
+        yield f"--split {options.split}"
 
 
 def draft_flag(options: RunOptions, candidate: Candidate) -> str:

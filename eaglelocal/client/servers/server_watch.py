@@ -18,6 +18,7 @@ from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
 from eaglelocal.client.servers.connection import KeepAliveConnection
 from eaglelocal.client.servers.eaglelocal_server import EaglelocalServer
 from eaglelocal.client.servers.llama_server import LlamaServer
+from eaglelocal.client.servers.ollama_server import OllamaServer, is_ollama
 from eaglelocal.client.servers.prometheus import Samples
 from eaglelocal.client.servers.vllm_server import VllmServer
 from eaglelocal.core.request import Spec
@@ -56,8 +57,10 @@ def detect_server(connection: KeepAliveConnection) -> ServerReader:
         return VllmServer(connection)
     if "llamacpp:" in samples or reply.status == 503:  # it is loading
         return LlamaServer(connection)
-    what = f"{connection.url} is neither eaglelocal nor llama-server nor vLLM"
-    raise EngineError(what, hint="its /v1/models, /props and /metrics are those of no known server")
+    if is_ollama(connection):
+        return OllamaServer(connection)
+    what = f"{connection.url} is neither eaglelocal nor llama-server, vLLM or Ollama"
+    raise EngineError(what, hint="its /v1/models, /props, /metrics and /api/ps are those of no known server")
 
 
 class ServerWatch:

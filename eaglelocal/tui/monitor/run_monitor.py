@@ -1,9 +1,11 @@
-"""Run the monitor of a server at an address, from settings to the end, on a terminal or in a browser.
+"""Run the monitor of a server at an address, or of several, from settings to the end, on a terminal or in a browser.
 
 Loads Textual only when it shows something.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 from eaglelocal.client.http_client import parse_url
 from eaglelocal.client.servers.server_watch import ServerWatch
@@ -41,3 +43,23 @@ def watch_server(url: str, api_key: str, settings: Settings, *, keeps_theme: boo
     finally:
         if gauges is not None:
             gauges.close()
+
+
+def watch_servers(urls: Sequence[str], find_key: Callable[[str], str], settings: Settings) -> None:
+    """Show the list of several servers, and each one that the user opens, until the user leaves the list.
+
+    Raises UsageError as `watch_server` does. find_key: returns the API key for an address
+    """
+    from eaglelocal.tui.monitor.servers_app import ServersMonitor
+    from eaglelocal.tui.monitor.watched_servers import WatchedServers
+
+    options = make_display_options(settings)
+    check_display_options(options)
+    servers = WatchedServers(urls, lambda url, on_reading: ServerWatch(url, on_reading, api_key=find_key(url)))
+    servers.start()
+    chosen: str | None = ""
+    try:
+        while (chosen := ServersMonitor(options, servers, selected_url=chosen or "").show()) is not None:
+            watch_server(chosen, find_key(chosen), settings)
+    finally:
+        servers.close()

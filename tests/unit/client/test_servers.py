@@ -168,6 +168,25 @@ def test_a_request_without_drafts_has_no_acceptance(
     assert (read.acceptance, read.share) == (acceptance, share)
 
 
+def test_ollama_reports_models_and_memory_and_nothing_else() -> None:
+    models = [
+        {"name": "qwen3:8b", "size": 6_000, "context_length": 8192},
+        {"name": "gemma3:4b", "size": 3_000, "context_length": 4096},
+    ]
+    pages = Pages({"/v1/models": Page({"data": [{"id": "x", "owned_by": "library"}]}), "/api/ps": Page({"models": []})})
+    with serving(pages):
+        watch = ServerWatch(pages.url, nobody)
+        idle = watch.read()
+        pages.by_path["/api/ps"] = Page({"models": models})
+        loaded = watch.read()
+        pages.by_path["/api/ps"] = Page("broken", 500)
+        broken = watch.read()
+    assert (idle.kind, idle.state, idle.model, idle.memory_bytes) == ("Ollama", "idle", "", None)
+    assert (loaded.state, loaded.models, loaded.n_ctx) == ("ready", ("qwen3:8b", "gemma3:4b"), 8192)
+    assert (loaded.memory_bytes, loaded.running, loaded.waiting, loaded.totals) == (9_000, None, None, ServerTotals())
+    assert (broken.state, broken.kind) == (DISCONNECTED, "Ollama")
+
+
 def test_a_stranger_is_no_server_that_we_know() -> None:
     reading = read_once(Pages({"/v1/models": Page("<html>hello</html>")}))
     assert reading.state == DISCONNECTED
