@@ -10,6 +10,7 @@
     ├── RequestError           a request the engine cannot serve (too long, bad parameter)
     │   └── TooComplexError    a schema or grammar that would take too long, or crash its compiler
     ├── EngineError            the engine process failed, ended or does not respond
+    │   ├── RpcServerError     an rpc-server that holds layers is away, or cannot be used
     │   └── EngineAwayError    it does not restart, or takes too long, so requests no longer wait for it
     └── Cancelled              the user stopped it (exit 130)
 
@@ -103,6 +104,10 @@ class TooComplexError(RequestError):
 
 class EngineError(EagleLocalError):
     pass
+
+
+class RpcServerError(EngineError):
+    """An rpc-server for layers is away, or cannot be used."""
 
 
 class EngineAwayError(EngineError):

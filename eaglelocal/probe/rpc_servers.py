@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from eaglelocal.errors import EngineError, LibraryError
+from eaglelocal.errors import LibraryError, RpcServerError
 
 TIMEOUT_S = 4.0
 PROTOCOL = (7, 0)  # major: must be equal; minor: at most this, as in the pinned llama.cpp
@@ -67,7 +67,7 @@ def find_rpc_servers(addresses: Sequence[str], backends: Collection[str]) -> tup
 def ask_rpc_server(address: str, timeout_s: float = TIMEOUT_S) -> RpcServer:
     """Return what a server at HOST:PORT says of itself, and how fast the link to it is.
 
-    Raises EngineError if it does not answer in time, or is no rpc-server of a protocol that this llama.cpp speaks.
+    Raises RpcServerError if it does not answer in time, or is no rpc-server of a protocol that this llama.cpp speaks.
     """
     with _explaining(address, timeout_s):
         host, _, port = address.partition(":")
@@ -89,11 +89,11 @@ def _explaining(address: str, timeout_s: float) -> Iterator[None]:
         yield
     except TimeoutError:
         text = f"the rpc-server {address} did not answer in {timeout_s:.0f} s: it may be serving another program"
-        raise EngineError(text, hint=HINT) from None
+        raise RpcServerError(text, hint=HINT) from None
     except (ConnectionResetError, BrokenPipeError, EOFError):
-        raise EngineError(f"{address} hung up: it is no rpc-server of this llama.cpp", hint=HINT) from None
+        raise RpcServerError(f"{address} hung up: it is no rpc-server of this llama.cpp", hint=HINT) from None
     except OSError as error:
-        raise EngineError(f"cannot reach the rpc-server {address}: {error.strerror or error}", hint=HINT) from None
+        raise RpcServerError(f"cannot reach the rpc-server {address}: {error.strerror or error}", hint=HINT) from None
 
 
 class _Client:
@@ -103,17 +103,17 @@ class _Client:
         self._connection, self._address, self._deadline = connection, address, deadline
 
     def check_version(self) -> None:
-        """Raise EngineError for another protocol than llama.cpp's here, on which it would abort."""
+        """Raise RpcServerError for another protocol than llama.cpp's here, on which it would abort."""
         major, minor, patch = struct.unpack_from("<BBB", self._call(HELLO, bytes(CAPS_BYTES), 4 + CAPS_BYTES))
         if major != PROTOCOL[0] or minor > PROTOCOL[1]:
             ours = ".".join(map(str, PROTOCOL))
             text = f"the rpc-server {self._address} speaks protocol {major}.{minor}.{patch}, llama.cpp here {ours}"
-            raise EngineError(text, hint=HINT)
+            raise RpcServerError(text, hint=HINT)
 
     def read_devices(self) -> tuple[RpcDevice, ...]:
         (count,) = struct.unpack("<I", self._call(DEVICE_COUNT, b"", 4))
         if not 1 <= count <= MAX_DEVICES:
-            raise EngineError(f"the rpc-server {self._address} has {count} devices", hint=HINT)
+            raise RpcServerError(f"the rpc-server {self._address} has {count} devices", hint=HINT)
         memories = (struct.unpack("<QQ", self._call(GET_DEVICE_MEMORY, struct.pack("<I", i), 16)) for i in range(count))
         return tuple(RpcDevice(free_bytes=free, total_bytes=total) for free, total in memories)
 
@@ -124,10 +124,10 @@ class _Client:
         return time.perf_counter() - started_at
 
     def measure_bytes_s(self, latency_s: float) -> float:
-        """Return the slower of sending and receiving a buffer. Raises EngineError if there is no memory for one."""
+        """Return the slower of sending and receiving a buffer. Raises RpcServerError if there is no memory for one."""
         handle, size = struct.unpack("<QQ", self._call(ALLOC_BUFFER, struct.pack("<IQ", 0, MEASURED_BYTES), 16))
         if not handle or size < MEASURED_BYTES:
-            raise EngineError(f"the rpc-server {self._address} has no memory left", hint="free memory there")
+            raise RpcServerError(f"the rpc-server {self._address} has no memory left", hint="free memory there")
         (base,) = struct.unpack("<Q", self._call(BUFFER_GET_BASE, struct.pack("<Q", handle), 8))
         tensor = TENSOR.pack(
             1, TYPE_I8, handle, MEASURED_BYTES, 1, 1, 1, 1, *[MEASURED_BYTES] * 3, 0, *[0] * 16, 0, *[0] * 10,
@@ -144,11 +144,11 @@ class _Client:
         return MEASURED_BYTES / max(set_s, get_s, 1e-6)
 
     def _call(self, command: int, request: bytes, num_bytes: int) -> bytes:
-        """Return the reply, which must have `num_bytes`. Raises EngineError for another size, EOFError at the end."""
+        """Return the reply, which must have `num_bytes`. Raises RpcServerError for another size, EOFError at the end."""
         self._send(command, request)
         (size,) = struct.unpack("<Q", self._receive(8))
         if size != num_bytes:
-            raise EngineError(f"{self._address} is no rpc-server: its reply has {size} bytes", hint=HINT)
+            raise RpcServerError(f"{self._address} is no rpc-server: its reply has {size} bytes", hint=HINT)
         return self._receive(num_bytes)
 
     def _send(self, command: int, request: bytes) -> None:

@@ -30,7 +30,7 @@ from eaglelocal.core.events import (
     Tokens,
 )
 from eaglelocal.core.plan import Plan
-from eaglelocal.errors import EagleLocalError, EngineError
+from eaglelocal.errors import EagleLocalError, EngineError, RpcServerError
 from eaglelocal.worker.child import EngineChild
 from eaglelocal.worker.crash_report import Crash, InFlight, format_log_line, write_report
 from eaglelocal.worker.exit_reason import Broken, ExitReason
@@ -333,7 +333,8 @@ class Supervisor:
 
         A failed load with its own message gets no report, and the first load's failure no log line either.
         """
-        has_own_message = run.is_loading and run.last_message is not None and not isinstance(error, EngineError)
+        is_explained = isinstance(error, RpcServerError) or not isinstance(error, EngineError)
+        has_own_message = run.is_loading and run.last_message is not None and is_explained
         if run.exit_reason is None or (has_own_message and never_ran):
             return
         crash = Crash(
