@@ -207,6 +207,8 @@ def options_for(target: str | None, given: Mapping[str, Any], *, goal: str, is_e
     """Return the options that `chat` would have; for another machine without the settings about this machine's GPUs.
 
     given  flags of the command, by name; None: not given
+
+    Raises UsageError for rpc-servers of another machine.
     """
     from eaglelocal.cli.load_model import load_settings, make_run_options
     from eaglelocal.conversation.session import ModelChoice
@@ -217,6 +219,9 @@ def options_for(target: str | None, given: Mapping[str, Any], *, goal: str, is_e
     )
     if not is_elsewhere:
         return options
+    if given["rpc"] is not None:
+        problem = f"--rpc {given['rpc']}: its link can only be measured from that machine"
+        raise UsageError(problem, hint="`eaglelocal plan --rpc` there, without --machine")
     return replace(
         options,
         gpu_layers=options.gpu_layers if given["gpu_layers"] is not None else None,

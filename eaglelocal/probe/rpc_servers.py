@@ -144,7 +144,7 @@ class _Client:
         return MEASURED_BYTES / max(set_s, get_s, 1e-6)
 
     def _call(self, command: int, request: bytes, num_bytes: int) -> bytes:
-        """Return the reply, which must have `num_bytes`. Raises RpcServerError for another size, EOFError at the end."""
+        """Return the reply of `num_bytes`. Raises RpcServerError for another size, EOFError at the end."""
         self._send(command, request)
         (size,) = struct.unpack("<Q", self._receive(8))
         if size != num_bytes:

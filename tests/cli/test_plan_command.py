@@ -458,3 +458,8 @@ def test_where_nothing_fits_the_reasons_are_shown_and_then_what_helps(capsys: py
     with pytest.raises(ResourceError):
         main.run(["plan", "llama-3.3-70b", "--machine", "m1-8gb", "--all"])
     assert "not taken, Apple M1" in capsys.readouterr().out
+
+
+def test_rpc_servers_of_another_machine_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="--rpc box:50052: its link can only be measured from that machine"):
+        main.run(["plan", "qwen3-8b", "--machine", "rtx-3090", "--rpc", "box:50052"])

@@ -1,0 +1,101 @@
+"""LiteLLM in front of two servers, with the configuration of docs/serving.md: both answer, and one alone goes on.
+
+LITELLM names its program, in an environment of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from doubles.serve_process import ServeProcess, free_port, serve
+
+PROGRAM = os.environ.get("LITELLM", "")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not PROGRAM, reason="LITELLM names no program of litellm[proxy]")]
+PAGE = Path(__file__).parents[2] / "docs" / "serving.md"
+START_S = 120
+FLAGS = ("--target", "demo@native", "--alias", "local", "--ctx", "512", "--threads", "1")
+
+
+def write_configuration(path: Path, servers: tuple[ServeProcess, ...]) -> Path:
+    """Write the page's configuration with these addresses."""
+    (text,) = re.findall(r"```yaml\n(model_list:.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    for number, server in enumerate(servers, 1):
+        text = text.replace(f"http://box{number}:8421", server.url)
+    assert "box" not in text
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@contextmanager
+def running_router(configuration: Path, log: Path) -> Iterator[str]:
+    port = free_port()
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # asks no host for prices
+    command = [PROGRAM, "--config", str(configuration), "--host", "127.0.0.1", "--port", str(port)]
+    with log.open("w") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, env=environ, start_new_session=True)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_for(url, process, log)
+        yield url
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+        process.wait(60)
+
+
+def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_S
+    while True:
+        assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
+        try:
+            httpx.get(f"{url}/health/liveliness", timeout=5).raise_for_status()
+            return
+        except httpx.HTTPError:
+            time.sleep(0.5)
+
+
+def stream(url: str) -> str:
+    """Return the text of a streamed answer, whose end must have been reached."""
+    messages = [{"role": "user", "content": "What does a draft head do?"}]
+    fields = {"model": "home", "messages": messages, "max_tokens": 24, "temperature": 0, "stream": True}
+    texts, is_done = [], False
+    with httpx.stream("POST", f"{url}/v1/chat/completions", json=fields, timeout=120) as reply:
+        assert reply.status_code == 200, reply.read()
+        for line in reply.iter_lines():
+            data = line.removeprefix("data: ")
+            if data == "[DONE]":
+                is_done = True
+            elif data != line:
+                texts += [choice["delta"].get("content") or "" for choice in json.loads(data)["choices"]]
+    assert is_done
+    return "".join(texts)
+
+
+def count_answers(log: Path) -> int:
+    return log.read_text().count("POST /v1/chat/completions 200")
+
+
+def test_both_answer_and_one_alone_goes_on(tmp_path: Path) -> None:
+    logs = (tmp_path / "first", tmp_path / "second")
+    with serve(*FLAGS, log=logs[0]) as first, serve(*FLAGS, log=logs[1]) as second:
+        configuration = write_configuration(tmp_path / "router.yaml", (first, second))
+        with running_router(configuration, tmp_path / "router") as url:
+            texts = {stream(url) for _ in range(12)}
+            assert len(texts) == 1 and texts.pop().strip()
+            before = tuple(map(count_answers, logs))
+            assert all(before), before
+            first.process.kill()
+            first.process.wait()
+            assert all(stream(url).strip() for _ in range(6))
+            assert (count_answers(logs[0]), count_answers(logs[1])) == (before[0], before[1] + 6)
