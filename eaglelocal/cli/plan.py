@@ -221,7 +221,7 @@ def options_for(target: str | None, given: Mapping[str, Any], *, goal: str, is_e
         return options
     if given["rpc"] is not None:
         problem = f"--rpc {given['rpc']}: its link can only be measured from that machine"
-        raise UsageError(problem, hint="`eaglelocal plan --rpc` there, without --machine")
+        raise UsageError(problem, hint="run `eaglelocal plan` there")
     return replace(
         options,
         gpu_layers=options.gpu_layers if given["gpu_layers"] is not None else None,
