@@ -274,6 +274,8 @@ def find_base(plan: Plan) -> tuple[Path | None, str]:
     """Return the head in a file of its own with which learning begins; None with the reason why there is none."""
     if plan.draft_kind != "eagle3" or plan.draft is None:
         return None, "only an EAGLE head goes on learning: eaglelocal train makes one"
+    if plan.base_head is not None and plan.base_head.parent == locations.generated_models_dir():
+        return None, "a head that was generated to a size learns nothing: its target knows no more than the small one"
     return plan.base_head, ""
 
 
