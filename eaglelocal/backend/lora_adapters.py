@@ -12,7 +12,7 @@ from pathlib import Path
 
 from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
-from eaglelocal.errors import ModelFileError
+from eaglelocal.errors import EngineError, ModelFileError
 
 
 def load_adapter(library: LlamaLibrary, model: object, path: Path) -> object:
@@ -32,11 +32,13 @@ class ContextAdapters:
         self._mix = NO_ADAPTERS
 
     def use(self, mix: AdapterMix) -> None:
-        """Apply exactly these adapters from now on."""
+        """Apply exactly these adapters from now on. Raises EngineError where llama.cpp refuses them."""
         if mix == self._mix:
             return
         api, count = self._library.api, len(mix)
         handles = (api.llama_adapter_lora_p_ctypes * count)(*(self._handles[number] for number, _ in mix))
         scales = (C.c_float * count)(*(scale for _, scale in mix))
-        api.llama_set_adapters_lora(self._context, handles, count, scales)
+        status = api.llama_set_adapters_lora(self._context, handles, count, scales)
+        if status:
+            raise EngineError(f"llama_set_adapters_lora gave {status}: {self._library.log.reason()}")
         self._mix = mix

@@ -37,7 +37,8 @@ class Padding:
             return []
         decoding = {s.slot: 1 + len(drafts[s.slot]) for s in plan.decode}
         # padding is removed again: decoding slots can always do that, idle ones only if caches can be cut anywhere
-        idle = [slot for slot in range(self._num_slots) if slot not in decoding and self._scheduler.can_cut]
+        slots = range(self._num_slots) if self._scheduler.can_cut else ()
+        idle = [slot for slot in slots if not self._scheduler.is_running(slot)]
         counts = count_rows(decoding, idle, self._context.undivided)
         if sum(decoding.values()) + sum(counts.values()) > self._context.n_batch:
             return []

@@ -157,7 +157,8 @@ class IdleLearning:
         for failed in [model for model in self._models if model.client is None and model.folder == folder]:
             self._models.remove(failed)  # it was never loaded
             failed.keeper.close()
-        keeper = AnswerKeeper(answers, self._options.owners, self._activity)
+        owners = frozenset[str]() if plan.adapters else self._options.owners
+        keeper = AnswerKeeper(answers, owners, self._activity)
         model = ModelLearning(plan, keeper, folder, base, versions, why, version=plan.draft_version)
         self._models.append(model)
         return model
@@ -272,8 +273,12 @@ class IdleLearning:
 
 def find_base(plan: Plan) -> tuple[Path | None, str]:
     """Return the head in a file of its own with which learning begins; None with the reason why there is none."""
+    if plan.adapters:
+        return None, "nothing is kept or learned while LoRA adapters are loaded: their texts are another model's"
     if plan.draft_kind != "eagle3" or plan.draft is None:
         return None, "only an EAGLE head goes on learning: eaglelocal train makes one"
+    if plan.base_head is not None and plan.base_head.parent == locations.generated_models_dir():
+        return None, "a head that was generated to a size does not learn; the one it was made of does, in its target"
     return plan.base_head, ""
 
 

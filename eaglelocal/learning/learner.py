@@ -81,6 +81,7 @@ class LearningJob:
         """The plan of the target alone, in RAM: the engine has the GPUs."""
         n_ctx = min(LEARNING_CTX, self.plan.n_ctx)
         alone = replace(self.plan, draft_kind="none", draft=None, draft_origin=None, lookups=(), projector=None)
+        alone = replace(alone, cache_disk=0.0, cache_ram=0, lookup_memory=0, is_brief=True)
         return replace(alone, spec=OFF, n_ctx=n_ctx, num_slots=1, threads=self.threads, gpu_layers=0, rollback=None)
 
 
@@ -112,6 +113,7 @@ class LearningSession:
         kept = KeptAnswers(job.answers, max_bytes=0, max_age_s=math.inf).read()
         self._answers = [answer for answer in kept if job.owners is None or answer.owner in job.owners]
         self._state = LearningState()  # read by `run`
+        self._trouble = ""  # for people
 
     def run(self) -> None:
         """Take the next step, as far as there are answers for it. Raises EagleLocalError and OSError."""
@@ -232,7 +234,11 @@ class LearningSession:
 
         if not self._job.general:
             return ()
-        texts = gather_rehearsal(self._job.reading_plan, self._job.general, self._job.folder.parent)
+        try:
+            texts = gather_rehearsal(self._job.reading_plan, self._job.general, self._job.folder.parent)
+        except EagleLocalError as error:  # too little memory for an engine, for one
+            self._trouble = f" (nothing was rehearsed: {error.message})"
+            return ()
         num_new = sum(answer.kept_at > self._state.learned_until for answer in self._find(chosen.keys))
         return choose_rehearsal(texts, num_new, hash_round(chosen))
 
@@ -250,7 +256,9 @@ class LearningSession:
             self._versions.refuse(candidate, verdict.why)
         self._end_round(chosen, candidate if verdict.is_better else None)
         version = candidate if verdict.is_better else None
-        self._tell(SessionReport(state="done", version=version, missing=self._job.min_new, note=verdict.why))
+        self._tell(
+            SessionReport(state="done", version=version, missing=self._job.min_new, note=verdict.why + self._trouble)
+        )
 
     def _check_watched(self, watch: VersionWatch) -> None:
         """Judge a current version by live answers, once there are enough; go back if it is worse."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -84,9 +85,11 @@ class LearningChild:
         self.kill()
 
     def kill(self) -> None:
+        """Kill the process, and the engine that answers what it rehearses: they are one group."""
         self.was_stopped = True
         with contextlib.suppress(OSError):
-            self._process.kill()
+            if self.is_running:
+                os.killpg(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Kill the process and wait for its end."""

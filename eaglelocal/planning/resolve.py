@@ -13,7 +13,7 @@ from eaglelocal.core.adapters import AdapterFile
 from eaglelocal.core.drafting_words import describe_draft
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import MAX_SLOTS, Plan
-from eaglelocal.core.request import parse_spec
+from eaglelocal.core.request import Spec, parse_spec
 from eaglelocal.core.run_options import AUTO, NGRAM, NONE, RunOptions
 from eaglelocal.errors import UsageError
 from eaglelocal.gguf.lora_adapter import check_adapter, read_adapter
@@ -39,9 +39,7 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
     Raises UsageError, ModelFileError, IncompatibleError or ResourceError.
     """
     options = decision.options
-    spec = parse_spec(options.spec)
-    check_parallel(options.parallel)
-    options.check_cache()
+    spec = read_spec(options)
     files = decision.files or locate_files(decision.target, options, on_progress)
     n_ctx = choose_ctx(decision.ctx, files.target)
     projector = FoundProjector() if decision.without_projector else files.projector
@@ -85,6 +83,14 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
         takes_tools=features.takes_tools,
         thinks=features.thinks,
     )
+
+
+def read_spec(options: RunOptions) -> Spec:
+    """Return how to draft, after a look at what else can be wrong before any file is read. Raises UsageError."""
+    spec = parse_spec(options.spec)
+    check_parallel(options.parallel)
+    options.check_cache()
+    return spec
 
 
 def locate_files(target: str, options: RunOptions, on_progress: Progress) -> ModelFiles:

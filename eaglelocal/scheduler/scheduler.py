@@ -138,7 +138,10 @@ class Scheduler:
 
     @property
     def _free(self) -> list[int]:
-        return [slot.index for slot in self._prefix_cache.slots if slot.index not in self._running]
+        return [slot for slot in range(len(self._prefix_cache.slots)) if not self.is_running(slot)]
+
+    def is_running(self, slot: int) -> bool:
+        return slot in self._running
 
     def slot_to_copy(self) -> int | None:
         """Return the idle slot whose conversation to copy to RAM now (see PrefixCache); None while a prompt waits."""
@@ -201,7 +204,9 @@ class Scheduler:
             max_draft = min(max_draft, self._most_drafted)
         remaining = {s.slot: s.num_readable for s in group if s.is_prefilling}
         if not remaining:
-            return self._end_turn(StepPlan((), decode, max_draft, mix), pace)
+            plan = StepPlan((), decode, max_draft, mix)
+            self._end_turn(plan, pace)
+            return plan
         most = {s.slot: min(max_draft, s.draft_room) for s in decode}
         counts = allot_prompt_rows(
             remaining,
@@ -210,7 +215,9 @@ class Scheduler:
             pace=pace,
         )
         chunks = [self._next_chunk(self._running[slot], count) for slot, count in counts.items()]
-        return self._end_turn(StepPlan(tuple(chunks), decode, max_draft, mix), pace)
+        plan = StepPlan(tuple(chunks), decode, max_draft, mix)
+        self._end_turn(plan, pace)
+        return plan
 
     def _next_group(self) -> list[Sequence]:
         """Return the sequences that can have rows in the next step: all those of one mix. The mixes take turns."""
@@ -223,12 +230,11 @@ class Scheduler:
             self._last_mix, self._turn_s = mixes[next_one % len(mixes)], TURN_S
         return [s for s in ready if s.request.adapters == self._last_mix]
 
-    def _end_turn(self, plan: StepPlan, pace: PrefillPace) -> StepPlan:
-        """Shorten the turn by what the step is expected to take; a step of unknown cost ends it. Returns the plan."""
+    def _end_turn(self, plan: StepPlan, pace: PrefillPace) -> None:
+        """Shorten the turn by what the step is expected to take; a step of unknown cost ends it."""
         rows = {s.slot: 1 + min(pace.drafted.get(s.slot, 0), plan.max_draft) for s in plan.decode}
         cost_s = pace.seconds(rows | {chunk.slot: chunk.count for chunk in plan.prefill}) if self._is_mixed else 0.0
         self._turn_s -= cost_s or TURN_S
-        return plan
 
     @property
     def _is_mixed(self) -> bool:

@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from doubles.learning_demo import OWNER, TARGET, keep_answers, make_job, make_plan, make_requests, write_worse_head
 
 from eaglelocal import locations
+from eaglelocal.bench.statistics import Bound, bound_mean
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.events import Finished, Tokens
 from eaglelocal.core.file_fingerprint import fingerprint
@@ -178,8 +179,11 @@ def time_answer(client: EngineClient, request: ChatRequest) -> Timing:
     raise AssertionError("no answer")
 
 
-def measure_experience(pairs: int) -> dict[str, float]:
-    """Return medians of what learning does to an answer: each question is asked while a process learns, and alone."""
+def measure_experience(pairs: int) -> dict[str, Bound]:
+    """Return what learning does to an answer: each question is asked while a process learns, and alone.
+
+    The mean ratio of each figure, with its 95% interval.
+    """
     folder = Path(tempfile.mkdtemp())
     os.environ["XDG_STATE_HOME"] = str(folder)
     plan = make_plan(write_worse_head(folder / "worse.gguf", 0.5))
@@ -204,8 +208,8 @@ def measure_experience(pairs: int) -> dict[str, float]:
     learning.close()
     both = list(zip(timings[True], timings[False], strict=True))
     ratios = {
-        "first token": median(one.first_s / other.first_s for one, other in both),
-        "tok/s": median(one.tok_s / other.tok_s for one, other in both),
+        "first token": bound_mean([[one.first_s / other.first_s for one, other in both]]),
+        "tok/s": bound_mean([[one.tok_s / other.tok_s for one, other in both]]),
     }
     for learns, each in timings.items():
         first, speed = [one.first_s * 1000 for one in each], [one.tok_s for one in each]
@@ -225,4 +229,5 @@ if __name__ == "__main__":
     if given.what == "shift":
         print(json.dumps(measure_shift(given.kind, [int(each) for each in given.answers.split(",")], given.general)))
     else:
-        print(json.dumps(measure_experience(given.pairs)))
+        for name, ratio in measure_experience(given.pairs).items():
+            print(f"{name:15} {ratio.mean:.3f} ({ratio.low:.3f} to {ratio.high:.3f})")

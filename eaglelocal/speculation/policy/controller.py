@@ -7,7 +7,6 @@ no model.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -16,7 +15,7 @@ from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.draft import Verdict
 from eaglelocal.core.drafting_words import SWITCHED_OFF
 from eaglelocal.core.request import OFF, DraftPolicy, Spec, fixed_spec
-from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel
+from eaglelocal.speculation.acceptance.acceptance_model import MAX_MIXES, AcceptanceModel
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.costs.ubatch_split import choose_padding_rows
 from eaglelocal.speculation.policy.cost_checks import CostChecks
@@ -64,7 +63,7 @@ class Controller:
         self._throughput = Throughput(costs, self.acceptance, drafters, max_draft)
         self._cost_learner = CostLearner(costs, drafters)
         self._cost_checks, self._is_retry = CostChecks(costs), False  # whether the current step is one
-        self._all_texts = defaultdict[AdapterMix, DecayingSums](DecayingSums)  # of the primary drafter
+        self._all_texts: dict[AdapterMix, DecayingSums] = {}  # of the primary drafter; the mix used last is the last
         self._is_dear = False  # its draft steps cost far more than usual
         self._pending_drafts = PendingDrafts()
         self._is_reported = True  # the last step; while a device computes, the next one begins before
@@ -80,7 +79,7 @@ class Controller:
         (self._default_slots.discard if spec else self._default_slots.add)(slot)
         spec = self._limit_spec(spec or self._spec)
         self._adapters[slot] = mix = self._usual_adapters if adapters is None else adapters
-        texts = self._all_texts[mix]
+        texts = self._all_texts.get(mix, DecayingSums())
         proven_bad = texts.steps >= MIN_EVIDENCE_STEPS and texts.speed < HOPELESS_SPEED
         last = self._policies.get(slot)
         is_auto = spec.drafting is DraftPolicy.AUTO
@@ -290,8 +289,16 @@ class Controller:
                 cost=(charge.awake_s + len(draft) * charge.row_s) / charge.token_s,
                 drafted=len(draft),
             )
-            self._all_texts[self._adapters[slot]].add(seen)
+            self._add_to_texts(self._adapters[slot], seen)
             gate.record_step(seen, promised_speed, is_dear=self._is_dear)
+
+    def _add_to_texts(self, mix: AdapterMix, seen: DecayingSums) -> None:
+        """Add a step to what is known of all texts with these adapters, of at most MAX_MIXES mixes."""
+        texts = self._all_texts.pop(mix, None) or DecayingSums()
+        texts.add(seen)
+        self._all_texts[mix] = texts
+        if len(self._all_texts) > MAX_MIXES:
+            del self._all_texts[next(iter(self._all_texts))]
 
     def _is_primary(self, name: str) -> bool:
         """Return whether the primary drafter proposed what is sent under this name, now or in an earlier step."""
