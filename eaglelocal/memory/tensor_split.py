@@ -34,7 +34,7 @@ def explain_tensor_split(shape: ModelShape) -> str:
 def explain_borrowed_output(draft: ModelShape | None) -> str:
     """Return why a head cannot draft for a divided target; empty if it can.
 
-    An MTP layer is divided with its target.
+    An MTP layer is divided with its target; the output of an assistant in a file of its own is its own.
     """
     if draft is None or not draft.is_head or draft.architecture == MTP or draft.read_output_bytes:
         return ""
