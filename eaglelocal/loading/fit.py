@@ -21,9 +21,12 @@ from eaglelocal.core.gpu_split import TENSOR, suggest_split
 from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES, Plan, shares_cache
 from eaglelocal.core.request import DraftPolicy
 from eaglelocal.errors import ResourceError, UsageError
-from eaglelocal.gguf.draft_pairing import branch_problem
+from eaglelocal.gguf.block_info import BlockInfo
+from eaglelocal.gguf.draft_pairing import DraftInfo, branch_problem
+from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.medusa_info import MedusaInfo
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.gguf.projector import Projector, check_projector
 from eaglelocal.gguf.reader import read_header
@@ -46,7 +49,7 @@ from eaglelocal.memory.contexts import ROLLBACKS, plan_contexts, plan_rollback
 from eaglelocal.memory.estimate import estimate
 from eaglelocal.memory.placement import choose_gpus, place_layers
 from eaglelocal.memory.projector_bytes import image_buffers
-from eaglelocal.memory.tensor_split import check_tensor_gpus, explain_borrowed_output, explain_tensor_split
+from eaglelocal.memory.tensor_split import BORROWS_OUTPUT, check_tensor_gpus, explain_tensor_split
 from eaglelocal.probe.machine import Machine
 
 # Memory of a GPU while it computes: workspaces, and rows and caches converted for matrix products. If llama.cpp cannot
@@ -133,6 +136,7 @@ def fit_plan(plan: Plan, machine: Machine, library: LlamaLibrary, *, threads: in
     models = read_models(plan)
     check_experts(plan, models[0].shape)
     check_tensor_split(plan, [model.shape for model in models], free)
+    check_own_output(plan, models[-1].info)
     plan = decide_flash_attn(decide_unified_cache(plan, models, free), models[0], free)
     check_graph(plan, models[0].shape)
     placements = make_placements(plan, machine, library, models, free)
@@ -179,10 +183,15 @@ def check_tensor_split(plan: Plan, shapes: Sequence[ModelShape], free: Sequence[
     if plan.split != TENSOR:
         return
     check_tensor_gpus(len(choose_gpus(free, device=plan.device, split=plan.split)))
-    target, *drafts = shapes
-    problem = explain_tensor_split(target) or explain_borrowed_output(drafts[0] if drafts else None)
-    if problem:
+    target, *_ = shapes
+    if problem := explain_tensor_split(target):
         raise UsageError(f"--split tensor: {problem}", hint="--split layer")
+
+
+def check_own_output(plan: Plan, draft: DraftInfo) -> None:
+    """Raise UsageError if a head borrows the output of a target that is divided by tensors."""
+    if plan.split == TENSOR and isinstance(draft, EagleInfo | MedusaInfo | BlockInfo) and not draft.has_own_output:
+        raise UsageError(f"--split tensor: {BORROWS_OUTPUT}", hint="--split layer")
 
 
 def check_shares(plan: Plan, free: Sequence[FreeMemory]) -> None:

@@ -16,6 +16,8 @@ from eaglelocal.memory.budget import Buffer, FreeMemory, MemoryKind
 
 DIVIDED = (MemoryKind.WEIGHTS, MemoryKind.CACHE)  # each GPU has the other buffers whole, at most
 
+BORROWS_OUTPUT = "the head borrows its target's output, which is divided among the GPUs"
+
 
 def check_tensor_gpus(num_gpus: int) -> None:
     """Raise UsageError if there are fewer than two GPUs to divide a model among."""
@@ -38,7 +40,7 @@ def explain_borrowed_output(draft: ModelShape | None) -> str:
     """
     if draft is None or not draft.is_head or draft.architecture == MTP or draft.read_output_bytes:
         return ""
-    return "the head borrows its target's output, which is divided among the GPUs"
+    return BORROWS_OUTPUT
 
 
 def divide_buffers(buffers: Iterable[Buffer], gpus: Sequence[FreeMemory]) -> Iterator[Buffer]:
