@@ -16,11 +16,12 @@ from eaglelocal.backend.rpc_devices import OUTPUT_TENSORS
 from eaglelocal.backend.upper_weights import UpperWeights
 from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.backend.weight_pages import find_mappings
+from eaglelocal.core.gpu_split import TENSOR
 from eaglelocal.errors import EagleLocalError, ModelFileError, UsageError
 from eaglelocal.gguf.loaded_tensors import EXPERTS
 from eaglelocal.gguf.upper_layers import UpperLayers
 
-SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}  # llama_split_mode
+SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, TENSOR: 3}  # llama_split_mode
 D2T = "d2t"  # the table from a head's tokens to its target's
 MAX_TEXT_BYTES = 256  # of a text of the metadata
 
@@ -109,6 +110,8 @@ class NativePlacement:
         params.load_mtp = placement.has_mtp
         if placement.no_mmap:
             params.load_mode = api.LLAMA_LOAD_MODE_NONE
+        if placement.split == TENSOR and not hasattr(api, "LLAMA_SPLIT_MODE_TENSOR"):
+            raise UsageError("--split tensor: this build of llama.cpp is too old for it", hint="--split layer")
         params.split_mode = look_up(SPLIT_MODES, placement.split, "--split")
         self._devices = device_array(library, placement.devices) if placement.devices else None
         if self._devices is not None:

@@ -269,7 +269,10 @@ def _eagle_shape(draft: DraftEntry, target: EntryShape, num_bytes: int, kind: st
         embedding_bytes=embedding,
         active_bytes=num_bytes - embedding,
     )
-    return _add_upper_layers(shape, draft) if draft.drafts_in_parallel else shape
+    if draft.drafts_in_parallel:
+        return _add_upper_layers(shape, draft)
+    output_bytes = (draft.draft_vocab or target.n_vocab) * target.n_embd * Q4_0_BITS / 8
+    return replace(shape, output_bytes=min(int(output_bytes), (num_bytes - embedding) // 2))
 
 
 def _add_upper_layers(shape: ModelShape, draft: DraftEntry) -> ModelShape:

@@ -100,8 +100,8 @@ Split = Annotated[
     str | None,
     typer.Option(
         metavar="HOW",
-        help="Split over several GPUs: layer (unset), row, none, or shares such as 3,1.",
-        autocompletion=complete_words("layer", "row", "none"),
+        help="Split over several GPUs: layer (unset), tensor, row, none, or shares as 3,1.",
+        autocompletion=complete_words("layer", "tensor", "row", "none"),
     ),
 ]
 Rpc = Annotated[

@@ -1,8 +1,9 @@
-"""The setting that divides a model among several GPUs: `layer`, `row`, `none`, or each GPU's share, such as `3,1`."""
+"""The setting that divides a model among GPUs: `layer`, `tensor`, `row`, `none`, or each GPU's share, as `3,1`."""
 
 from __future__ import annotations
 
-MODES = ("layer", "row", "none")
+TENSOR = "tensor"  # each layer is divided evenly, and all GPUs compute at once
+MODES = ("layer", TENSOR, "row", "none")
 MAX_SHARES = 16  # llama.cpp's limit of devices
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eaglelocal.core.adapters import MAX_ADAPTERS, AdapterFile, parse_adapter
-from eaglelocal.core.gpu_split import parse_split
+from eaglelocal.core.gpu_split import TENSOR, parse_split
 from eaglelocal.core.request import parse_spec
 from eaglelocal.errors import UsageError
 
@@ -30,7 +30,7 @@ class RunOptions:
     parallel    slots
     gpu_layers  as llama.cpp counts them: the output layer is one
     n_cpu_moe   layers whose experts stay in RAM
-    split       layer, row, none, or the shares of the GPUs, as 3,1
+    split       layer, tensor, row, none, or the shares of the GPUs, as 3,1
     rpc         addresses of rpc-servers that hold layers
     goal        speed, balanced or quality: the criterion that counts most for the choice of a model
     cache_ram   MiB of RAM for conversations that were evicted from their slot; None: by free memory
@@ -74,9 +74,17 @@ class RunOptions:
         return self.draft != NONE and parse_spec(self.spec).max_draft > 0
 
     def check_cache(self) -> None:
-        """Raise UsageError for a quantized cache without flash attention, which llama.cpp refuses."""
+        """Raise UsageError for a cache that llama.cpp refuses with this flash attention or split."""
         if self.flash_attn == "off" and self.kv_type not in (None, "f16"):
             raise UsageError(f"--kv-type {self.kv_type} needs flash attention", hint="--flash-attn auto")
+        if self.split_mode != TENSOR:
+            return
+        if self.flash_attn == "off":
+            raise UsageError("--split tensor needs flash attention", hint="--flash-attn auto")
+        if self.kv_type not in (None, "f16"):
+            raise UsageError(f"--split tensor cannot divide a cache of type {self.kv_type}", hint="--kv-type f16")
+        if self.rpc:
+            raise UsageError("--split tensor divides layers among this machine's GPUs, not --rpc", hint="--split layer")
 
     @property
     def adapters(self) -> tuple[AdapterFile, ...]:
@@ -95,7 +103,7 @@ class RunOptions:
 
     @property
     def split_mode(self) -> str:
-        """Return layer, row or none. Raises UsageError."""
+        """Return layer, tensor, row or none. Raises UsageError."""
         return self._split()[0]
 
     @property

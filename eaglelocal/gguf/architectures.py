@@ -50,6 +50,16 @@ NORMED_NEXTN = frozenset(
     }
 )  # fmt: skip
 
+# which llama.cpp refuses to divide by tensors: llm_arch_supports_sm_tensor
+NO_TENSOR_SPLIT = frozenset(
+    {
+        "bailingmoe3", "bitnet", "deepseek2", "deepseek32", "dots3note", "falcon-h1", "gemma3n", "glm-dsa", "glm5-next",
+        "granitehybrid", "grok", "hy_v4", "jamba", "kimi-k3", "kimi-linear", "mamba", "mamba2", "minicpm3",
+        "minimax-01", "minimax-m2", "minimax-m3", "mistral4", "mpt", "nemotron_h", "nemotron_h_moe", "olmo2", "olmoe",
+        "plamo2", "qwen3tts", "qwen4exp", "t5",
+    }
+)  # fmt: skip
+
 # graphs that compute no logits beside the state after the output norm, which Medusa heads read
 NO_NORMED_STATE = frozenset({"lfm2", "lfm2moe"})
 

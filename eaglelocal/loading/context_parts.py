@@ -11,6 +11,7 @@ from eaglelocal.backend.dry_run import DryRunPart
 from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.model import D2T, Placement
 from eaglelocal.backend.weight_loading import has_plenty, is_moved, is_read
+from eaglelocal.core.gpu_split import TENSOR
 from eaglelocal.core.huge_pages import glibc_version, has_huge_pages
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.rpc_hosts import is_rpc_device
@@ -54,10 +55,23 @@ def make_placements(
         )
         for index, main_type in enumerate(types)
     ]
+    if plan.split == TENSOR:
+        placements, gpus, shares = place_divided(placements, gpus), gpus[:1], ()
     if len(models) > 1 and models[1].shape.is_head:
         output = place_layers(models[0].shape, gpus, shares, gpu_layers=plan.gpu_layers)[-1]
         placements[1] = place_head(placements[1], models[1], gpus, output)
     return keep_from_rpc(placements, gpus) if plan.rpc else placements
+
+
+def place_divided(placements: Sequence[Placement], gpus: Sequence[FreeMemory]) -> list[Placement]:
+    """Return the placements of a target that all GPUs divide evenly, and of its draft, whole on the first of them.
+
+    The GPUs are named, because llama.cpp would also divide it among others, such as one that works in RAM.
+    """
+    target, *drafts = placements
+    names = ",".join(gpu.device for gpu in gpus)
+    kept = [dataclasses.replace(each, devices=gpus[0].device, split="layer", shares=()) for each in drafts]
+    return [dataclasses.replace(target, devices=names, shares=()), *kept]
 
 
 def keep_from_rpc(placements: Sequence[Placement], gpus: Sequence[FreeMemory]) -> list[Placement]:

@@ -17,13 +17,16 @@ from eaglelocal.backend.device_memory import free_memory
 from eaglelocal.backend.dry_run import DryRunPart, plan_buffers
 from eaglelocal.backend.flash_attention import resolve_flash_attn
 from eaglelocal.backend.llama_library import LlamaLibrary
-from eaglelocal.core.gpu_split import suggest_split
+from eaglelocal.core.gpu_split import TENSOR, suggest_split
 from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES, Plan, shares_cache
 from eaglelocal.core.request import DraftPolicy
 from eaglelocal.errors import ResourceError, UsageError
-from eaglelocal.gguf.draft_pairing import branch_problem
+from eaglelocal.gguf.block_info import BlockInfo
+from eaglelocal.gguf.draft_pairing import DraftInfo, branch_problem
+from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.medusa_info import MedusaInfo
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.gguf.projector import Projector, check_projector
 from eaglelocal.gguf.reader import read_header
@@ -43,8 +46,10 @@ from eaglelocal.memory.budget import (
 )
 from eaglelocal.memory.compute_buffers import scores_bytes
 from eaglelocal.memory.contexts import ROLLBACKS, plan_contexts, plan_rollback
+from eaglelocal.memory.estimate import estimate
 from eaglelocal.memory.placement import choose_gpus, place_layers
 from eaglelocal.memory.projector_bytes import image_buffers
+from eaglelocal.memory.tensor_split import BORROWS_OUTPUT, check_tensor_gpus, explain_tensor_split
 from eaglelocal.probe.machine import Machine
 
 # Memory of a GPU while it computes: workspaces, and rows and caches converted for matrix products. If llama.cpp cannot
@@ -106,7 +111,10 @@ class FittedPlan:
 
         A draft model with sliding windows would lose cells. Without flash attention values are stored transposed:
         llama.cpp then copies every row of every layer separately from a GPU, in pieces if slots ran concurrently.
+        Of a cache that several GPUs divide, llama.cpp aborts on copies of parts that are not contiguous.
         """
+        if self.plan.split == TENSOR:
+            return False
         if self.plan.flash_attn == "off" and self.has_gpu_layers:
             return False
         is_model = self.plan.draft_kind == "draft_model"
@@ -127,6 +135,8 @@ def fit_plan(plan: Plan, machine: Machine, library: LlamaLibrary, *, threads: in
     check_shares(plan, free)
     models = read_models(plan)
     check_experts(plan, models[0].shape)
+    check_tensor_split(plan, [model.shape for model in models], free)
+    check_own_output(plan, models[-1].info)
     plan = decide_flash_attn(decide_unified_cache(plan, models, free), models[0], free)
     check_graph(plan, models[0].shape)
     placements = make_placements(plan, machine, library, models, free)
@@ -166,6 +176,22 @@ def check_experts(plan: Plan, target: ModelShape) -> None:
     if problem := target.experts_problem(plan.n_cpu_moe):
         hint = f"--n-cpu-moe {target.n_layer}" if target.expert_bytes else "leave --n-cpu-moe out"
         raise UsageError(f"--n-cpu-moe {plan.n_cpu_moe}: {problem}", hint=hint)
+
+
+def check_tensor_split(plan: Plan, shapes: Sequence[ModelShape], free: Sequence[FreeMemory]) -> None:
+    """Raise UsageError with the reason if llama.cpp cannot divide the target by tensors. `shapes`: target, draft."""
+    if plan.split != TENSOR:
+        return
+    check_tensor_gpus(len(choose_gpus(free, device=plan.device, split=plan.split)))
+    target, *_ = shapes
+    if problem := explain_tensor_split(target):
+        raise UsageError(f"--split tensor: {problem}", hint="--split layer")
+
+
+def check_own_output(plan: Plan, draft: DraftInfo) -> None:
+    """Raise UsageError if a head borrows the output of a target that is divided by tensors."""
+    if plan.split == TENSOR and isinstance(draft, EagleInfo | MedusaInfo | BlockInfo) and not draft.has_own_output:
+        raise UsageError(f"--split tensor: {BORROWS_OUTPUT}", hint="--split layer")
 
 
 def check_shares(plan: Plan, free: Sequence[FreeMemory]) -> None:
@@ -286,7 +312,11 @@ def check_memory(
     least = [buffer for job in jobs for buffer in minimum_buffers(job.shape, job.sizes)]
     check_fits([*least, *images], [join_devices(free)], sizes)
     devices = [memory.device for memory in free if memory.device != RAM]
-    buffers = [*plan_buffers(library, parts, devices=devices), *images]
+    if plan.split == TENSOR:  # the log that a dry run reads names no single GPU then
+        estimated = estimate(plan, shape, models[1].shape if len(models) > 1 else None, free)
+        buffers = [*(each for each in estimated if each.kind is not MemoryKind.RUNTIME), *images]
+    else:
+        buffers = [*plan_buffers(library, parts, devices=devices), *images]
     check_fits([*buffers, *list_runtime_buffers(buffers, free)], free, sizes)
 
 

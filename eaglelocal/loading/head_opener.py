@@ -96,7 +96,7 @@ class HeadOpener:
         plan, shape = parts.plan, read_draft_shape(part.header, parts.plan.draft_kind)
         available_bytes = read_memory().available_bytes
         free = free_memory(self._loader.library, ram_bytes=available_bytes, unified=self._machine.lends_memory)
-        gpus = choose_gpus(free, device=plan.device, split=plan.split)
+        gpus = choose_gpus(free, device=part.placement.devices, split=part.placement.split)
         device = place_layers(shape, gpus, part.placement.shares, gpu_layers=part.placement.gpu_layers)[-1]
         needed_bytes = shape.weights_bytes + cache_bytes(shape, plan_contexts(plan, parts.shape, shape)[1].sizes)
         usable_bytes = find_free_bytes(subtract_margins(free), device)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from eaglelocal.core.byte_sizes import GIB
+from eaglelocal.core.gpu_split import TENSOR
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.rpc_hosts import is_rpc_device
 from eaglelocal.gguf.model_shape import ModelShape
@@ -28,6 +29,7 @@ from eaglelocal.memory.compute_buffers import (
 from eaglelocal.memory.contexts import PlannedContext, plan_contexts
 from eaglelocal.memory.placement import choose_gpus, place_experts, place_layers, single_device_shares
 from eaglelocal.memory.projector_bytes import image_buffers
+from eaglelocal.memory.tensor_split import divide_buffers
 
 PROCESS_BYTES = int(0.25 * GIB)  # the engine's interpreter, llama.cpp's code, tokenizer and bookkeeping
 # by device name without its number: context, kernels and library workspaces. CUDA: users report 0.35 to 0.8 GiB
@@ -68,6 +70,8 @@ def estimate(
     Raises UsageError on an unknown KV type.
     """
     gpus = choose_gpus(devices, device=plan.device, split=plan.split)
+    dividing = gpus if plan.split == TENSOR else ()
+    gpus = gpus[:1] if dividing else gpus
     contexts = plan_contexts(plan, target, draft)
     output = place_layers(target, gpus, plan.shares, gpu_layers=plan.gpu_layers)[-1]
     buffers: list[Buffer] = []
@@ -75,7 +79,8 @@ def estimate(
         head_shares = single_device_shares(gpus, output) if context.shape.is_head else ()
         near = [gpu for gpu in gpus if not (context.of_draft and is_rpc_device(gpu.device))]  # drafts stay here
         shares = head_shares or plan.shares
-        buffers += estimate_context(context, near, shares[-len(near) :] if near else ())
+        found = estimate_context(context, near, shares[-len(near) :] if near else ())
+        buffers += divide_buffers(found, dividing) if dividing and not context.of_draft else found
     buffers += image_buffers(projector, plan, gpus)
     return (*buffers, *runtime_buffers(buffers))
 

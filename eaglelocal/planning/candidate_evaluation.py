@@ -16,6 +16,7 @@ from eaglelocal.backend.cpu_attention import handles_widths
 from eaglelocal.backend.flash_attention import resolve_flash_attn
 from eaglelocal.catalog.draft_entries import NGRAM
 from eaglelocal.core.costs import MeasuredCosts
+from eaglelocal.core.gpu_split import TENSOR
 from eaglelocal.core.plan import Plan, shares_cache
 from eaglelocal.gguf.draft_pairing import branch_problem
 from eaglelocal.gguf.model_shape import ModelShape
@@ -77,7 +78,7 @@ class CandidateEvaluator:
     """Computes memory and speed of options on one machine.
 
     measured            costs of decodes measured here, by the reference of an option
-    shares, flash_attn  as in core/plan.py
+    split, shares, flash_attn  as in core/plan.py
     num_cells           in the cache while an answer is written, on average: what speeds are predicted for
     """
 
@@ -87,22 +88,33 @@ class CandidateEvaluator:
         *,
         num_slots: int,
         measured: Mapping[str, MeasuredCosts],
+        split: str = "layer",
         shares: tuple[float, ...] = (),
         flash_attn: str = "auto",
         num_cells: int = TYPICAL_CELLS,
     ) -> None:
-        self._machine = machine
+        self._machine = join_cards(machine) if split == TENSOR else machine
+        self._split = split
         self._shares = shares
         self._flash_attn_setting = flash_attn
         self._num_cells = num_cells
         self._num_slots = num_slots
         self._measured = measured
         self.free_memory: tuple[FreeMemory, ...] = subtract_margins(machine.free_memory)
-        self._gpus = choose_gpus(self.free_memory, device=None, split="layer")
+        self._gpus = choose_gpus(self.free_memory, device=None, split=split)
 
     @property
     def _gpu_bytes(self) -> int:
         return sum(room.free_bytes or 0 for room in self._gpus)
+
+    @property
+    def _computing(self) -> tuple[FreeMemory, ...]:
+        """Return the GPUs that compute after one another."""
+        return self._gpus[:1] if self._split == TENSOR else self._gpus
+
+    def _is_measured(self, offload: Offload) -> bool:
+        """Return whether measured costs hold: they are of whole layers, all on GPUs."""
+        return offload.is_whole and self._split != TENSOR
 
     @property
     def has_gpus(self) -> bool:
@@ -141,13 +153,13 @@ class CandidateEvaluator:
         """Return the predicted speed, and the draft length for it: `num_drafted`, or the best."""
         curve = make_curve(
             option.model,
-            place_layers(option.shape, self._gpus, self._shares, gpu_layers=offload.gpu_layers),
+            place_layers(option.shape, self._computing, self._shares, gpu_layers=offload.gpu_layers),
             self._machine,
             draft.shape,
             n_cpu_moe=offload.n_cpu_moe,
             kv_type=SPEED_KV_TYPE,
             num_cells=self._num_cells,
-            measured=self._measured.get(option.reference) if offload.is_whole else None,  # measured without a split
+            measured=self._measured.get(option.reference) if self._is_measured(offload) else None,
         )
         most = plan_rollback(draft.kind) if option.shape.has_state else MAX_DRAFT
         if num_drafted is not None and draft.acceptance is not None:
@@ -236,6 +248,7 @@ class CandidateEvaluator:
             kv_type=setup.kv_type,
             flash_attn=self._flash_attn(option, setup, gpu_layers),
             unified=self._shares_cache(option, gpu_layers),
+            split=self._split,
             shares=self._shares,
             swa_full=setup.swa_full,
         )
@@ -257,6 +270,18 @@ class CandidateEvaluator:
 
     def _is_on_gpu(self, gpu_layers: int | None) -> bool:
         return self.has_gpus and gpu_layers != 0
+
+
+def join_cards(machine: MachineSpec) -> MachineSpec:
+    """Return the machine with its GPUs as one that computes like all at once, each as fast as the slowest."""
+    first, *_ = machine.gpus
+    joined = replace(
+        first,
+        num_cards=len(machine.gpus),
+        bytes_s=min(gpu.bytes_s for gpu in machine.gpus),
+        flops=min(gpu.flops for gpu in machine.gpus),
+    )
+    return replace(machine, gpus=(joined,))
 
 
 def layer_weights(shape: ModelShape, n_cpu_moe: int) -> list[int]:

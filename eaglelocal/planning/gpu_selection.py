@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from eaglelocal.core.gpu_split import suggest_split
+from eaglelocal.core.gpu_split import TENSOR, suggest_split
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import UsageError
 from eaglelocal.memory.placement import choose_gpus
+from eaglelocal.memory.tensor_split import check_tensor_gpus
 from eaglelocal.planning.machine_spec import MachineSpec
 
 PROCESSOR = "CPU"  # as llama.cpp names it
@@ -20,6 +21,8 @@ def select_gpus(machine: MachineSpec, options: RunOptions) -> MachineSpec:
         if name not in gpus and name != PROCESSOR:
             raise UsageError(f"--device: there is no device {name}", hint=f"one of: {', '.join([*gpus, PROCESSOR])}")
     used = choose_gpus(machine.free_memory, device=options.device, split=options.split_mode)
+    if options.split_mode == TENSOR:
+        check_tensor_gpus(len(used))
     shares = options.shares
     if shares and len(shares) != len(used):
         names = ", ".join(room.device for room in used) or "no GPU"

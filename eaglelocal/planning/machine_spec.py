@@ -46,6 +46,7 @@ class DeviceSpec:
     bytes_s: float  # peak memory bandwidth; of a CPU: sustained
     flops: float  # of a GPU: peak fp16; of a CPU: llama.cpp on quantized weights
     shares_ram: bool = False
+    num_cards: int = 1  # equal ones that divide each layer and compute at once
     link: RpcServer | None = None  # the rpc-server that it belongs to
     has_layouts: bool = True  # llama.cpp repacks some quantized weights for this CPU (known of AVX2)
 

@@ -15,10 +15,12 @@ from dataclasses import dataclass, field, replace
 from eaglelocal.catalog.draft_entries import NGRAM
 from eaglelocal.core.byte_sizes import format_memory
 from eaglelocal.core.costs import MeasuredCosts
+from eaglelocal.core.gpu_split import TENSOR
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.memory.budget import RAM
 from eaglelocal.memory.placement import WHOLE, Offload
+from eaglelocal.memory.tensor_split import explain_borrowed_output, explain_tensor_split
 from eaglelocal.planning.candidate import Candidate, Chosen, Rejected
 from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator, CandidateMemory, fits_gpus
 from eaglelocal.planning.goals import COMFORTABLE_CTX, GOALS, WORKING_CTX, Comfort, compute_terms
@@ -82,6 +84,7 @@ def make_evaluator(
         select_gpus(machine, options),
         num_slots=options.parallel,
         measured=measured or {},
+        split=options.split_mode,
         shares=options.shares,
         flash_attn=options.flash_attn,
         num_cells=expect_cells(options.ctx),
@@ -124,10 +127,10 @@ def explain_graph_abort(option: ModelOption, options: RunOptions, kv_type: str) 
 
 
 def list_kv_types(options: RunOptions) -> tuple[str, ...]:
-    """Return the cache types to try: the one asked for, else all; only f16 without flash attention."""
+    """Return the cache types to try: the one asked for, else all; only f16 where llama.cpp refuses others."""
     if options.kv_type is not None:
         return (options.kv_type,)
-    return KV_TYPES[:1] if options.flash_attn == "off" else KV_TYPES
+    return KV_TYPES[:1] if options.flash_attn == "off" or options.split_mode == TENSOR else KV_TYPES
 
 
 def list_small_setups(setups: Sequence[CacheSetup]) -> Iterator[tuple[CacheSetup, ...]]:
@@ -246,11 +249,17 @@ class _Search:
             reason = f"{problem}, --n-cpu-moe asks for {self._options.n_cpu_moe}"
             self.rejected.append(Rejected(option=option, draft="", reason=reason))
             return True
+        if self._options.split_mode == TENSOR and (problem := explain_tensor_split(option.shape)):
+            self.rejected.append(Rejected(option=option, draft="", reason=f"{problem}; --split layer goes"))
+            return True
         free = self._evaluator.total_free_bytes
         if free is not None and option.shape.weights_bytes > free:
             return False
         roomiest, *_ = self._setups(option)
         for draft in option.drafts:
+            if self._options.split_mode == TENSOR and (problem := explain_borrowed_output(draft.shape)):
+                self.rejected.append(Rejected(option=option, draft=draft.id, reason=f"{problem}; --split layer goes"))
+                continue
             self._push(self._way(option, draft, roomiest, self._offload(option)))
         return True
 

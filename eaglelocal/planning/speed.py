@@ -60,6 +60,7 @@ CROSSING_S = 60e-6  # of a layer with its experts on another device: rows go the
 HOST_S, DRAFTED_HOST_S, DRAFT_HOST_S = 0.2e-3, 0.6e-3, 0.2e-3  # host time: plain step, step with a draft, draft step
 ENCODE_STEPS = 0.5  # encoding the target's features, in draft steps
 STATE_BYTES = 4  # of a value of a hidden state, between devices
+REDUCTION_S = 25e-6  # adding up what several cards computed, twice a layer. Assumed: not measured on cards
 TYPICAL_CELLS = 1024  # in the cache while an answer is written, on average, if no context is asked for
 FILLED_SHARE = 0.25  # of a context that is asked for, the same
 MAX_DRAFT = 7  # the depth that heads are trained for; acceptance beyond it is unknown
@@ -186,7 +187,8 @@ class Curve:
             crossing = reading.num_crossings * CROSSING_S
             return starting + crossing + self._cpu_s(reading, reading.shared_bytes + experts / CPU_EXPERTS, num_rows)
         reading_s = (reading.shared_bytes + experts) / (device.bytes_s * kernels.efficiency)
-        return reading_s + starting + (num_rows - 1) * self._row_s(reading, kernels)
+        divided_s = (reading_s + (num_rows - 1) * self._row_s(reading, kernels)) / device.num_cards
+        return divided_s + starting + (2 * reading.num_layers * REDUCTION_S if device.num_cards > 1 else 0.0)
 
     def _row_s(self, reading: DeviceWork, kernels: Kernels) -> float:
         """Return the seconds of a further row on a GPU, without what it reads."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes as C
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from eaglelocal.backend.llama_library import load_library
+from eaglelocal.backend.llama_library import LlamaLibrary, load_library
 from eaglelocal.backend.model import BufferOverride, NativePlacement, Placement, load_failure
 from eaglelocal.errors import ModelFileError, UsageError
 
@@ -45,11 +47,25 @@ def test_more_shares_than_devices_can_be() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"), [({"split": "tensor"}, "--split"), ({"devices": "CUDA7"}, "no device CUDA7")]
+    ("fields", "says"), [({"split": "tensors"}, "--split"), ({"devices": "CUDA7"}, "no device CUDA7")]
 )
 def test_names_that_llama_cpp_does_not_know(fields: dict[str, str], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         NativePlacement(load_library(), Placement(**fields))  # type: ignore[arg-type]
+
+
+def test_a_split_by_tensors_reaches_llama_cpp() -> None:
+    library = load_library()
+    params = NativePlacement(library, Placement(split="tensor", devices="CPU")).params
+    assert params.split_mode == library.api.LLAMA_SPLIT_MODE_TENSOR and not params.tensor_split
+
+
+def test_a_build_without_splits_by_tensors_is_refused() -> None:
+    names = ("llama_model_default_params", "LLAMA_LOAD_MODE_NONE", "llama_max_devices")
+    api = SimpleNamespace(**{name: getattr(load_library().api, name) for name in names})
+    old = cast(LlamaLibrary, SimpleNamespace(api=api, can_repack=False))
+    with pytest.raises(UsageError, match="too old"):
+        NativePlacement(old, Placement(split="tensor"))
 
 
 def test_a_split_that_devices_do_not_know_is_no_fault_of_the_file() -> None:

@@ -153,7 +153,7 @@ def test_a_path_becomes_a_plan(target: str) -> None:
 def test_shares_of_gpus_divide_by_layers(target: str) -> None:
     found = plan(target=target, split="3,1")
     assert (found.split, found.shares) == ("layer", (3.0, 1.0))
-    with pytest.raises(UsageError, match="--split must be one of layer, row, none, or the share of each GPU"):
+    with pytest.raises(UsageError, match="--split must be one of layer, tensor, row, none, or the share of each GPU"):
         plan(target=target, split="3;1")
 
 
