@@ -88,6 +88,12 @@ def test_a_command_pins_target_and_draft_to_the_commits_of_the_hub(environ: dict
         (("vllm", "qwen3-8b", "--draft", "e3-qwen3-14b-angelslim"), 2, "drafts for qwen3-14b, not for", "--draft auto"),
         (("vllm", "qwen3-8b", "--draft-repo", "AngelSlim/Qwen3-14B_eagle3"), 2, "drafts for qwen3-14b", "--draft"),
         (("vllm", "qwen3-8b", "--draft-repo", "some/draft"), 2, "does not know some/draft", "--draft-method eagle3"),
+        (
+            ("vllm", "qwen3-8b", "--machine", "h100-sxm", "--draft", str(HEAD)),
+            1,
+            "hidden states of 256",
+            "--draft auto",
+        ),
         (("vllm", str(TARGET)), 2, "is not known", "--target-repo"),
         (("vllm", *QWEN, "--load", "many"), 2, "--load must be", "eaglelocal export vllm qwen3-8b"),
         (("helm", *QWEN, "--queue", "A_b"), 2, "is not a name in Kubernetes", "eaglelocal export helm qwen3-8b"),

@@ -19,10 +19,12 @@ from eaglelocal.catalog.estimated_shapes import BLOCK_LAYERS, P_EAGLE_LAYERS
 from eaglelocal.catalog.reference import DerivedModel, EmbeddedModel, File
 from eaglelocal.catalog.target_entries import TargetEntry
 from eaglelocal.core.run_options import AUTO, NONE, RunOptions
-from eaglelocal.errors import DownloadError, UsageError
+from eaglelocal.errors import DownloadError, IncompatibleError, UsageError
 from eaglelocal.gguf.draft_pairing import is_same_model
+from eaglelocal.gguf.eagle_info import VERIFIER_KEY, EagleInfo
 from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.hub.heads.export_folder import find_head_file, read_eagle_head
+from eaglelocal.hub.heads.head_folder import REPOSITORY
 from eaglelocal.hub.hub_api import fetch_commit, is_commit
 from eaglelocal.hub.hub_errors import RetryPolicy
 from eaglelocal.hub.hub_references import find_known_target
@@ -160,7 +162,7 @@ def choose_draft(
     near = difflib.get_close_matches(options.draft, known, n=1)
     if near and not Path(options.draft).exists() and "/" not in options.draft:
         raise UsageError(f"no draft is named {options.draft!r}", hint=f"--draft {near[0]}")
-    return _describe_head(find_head_file(options.draft), given)
+    return _describe_head(find_head_file(options.draft), target, given)
 
 
 def _choose_known(
@@ -174,7 +176,7 @@ def _choose_known(
     if options.draft == MTP:
         raise UsageError(f"no MTP layers of {target.id} are known", hint="--draft auto")
     if isinstance(locate_reference(options.target or "", options.model_folders), EmbeddedModel):
-        return _describe_head(demo_sources()[1], given, DEMO_ACCEPTANCE)
+        return _describe_head(demo_sources()[1], target, given, DEMO_ACCEPTANCE)
     return VllmDraft(id=NGRAM, method=NGRAM, most=MAX_DRAFT)
 
 
@@ -268,9 +270,16 @@ def _describe_repo(given: GivenSources, catalog: Catalog, entry: TargetEntry | N
     return _add_sizes(found, None, target)
 
 
-def _describe_head(path: Path, given: GivenSources, acceptance: PredictedAcceptance | None = None) -> VllmDraft:
-    """Return a head of this machine, in the folder that it will be exported to."""
+def _describe_head(
+    path: Path, target: VllmTarget, given: GivenSources, acceptance: PredictedAcceptance | None = None
+) -> VllmDraft:
+    """Return a head of this machine, in the folder that it will be exported to.
+
+    Raises IncompatibleError if it is of another target.
+    """
     header, info = read_eagle_head(path)
+    verifier = header.metadata.get(VERIFIER_KEY)
+    check_head(info, verifier if isinstance(verifier, str) else "", target)
     shape = read_shape(header)
     parameters = sum(math.prod(tensor.shape) for tensor in header.tensors.values())
     return VllmDraft(
@@ -284,6 +293,21 @@ def _describe_head(path: Path, given: GivenSources, acceptance: PredictedAccepta
         acceptance=acceptance or PredictedAcceptance.from_reports((), default=DEFAULTS.get(EAGLE, HEAD_DEFAULT)),
         head_file=path if shape.is_head else None,
     )
+
+
+def check_head(info: EagleInfo, verifier: str, target: VllmTarget) -> None:
+    """Raise IncompatibleError if a head's sizes, or the repository that it names, are of another target."""
+    shape, hint = target.shape, "--draft auto"
+    sizes, wanted = (info.target_hidden_size, info.n_vocab), (shape.n_embd, shape.n_vocab)
+    if sizes != wanted:
+        raise IncompatibleError(
+            f"{info.name} reads hidden states of {sizes[0]} numbers and drafts {sizes[1]} tokens; "
+            f"{target.id} has {wanted[0]} and {wanted[1]}",
+            hint=hint,
+        )
+    names = (target.pin.repo, target.id)  # a mirror or a folder may have another name than the original
+    if REPOSITORY.fullmatch(verifier) and not any(is_same_model(verifier, name) for name in names):
+        raise IncompatibleError(f"{info.name} drafts for {verifier}, not for {target.pin.repo}", hint=hint)
 
 
 # ---- commits

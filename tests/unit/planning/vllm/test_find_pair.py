@@ -1,0 +1,47 @@
+"""Drafts as they are described for vLLM: a head of another target is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from eaglelocal.catalog.catalog import load_catalog
+from eaglelocal.errors import IncompatibleError
+from eaglelocal.hub.heads.export_folder import read_eagle_head
+from eaglelocal.hub.target_resolver import demo_sources
+from eaglelocal.planning.options import make_catalog_options
+from eaglelocal.planning.vllm.find_pair import check_head
+from eaglelocal.planning.vllm.served_pair import VllmTarget, WeightsPin
+
+CATALOG = load_catalog()
+INFO = read_eagle_head(demo_sources()[1])[1]
+
+
+def target(id: str = "qwen3-8b", repo: str = "Qwen/Qwen3-8B") -> VllmTarget:
+    option = next(make_catalog_options(CATALOG.targets[id], CATALOG))
+    return VllmTarget(id=id, pin=WeightsPin(repo, "0" * 40), model=option.model, max_context=4096)
+
+
+@pytest.mark.parametrize(
+    ("n_embd", "n_vocab", "verifier"),
+    [(4096, 151_936, ""), (4096, 151_936, "Qwen/Qwen3-8B"), (4096, 151_936, "/data/checkpoints/any")],
+)
+def test_a_head_of_the_target_is_taken(n_embd: int, n_vocab: int, verifier: str) -> None:
+    head = replace(INFO, target_hidden_size=n_embd, n_vocab=n_vocab)
+    check_head(head, verifier, target())
+    check_head(head, verifier, target(repo="unsloth/Qwen3-8B"))
+
+
+@pytest.mark.parametrize(
+    ("n_embd", "n_vocab", "verifier", "message"),
+    [
+        (2560, 151_936, "", "hidden states of 2560"),
+        (4096, 151_935, "", "drafts 151935 tokens"),
+        (4096, 151_936, "Qwen/Qwen3-14B", "drafts for Qwen/Qwen3-14B, not for Qwen/Qwen3-8B"),
+    ],
+)
+def test_a_head_of_another_target_is_refused(n_embd: int, n_vocab: int, verifier: str, message: str) -> None:
+    head = replace(INFO, target_hidden_size=n_embd, n_vocab=n_vocab)
+    with pytest.raises(IncompatibleError, match=message):
+        check_head(head, verifier, target())
