@@ -86,7 +86,9 @@ def find_pair(options: RunOptions, given: GivenSources, catalog: Catalog, find_d
     target = _describe_target(entry, option, given)
     draft = choose_draft(options, given, catalog, entry, target, find_device)
     target = replace(target, pin=pin_weights(target.pin, "--revision"))
-    notes = []
+    notes: list[str] = []
+    if draft is not None:
+        draft, notes = compare_vocab(draft, target, catalog)
     if draft is not None and draft.pin is not None and draft.head_file is None:
         draft = replace(draft, pin=pin_weights(draft.pin, "--draft-revision"))
     if draft is not None and draft.acceptance is not None and not draft.acceptance.is_reported:
@@ -293,6 +295,19 @@ def _describe_head(
         acceptance=acceptance or PredictedAcceptance.from_reports((), default=DEFAULTS.get(EAGLE, HEAD_DEFAULT)),
         head_file=path if shape.is_head else None,
     )
+
+
+def compare_vocab(draft: VllmDraft, target: VllmTarget, catalog: Catalog) -> tuple[VllmDraft, list[str]]:
+    """Return the draft with its `shares_vocab`, and notes. Models of one family may be padded to different sizes."""
+    if draft.method != DRAFT_MODEL or draft.pin is None:
+        return draft, []
+    repo, size = draft.pin.repo, target.shape.n_vocab
+    found = next((one.outline.n_vocab for one in catalog.targets.values() if one.source_repo == repo), None)
+    if found == size:
+        return draft, []
+    other = "a vocabulary of unknown size" if found is None else f"{found} tokens"
+    note = f"{draft.id} has {other}, {target.id} {size} tokens: vLLM drafts with those that both have"
+    return replace(draft, shares_vocab=False), [note]
 
 
 def check_head(info: EagleInfo, verifier: str, target: VllmTarget) -> None:

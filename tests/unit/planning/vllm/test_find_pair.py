@@ -11,8 +11,9 @@ from eaglelocal.errors import IncompatibleError
 from eaglelocal.hub.heads.export_folder import read_eagle_head
 from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.planning.options import make_catalog_options
-from eaglelocal.planning.vllm.find_pair import check_head
-from eaglelocal.planning.vllm.served_pair import VllmTarget, WeightsPin
+from eaglelocal.planning.vllm.find_pair import check_head, compare_vocab
+from eaglelocal.planning.vllm.served_pair import DRAFT_MODEL, VllmDraft, VllmTarget, WeightsPin
+from eaglelocal.planning.vllm.speculative_config import make_speculative_config
 
 CATALOG = load_catalog()
 INFO = read_eagle_head(demo_sources()[1])[1]
@@ -45,3 +46,21 @@ def test_a_head_of_another_target_is_refused(n_embd: int, n_vocab: int, verifier
     head = replace(INFO, target_hidden_size=n_embd, n_vocab=n_vocab)
     with pytest.raises(IncompatibleError, match=message):
         check_head(head, verifier, target())
+
+
+@pytest.mark.parametrize(
+    ("id", "repo", "is_shared"),
+    [
+        ("qwen3-8b", "Qwen/Qwen3-0.6B", True),
+        ("qwen2.5-7b", "Qwen/Qwen3-0.6B", False),  # 152064 and 151936 tokens
+        ("qwen2.5-7b", "somebody/draft", False),  # of unknown size
+    ],
+)
+def test_a_model_maps_its_tokens_where_the_vocabulary_may_have_another_size(
+    id: str, repo: str, is_shared: bool
+) -> None:
+    draft = VllmDraft(id="draft", method=DRAFT_MODEL, most=5, pin=WeightsPin(repo, "0" * 40))
+    found, notes = compare_vocab(draft, target(id), CATALOG)
+    assert found.shares_vocab == is_shared and bool(notes) != is_shared
+    config = make_speculative_config(found, ((1, 4, 5),), 1)
+    assert config.get("use_heterogeneous_vocab", False) != is_shared
