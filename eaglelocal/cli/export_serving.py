@@ -16,6 +16,7 @@ from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.errors import IncompatibleError, ResourceError, UsageError
 
 if TYPE_CHECKING:
+    from eaglelocal.planning.vllm.served_pair import ServedPair
     from eaglelocal.planning.vllm.vllm_arguments import VllmPlan
 
 VLLM, COMPOSE, HELM = FORMS = ("vllm", "compose", "helm")
@@ -141,18 +142,25 @@ def plan_order(order: ServingOrder) -> VllmPlan:
     limits = ServingLimits(ctx=order.ctx, parallel=order.parallel, load=order.load, wants_slice=order.wants_slice)
     options = replace(options, target=order.target, draft=order.draft)
     pair = find_pair(options, given, catalog, lambda pair: find_fit(pair, machine, limits).device)
-    check_folders(order, pair.target.pin.is_folder, pair.draft is not None and pair.draft.head_file is not None)
+    check_pair(order, pair)
     return plan_vllm(pair, find_fit(pair, machine, limits))
 
 
-def check_folders(order: ServingOrder, has_target_folder: bool, has_own_head: bool) -> None:
+def check_pair(order: ServingOrder, pair: ServedPair) -> None:
     """Raise UsageError if a container or a cluster would need a folder of this machine."""
-    if order.form != VLLM and has_target_folder:
+    if order.form == VLLM:
+        return
+    if pair.target.pin.is_folder:
         raise UsageError(f"{order.form} needs a target in a repository", hint="--target-repo Qwen/Qwen3-8B")
-    if order.form == HELM and has_own_head:
+    draft = pair.draft
+    if draft is None or draft.pin is None or not draft.pin.is_folder:
+        return
+    hint = "--draft-repo USER/REPO --draft-revision COMMIT --draft-method eagle3"
+    if draft.head_file is None:
+        raise UsageError(f"{order.form} needs a draft in a repository, not in {draft.pin.repo}", hint=hint)
+    if order.form == HELM:
         raise UsageError(
-            "a cluster cannot read a head of this machine: put the exported head into a repository",
-            hint="--draft-repo USER/REPO --draft-revision COMMIT --draft-method eagle3",
+            "a cluster cannot read a head of this machine: put the exported head into a repository", hint=hint
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -331,8 +332,13 @@ def pin_weights(pin: WeightsPin, flag: str) -> WeightsPin:
 
     flag  which states the commit
     """
-    if Path(pin.repo).is_dir():
-        return WeightsPin(str(Path(pin.repo).resolve()))
+    if pin.repo.startswith(("/", "./", "../", "~")):  # a folder's text begins so; any other text is a repository
+        folder = Path(os.path.expanduser(pin.repo))
+        if not folder.is_dir():
+            raise UsageError(f"there is no folder {folder}", hint="--target-repo Qwen/Qwen3-8B")
+        if pin.revision:
+            raise UsageError(f"{folder} is a folder, which has no commit", hint=f"leave {flag} out")
+        return WeightsPin(str(folder.resolve()))
     try:
         return WeightsPin(pin.repo, fetch_commit(pin.repo, pin.revision or None, TRIES))
     except DownloadError as error:
