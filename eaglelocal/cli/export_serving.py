@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,8 @@ VLLM, COMPOSE, HELM = FORMS = ("vllm", "compose", "helm")
 LOADS = ("interactive", "batch")
 METHODS = ("eagle3", "peagle", "draft_model", "dflash", "dspark", "medusa", "mtp")
 MAX_VALUES_BYTES = 1 << 20
+SUFFIX_NAME = "suffix"
+UNPINNED = ("auto", "none", "ngram", "ngram-mod", SUFFIX_NAME)  # values of --draft that name no weights
 QUEUE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
@@ -105,8 +107,28 @@ def check_order(order: ServingOrder) -> None:
         )
     if not QUEUE_NAME.fullmatch(order.queue):
         raise UsageError(f"--queue {order.queue!r} is not a name in Kubernetes", hint="leave --queue out")
+    for is_useless, what in list_useless(order):
+        if is_useless:
+            raise UsageError(what, hint=f"leave {what.split()[0]} out")
+    if order.form != VLLM and order.draft == SUFFIX_NAME:
+        raise UsageError(
+            f"suffix needs arctic-inference, which the image of {order.form} does not have", hint="--draft ngram"
+        )
     if order.file is not None and order.file.exists() and not (order.is_forced and order.file.is_file()):
         raise UsageError(f"{order.file} exists", hint="`--force` replaces it")
+
+
+def list_useless(order: ServingOrder) -> Iterator[tuple[bool, str]]:
+    """Yield whether a flag changes nothing beside the others, and why; the text begins with the flag."""
+    is_named = bool(order.draft_repo) or order.draft not in UNPINNED
+    yield bool(order.draft_revision) and not is_named, "--draft-revision needs a draft that is named"
+    yield bool(order.draft_method) and not order.draft_repo, "--draft-method needs --draft-repo"
+    yield bool(order.draft_repo) and order.draft != "auto", f"--draft {order.draft} excludes --draft-repo"
+    yield order.form != HELM and order.queue != order.load, f"--queue is of helm, not of {order.form}"
+    yield (
+        order.form != HELM and order.parallel is not None and order.load != LOADS[0],
+        "--load changes nothing beside --parallel",
+    )
 
 
 def plan_order(order: ServingOrder) -> VllmPlan:
@@ -124,7 +146,7 @@ def plan_order(order: ServingOrder) -> VllmPlan:
     machine = find_known_machine(order.machine, catalog, None) if order.machine else this_machine(catalog.machines)
     if order.form != VLLM and not machine.gpus:
         raise UsageError(f"{order.form} needs an NVIDIA card, {machine.name} has none", hint="--machine rtx-4090")
-    settings = load_settings({"draft": order.draft} if order.draft != "suffix" else {})
+    settings = load_settings({"draft": order.draft} if order.draft != SUFFIX_NAME else {})
     options = make_run_options(settings, ModelChoice(target=order.target), parallel=order.parallel or 1)
 
     def place_head(head: Path) -> str:
@@ -147,7 +169,10 @@ def plan_order(order: ServingOrder) -> VllmPlan:
 
 
 def check_pair(order: ServingOrder, pair: ServedPair) -> None:
-    """Raise UsageError if a container or a cluster would need a folder of this machine."""
+    """Raise UsageError if a commit is of no repository, or a container or a cluster needs a folder of this machine."""
+    if order.draft_revision and (pair.draft is None or pair.draft.pin is None or pair.draft.pin.is_folder):
+        what = f"--draft-revision: the draft of {pair.target.id} is in no repository of its own"
+        raise UsageError(what, hint="leave --draft-revision out")
     if order.form == VLLM:
         return
     if pair.target.pin.is_folder:

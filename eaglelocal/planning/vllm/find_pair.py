@@ -155,6 +155,9 @@ def choose_draft(
     if options.draft in (NGRAM, SUFFIX):
         return VllmDraft(id=options.draft, method=options.draft, most=MAX_DRAFT)
     known = {draft.id: draft for draft in (catalog.drafts_for(entry) if entry else ())}
+    named = catalog.drafts.get(options.draft)
+    if named is not None and named.kind == NGRAM:
+        return VllmDraft(id=NGRAM, method=NGRAM, most=MAX_DRAFT)
     if options.draft in known:
         return describe_entry(known[options.draft], target, given)
     if options.draft in catalog.drafts:
@@ -254,7 +257,10 @@ def _describe_repo(given: GivenSources, catalog: Catalog, entry: TargetEntry | N
     entries = [draft for draft in catalog.drafts.values() if draft.weights_repo == given.draft_repo]
     serving = [draft for draft in entries if entry is not None and draft.serves(entry.id)]
     if serving:
-        return describe_entry(serving[0], target, given)
+        found = describe_entry(serving[0], target, given)
+        if given.draft_method not in ("", found.method):
+            raise UsageError(f"{given.draft_repo} drafts as {found.method}", hint=f"--draft-method {found.method}")
+        return found
     if entries and entry is not None:
         served = ", ".join(sorted({id for draft in entries for id in draft.targets}))
         raise UsageError(f"{given.draft_repo} drafts for {served}, not for {entry.id}", hint="--draft auto")
