@@ -77,6 +77,12 @@ def test_a_command_pins_target_and_draft_to_the_commits_of_the_hub(environ: dict
     assert max(length for _, _, length in schedule) == config["num_speculative_tokens"]
 
 
+def test_lookups_of_llama_are_the_one_of_vllm(environ: dict[str, str]) -> None:
+    texts = [run(environ, "vllm", *QWEN[:3], "--draft", name) for name in ("ngram", "ngram-mod")]
+    assert texts[0].returncode == 0, texts[0].stderr
+    assert texts[0].stdout == texts[1].stdout and '"method":"ngram"' in texts[0].stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message", "hint"),
     [
@@ -104,6 +110,19 @@ def test_a_command_pins_target_and_draft_to_the_commits_of_the_hub(environ: dict
         (("helm", *QWEN[:3], "--draft-repo", str(ROOT), "--draft-method", "eagle3"), 2, "a draft in a repo", "USER"),
         (("vllm", *QWEN[:3], "--draft-repo", "/no/where", "--draft-method", "eagle3"), 2, "no folder /no/where", ""),
         (("vllm", *QWEN, "--target-repo", "tests/unit"), 1, "there is no repository tests/unit", ""),
+        (("vllm", "qwen3-8b", "--draft-revision", OTHER), 2, "needs a draft that is named", ""),
+        (
+            ("vllm", "demo@native", "--target-repo", "Qwen/Qwen3-8B", "--draft", str(HEAD), "--draft-revision", OTHER),
+            2,
+            "is in no repository",
+            "",
+        ),
+        (("vllm", *QWEN, "--draft-method", "eagle3"), 2, "needs --draft-repo", ""),
+        (("vllm", *QWEN, "--draft-repo", DRAFT_REPO), 2, "excludes --draft-repo", ""),
+        (("vllm", *QWEN[:3], "--draft-repo", DRAFT_REPO, "--draft-method", "medusa"), 2, "drafts as eagle3", "eagle3"),
+        (("vllm", *QWEN, "--queue", "batch"), 2, "--queue is of helm", ""),
+        (("vllm", *QWEN, "--load", "batch", "--parallel", "8"), 2, "beside --parallel", ""),
+        (("compose", *QWEN[:3], "--draft", "suffix"), 2, "arctic-inference", "--draft ngram"),
         (("vllm", "--check", "x"), 2, "only Helm values", "eaglelocal export helm --check"),
         (("helm", "--check", "./nowhere.yaml"), 2, "cannot be read", ""),
     ],
@@ -198,6 +217,15 @@ def add_words(values: dict[str, Any], *words: str) -> None:
     values["servingEngineSpec"]["modelSpec"][0]["vllmConfig"]["extraArgs"] += words
 
 
+def remove_words(values: dict[str, Any], flag: str) -> None:
+    words = values["servingEngineSpec"]["modelSpec"][0]["vllmConfig"]["extraArgs"]
+    del words[words.index(flag) : words.index(flag) + 2]
+
+
+def set_words(values: dict[str, Any], words: object) -> None:
+    values["servingEngineSpec"]["modelSpec"][0]["vllmConfig"]["extraArgs"] = words
+
+
 SPOILED: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda values: set_target(values, modelURL="Qwen/Qwen3-14B"), "drafts for Qwen/Qwen3-8B, not for Qwen/Qwen3-14B"),
     (lambda values: set_draft(values, model="AngelSlim/Qwen3-14B_eagle3"), "drafts for Qwen/Qwen3-14B"),
@@ -215,6 +243,14 @@ SPOILED: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda values: set_draft(values, num_speculative_tokens=0), "num_speculative_tokens must be"),
     (lambda values: set_draft(values, num_speculative_tokens_per_batch_size=[[2, 9, 1]]), "must begin at 1"),
     (lambda values: set_draft(values, num_speculative_tokens_per_batch_size=[[1, 9, 99]]), "has more than"),
+    (lambda values: add_words(values, "--revision", OTHER), "--revision is given more than once"),
+    (lambda values: add_words(values, "--speculative_config={}"), "--speculative-config is given more than once"),
+    (lambda values: add_words(values, "--speculative-config.model", "x"), "must be written whole"),
+    (lambda values: add_words(values, "-sc", "{}"), "-sc must be written --speculative-config"),
+    (lambda values: add_words(values, "--model=some/model"), "--model sets another model"),
+    (lambda values: remove_words(values, "--revision"), "--revision is missing in extraArgs"),
+    (lambda values: remove_words(values, "--tokenizer-revision"), "--tokenizer-revision is missing"),
+    (lambda values: set_words(values, "--revision x"), "extraArgs must be a list, not str"),
     (lambda values: values.clear(), "has no model"),
 ]
 

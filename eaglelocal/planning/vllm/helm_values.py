@@ -12,7 +12,7 @@ import re
 
 from eaglelocal.core.byte_sizes import GIB
 from eaglelocal.planning.vllm.compose_file import IMAGE, TAG
-from eaglelocal.planning.vllm.vllm_arguments import VllmPlan, list_extra_arguments
+from eaglelocal.planning.vllm.vllm_arguments import VllmPlan, list_extra_arguments, list_pins
 
 PAIR = "eaglelocal/pair"
 QUEUE = "kueue.x-k8s.io/queue-name"
@@ -50,7 +50,8 @@ def make_helm_values(plan: VllmPlan, queue: str) -> dict[str, object]:
             "maxNumSeqs": fit.max_num_seqs,
             "tensorParallelSize": fit.num_cards,
             "gpuMemoryUtilization": fit.utilization,
-            "extraArgs": ["--tokenizer-revision", target.pin.revision, *list_extra_arguments(plan)],
+            # some versions of the chart ignore modelRevision, so the commit stands here too
+            "extraArgs": [*list_pins(plan), *list_extra_arguments(plan)],
         },
     }
     return {"servingEngineSpec": {"modelSpec": [spec]}}
