@@ -20,7 +20,7 @@ from eaglelocal.catalog.estimated_shapes import BLOCK_LAYERS, P_EAGLE_LAYERS
 from eaglelocal.catalog.reference import DerivedModel, EmbeddedModel, File
 from eaglelocal.catalog.target_entries import TargetEntry
 from eaglelocal.core.run_options import AUTO, NONE, RunOptions
-from eaglelocal.errors import DownloadError, IncompatibleError, UsageError
+from eaglelocal.errors import DownloadError, IncompatibleError, ResourceError, UsageError
 from eaglelocal.gguf.draft_pairing import is_same_model
 from eaglelocal.gguf.eagle_info import VERIFIER_KEY, EagleInfo
 from eaglelocal.gguf.model_shape import read_shape
@@ -79,7 +79,7 @@ class GivenSources:
 def find_pair(options: RunOptions, given: GivenSources, catalog: Catalog, find_device: FindDevice) -> ServedPair:
     """Return the pair that the options name, with the commits of both.
 
-    find_device  returns the device that holds a pair; the draft is the best one for that of the target
+    find_device  returns the device that holds a pair, or raises ResourceError
 
     Raises UsageError on a model whose repository or commit is not known, DownloadError on one that does not exist.
     """
@@ -94,6 +94,10 @@ def find_pair(options: RunOptions, given: GivenSources, catalog: Catalog, find_d
         draft = replace(draft, pin=pin_weights(draft.pin, "--draft-revision"))
     if draft is not None and draft.acceptance is not None and not draft.acceptance.is_reported:
         notes.append(f"nobody reported the acceptance of {draft.id}: {draft.acceptance.probability(1):.0%} assumed")
+    is_light = draft is None or draft.method == NGRAM
+    if options.draft == AUTO and not given.draft_repo and entry is not None and is_light:
+        left = [one.id for one in _list_described(list(catalog.drafts_for(entry)), target, given)]
+        notes += [f"there is no memory for {' or '.join(left)} beside {target.id}"] if left else []
     is_named = bool(given.draft_repo) or options.draft not in (AUTO, NONE)
     return ServedPair(target=target, draft=draft, is_named=is_named, notes=tuple(notes))
 
@@ -173,12 +177,22 @@ def choose_draft(
 
 def _choose_known(
     options: RunOptions, drafts: list[DraftEntry], given: GivenSources, target: VllmTarget, find_device: FindDevice
-) -> VllmDraft:
-    """Return the best of the catalog's drafts; of the embedded model its head, of others without drafts a lookup."""
+) -> VllmDraft | None:
+    """Return the best of the catalog's drafts that fits beside the target, or else a lookup, or None.
+
+    The embedded model has a head of its own.
+    """
     wanted = [draft for draft in drafts if options.draft != MTP or draft.kind == MTP_KIND]
     found = list(_list_described(wanted, target, given))
     if found:
-        return _find_fastest(found, target, find_device(ServedPair(target=target, draft=None)))
+        device = find_device(ServedPair(target=target, draft=None))
+        if options.draft == MTP:
+            return _find_fastest(found, target, device)
+        lookup = VllmDraft(id=NGRAM, method=NGRAM, most=MAX_DRAFT)
+        fitting = [draft for draft in found if _fits(draft, target, find_device)]
+        if fitting:
+            return _find_fastest(fitting, target, device)
+        return lookup if _fits(lookup, target, find_device) else None
     if options.draft == MTP:
         raise UsageError(f"no MTP layers of {target.id} are known", hint="--draft auto")
     if isinstance(locate_reference(options.target or "", options.model_folders), EmbeddedModel):
@@ -192,6 +206,14 @@ def _list_described(drafts: list[DraftEntry], target: VllmTarget, given: GivenSo
     reported = [draft for draft in usable if draft.acceptance_lengths]
     for draft in reported or usable:
         yield describe_entry(draft, target, given)
+
+
+def _fits(draft: VllmDraft, target: VllmTarget, find_device: FindDevice) -> bool:
+    try:
+        find_device(ServedPair(target=target, draft=draft))
+    except ResourceError:
+        return False
+    return True
 
 
 def _find_fastest(drafts: list[VllmDraft], target: VllmTarget, device: DeviceSpec) -> VllmDraft:

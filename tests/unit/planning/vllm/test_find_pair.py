@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 
 from eaglelocal.catalog.catalog import load_catalog
-from eaglelocal.errors import IncompatibleError
+from eaglelocal.core.run_options import RunOptions
+from eaglelocal.errors import IncompatibleError, ResourceError
 from eaglelocal.hub.heads.export_folder import read_eagle_head
 from eaglelocal.hub.target_resolver import demo_sources
+from eaglelocal.planning.machine_spec import DeviceSpec, make_known_spec
 from eaglelocal.planning.options import make_catalog_options
-from eaglelocal.planning.vllm.find_pair import check_head, compare_vocab
-from eaglelocal.planning.vllm.served_pair import DRAFT_MODEL, VllmDraft, VllmTarget, WeightsPin
+from eaglelocal.planning.vllm.find_pair import GivenSources, check_head, choose_draft, compare_vocab
+from eaglelocal.planning.vllm.served_pair import DRAFT_MODEL, ServedPair, VllmDraft, VllmTarget, WeightsPin
 from eaglelocal.planning.vllm.speculative_config import make_speculative_config
 
 CATALOG = load_catalog()
@@ -46,6 +48,22 @@ def test_a_head_of_another_target_is_refused(n_embd: int, n_vocab: int, verifier
     head = replace(INFO, target_hidden_size=n_embd, n_vocab=n_vocab)
     with pytest.raises(IncompatibleError, match=message):
         check_head(head, verifier, target())
+
+
+@pytest.mark.parametrize(
+    ("most_bytes", "most_tokens", "method"), [(1 << 40, 64, "peagle"), (0, 64, "ngram"), (0, 0, None)]
+)
+def test_auto_takes_a_draft_that_fits(most_bytes: int, most_tokens: int, method: str | None) -> None:
+    def find_device(pair: ServedPair) -> DeviceSpec:
+        draft = pair.draft
+        if draft is not None and (draft.num_bytes > most_bytes or draft.most > most_tokens):
+            raise ResourceError("no memory")
+        return make_known_spec(CATALOG.machine("h100-sxm")).gpus[0]
+
+    entry = CATALOG.targets["qwen3-8b"]
+    options = replace(RunOptions(), target="qwen3-8b", draft="auto")
+    draft = choose_draft(options, GivenSources(), CATALOG, entry, target(), find_device)
+    assert (draft.method if draft else None) == method
 
 
 @pytest.mark.parametrize(
