@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 import re
 import shlex
@@ -56,7 +58,14 @@ class ServingOrder:
     def locate_head(self, head: Path) -> Path:
         """Return the folder on this machine that a head is exported to: beside the file that is written."""
         beside = self.file.parent if self.file else Path()
-        return (beside / f"{head.stem}-export").resolve()
+        return (beside / f"{head.stem}-{digest_head(head)}-export").resolve()
+
+
+@functools.lru_cache(maxsize=4)
+def digest_head(path: Path) -> str:
+    """Return a short digest of a head's file, so that the folder of another head of the same name is not taken."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:8]
 
 
 def export_serving(order: ServingOrder, *, as_json: bool) -> None:
@@ -213,7 +222,7 @@ def format_plan(order: ServingOrder, plan: VllmPlan) -> str:
 
     draft = plan.pair.draft
     if order.form == COMPOSE:
-        folder = order.locate_head(draft.head_file) if draft and draft.head_file else None
+        folder = order.locate_head(draft.head_file) if draft and draft.head_file and plan.schedule else None
         content = make_compose_file(plan, folder)
     else:
         content = make_helm_values(plan, order.queue)

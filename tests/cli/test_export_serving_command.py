@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import os
 import shlex
@@ -166,13 +167,16 @@ def test_a_compose_file_has_the_same_arguments(environ: dict[str, str], tmp_path
 
 def test_an_own_head_is_exported_beside_the_file(environ: dict[str, str], tmp_path: Path) -> None:
     own = ("demo@native", "--machine", "rtx-4090", "--target-repo", "Qwen/Qwen3-8B", "--draft", str(HEAD))
-    file = tmp_path / "vllm.yaml"
+    place = tmp_path / "a$b"
+    place.mkdir()
+    file = place / "vllm.yaml"
     done = run(environ, "compose", *own, "--out", str(file))
     assert done.returncode == 0, done.stderr
     service = yaml.safe_load(file.read_text())["services"]["vllm"]
-    folder = tmp_path / f"{HEAD.stem}-export"
+    folder = place / f"{HEAD.stem}-{hashlib.sha256(HEAD.read_bytes()).hexdigest()[:8]}-export"
     config = json.loads(read_flags(service["command"][1:])["--speculative-config"])
-    assert f"{folder}:{config['model']}:ro" in service["volumes"]
+    mount = f"{folder}:{config['model']}:ro"
+    assert mount.replace("$", "$$") in service["volumes"]
     assert json.loads((folder / "config.json").read_text())["speculators_model_type"] == "eagle3"
     done = run(environ, "vllm", *own)
     assert done.returncode == 0 and "eaglelocal export" in done.stderr and "--out" in done.stderr
