@@ -23,7 +23,6 @@ from eaglelocal.core.run_options import AUTO, NONE, RunOptions
 from eaglelocal.errors import DownloadError, IncompatibleError, ResourceError, UsageError
 from eaglelocal.gguf.draft_pairing import is_same_model
 from eaglelocal.gguf.eagle_info import VERIFIER_KEY, EagleInfo
-from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.hub.heads.export_folder import find_head_file, read_eagle_head
 from eaglelocal.hub.heads.head_folder import REPOSITORY
 from eaglelocal.hub.hub_api import fetch_commit, is_commit
@@ -311,7 +310,6 @@ def _describe_head(
     header, info = read_eagle_head(path)
     verifier = header.metadata.get(VERIFIER_KEY)
     check_head(info, verifier if isinstance(verifier, str) else "", target)
-    shape = read_shape(header)
     parameters = sum(math.prod(tensor.shape) for tensor in header.tensors.values())
     return VllmDraft(
         id=info.name,
@@ -322,7 +320,7 @@ def _describe_head(
         num_layers=info.n_layer,
         kv_bytes_per_token=2 * BYTES_PER_WEIGHT * info.n_layer * info.n_kv_head * info.head_dim,
         acceptance=acceptance or PredictedAcceptance.from_reports((), default=DEFAULTS.get(EAGLE, HEAD_DEFAULT)),
-        head_file=path if shape.is_head else None,
+        head_file=path,
     )
 
 
