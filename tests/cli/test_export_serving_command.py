@@ -17,7 +17,10 @@ import pytest
 import yaml
 from doubles.loopback_hub import HubRepo, LoopbackHub, serving
 
+from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.hub.target_resolver import demo_sources
+from eaglelocal.planning.vllm.helm_check import list_problems
+from eaglelocal.planning.vllm.helm_values import PAIR, digest_pins
 
 ROOT = Path(__file__).parents[2]
 TARGET, HEAD = demo_sources()
@@ -221,6 +224,19 @@ def add_words(values: dict[str, Any], *words: str) -> None:
     values["servingEngineSpec"]["modelSpec"][0]["vllmConfig"]["extraArgs"] += words
 
 
+def set_mirror(values: dict[str, Any], id: str | None) -> None:
+    """Serve a mirror of the target, and annotate it with this id."""
+    spec = values["servingEngineSpec"]["modelSpec"][0]
+    config = json.loads(spec["vllmConfig"]["extraArgs"][-1])
+    pins = ["some/mirror", TARGET_COMMIT, config["model"], config["revision"]]
+    set_target(values, modelURL="some/mirror", podAnnotations={PAIR: digest_pins(pins), "eaglelocal/target": id})
+
+
+def test_a_mirror_is_checked_as_what_it_mirrors(values: dict[str, Any]) -> None:
+    set_mirror(values, "qwen3-8b")
+    assert not list(list_problems(values, load_catalog()))
+
+
 def remove_words(values: dict[str, Any], flag: str) -> None:
     words = values["servingEngineSpec"]["modelSpec"][0]["vllmConfig"]["extraArgs"]
     del words[words.index(flag) : words.index(flag) + 2]
@@ -255,6 +271,9 @@ SPOILED: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda values: remove_words(values, "--revision"), "--revision is missing in extraArgs"),
     (lambda values: remove_words(values, "--tokenizer-revision"), "--tokenizer-revision is missing"),
     (lambda values: set_words(values, "--revision x"), "extraArgs must be a list, not str"),
+    (lambda values: set_mirror(values, "qwen3-14b"), "drafts for Qwen/Qwen3-8B, not for some/mirror"),
+    (lambda values: set_mirror(values, None), "drafts for Qwen/Qwen3-8B, not for some/mirror"),
+    (lambda values: set_target(values, podAnnotations={"eaglelocal/target": "qwen3-14b"}), "Qwen/Qwen3-8B is qwen3-8b"),
     (lambda values: values.clear(), "has no model"),
 ]
 
@@ -266,9 +285,6 @@ def test_values_that_do_not_match_are_refused(
     values: dict[str, Any],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from eaglelocal.catalog.catalog import load_catalog
-    from eaglelocal.planning.vllm.helm_check import list_problems
-
     spoiled = copy.deepcopy(values)
     spoil(spoiled)
     assert any(message in problem for problem in list_problems(spoiled, load_catalog()))

@@ -11,7 +11,7 @@ from itertools import pairwise
 from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.core.json_text import read_json
 from eaglelocal.hub.hub_api import is_commit
-from eaglelocal.planning.vllm.helm_values import PAIR, digest_pins
+from eaglelocal.planning.vllm.helm_values import PAIR, TARGET, digest_pins
 from eaglelocal.planning.vllm.served_pair import METHODS
 from eaglelocal.planning.vllm.speculative_config import SCHEDULE
 
@@ -56,8 +56,8 @@ def list_spec_problems(spec: object, catalog: Catalog) -> Iterator[str]:
     yield from _list_old_flags(arguments)
     yield from _list_hidden_flags(arguments)
     for flag in REVISION_FLAGS:
-        if (stated := _find_value(arguments, flag)) != revision:
-            what = f"is {stated}" if stated is not None else "is missing in extraArgs"
+        if (found := _find_value(arguments, flag)) != revision:
+            what = f"is {found}" if found is not None else "is missing in extraArgs"
             yield f"{flag} {what}, modelRevision {revision}"
     pins, text = [target, str(revision)], _find_value(arguments, SPECULATIVE)
     if text is not None:
@@ -65,7 +65,7 @@ def list_spec_problems(spec: object, catalog: Catalog) -> Iterator[str]:
         if config is None:
             yield "--speculative-config is not a JSON object"
             return
-        yield from _list_config_problems(config, target, catalog)
+        yield from _list_config_problems(config, target, _get(spec, "podAnnotations", TARGET), catalog)
         if isinstance(config.get("model"), str):
             pins += [str(config["model"]), str(config.get("revision"))]
     stated = _get(spec, "podAnnotations", PAIR)
@@ -100,7 +100,9 @@ def _normalize(word: str) -> str:
     return word.partition("=")[0].replace("_", "-")
 
 
-def _list_config_problems(config: Mapping[str, object], target: str, catalog: Catalog) -> Iterator[str]:
+def _list_config_problems(
+    config: Mapping[str, object], target: str, target_id: object, catalog: Catalog
+) -> Iterator[str]:
     for key in OLD_KEYS:
         if key in config:
             yield f"{key} is of an old vLLM; {SCHEDULE} has replaced it"
@@ -110,18 +112,26 @@ def _list_config_problems(config: Mapping[str, object], target: str, catalog: Ca
     if isinstance(model, str):
         if not is_commit(str(config.get("revision"))):
             yield f"revision must be a commit of {model}, not {config.get('revision')!r}"
-        yield from _list_pair_problems(model, target, catalog)
+        yield from _list_pair_problems(model, target, target_id, catalog)
     elif method not in ("ngram", "ngram_gpu", "suffix", "mtp"):
         yield f"the method {method} needs a model"
     yield from _list_schedule_problems(config)
 
 
-def _list_pair_problems(draft: str, target: str, catalog: Catalog) -> Iterator[str]:
-    """Yield that the catalog knows the draft as one of other targets."""
+def _list_pair_problems(draft: str, target: str, target_id: object, catalog: Catalog) -> Iterator[str]:
+    """Yield that the catalog knows the draft as one of other targets.
+
+    target_id  the annotation: of a mirror, whose name the catalog does not know, only this says what it is
+    """
+    stated = catalog.targets.get(target_id) if isinstance(target_id, str) else None
+    of_repo = [one for one in catalog.targets.values() if one.source_repo == target]
+    if stated is not None and of_repo and stated not in of_repo:
+        yield f"the annotation {TARGET} is {target_id}, but {target} is {of_repo[0].id}"
     entries = [entry for entry in catalog.drafts.values() if entry.weights_repo == draft]
-    served = {each.source_repo for each in catalog.targets.values() if any(entry.serves(each.id) for entry in entries)}
-    known = sorted(repo for repo in served if repo)
-    if entries and target not in known and known:
+    served = [each for each in catalog.targets.values() if any(entry.serves(each.id) for entry in entries)]
+    known = sorted({each.source_repo for each in served if each.source_repo})
+    is_served = target in known or (not of_repo and stated in served)
+    if known and not is_served:
         yield f"{draft} drafts for {', '.join(known)}, not for {target}"
 
 
