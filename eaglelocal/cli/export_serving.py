@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +18,15 @@ from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.errors import IncompatibleError, ResourceError, UsageError
 
 if TYPE_CHECKING:
+    from eaglelocal.planning.vllm.served_pair import ServedPair
     from eaglelocal.planning.vllm.vllm_arguments import VllmPlan
 
 VLLM, COMPOSE, HELM = FORMS = ("vllm", "compose", "helm")
 LOADS = ("interactive", "batch")
 METHODS = ("eagle3", "peagle", "draft_model", "dflash", "dspark", "medusa", "mtp")
 MAX_VALUES_BYTES = 1 << 20
+SUFFIX_NAME = "suffix"
+UNPINNED = ("auto", "none", "ngram", "ngram-mod", SUFFIX_NAME)  # values of --draft that name no weights
 QUEUE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
@@ -53,7 +58,14 @@ class ServingOrder:
     def locate_head(self, head: Path) -> Path:
         """Return the folder on this machine that a head is exported to: beside the file that is written."""
         beside = self.file.parent if self.file else Path()
-        return (beside / f"{head.stem}-export").resolve()
+        return (beside / f"{head.stem}-{digest_head(head)}-export").resolve()
+
+
+@functools.lru_cache(maxsize=4)
+def digest_head(path: Path) -> str:
+    """Return a short digest of a head's file, so that the folder of another head of the same name is not taken."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:8]
 
 
 def export_serving(order: ServingOrder, *, as_json: bool) -> None:
@@ -104,8 +116,28 @@ def check_order(order: ServingOrder) -> None:
         )
     if not QUEUE_NAME.fullmatch(order.queue):
         raise UsageError(f"--queue {order.queue!r} is not a name in Kubernetes", hint="leave --queue out")
+    for is_useless, what in list_useless(order):
+        if is_useless:
+            raise UsageError(what, hint=f"leave {what.split()[0]} out")
+    if order.form != VLLM and order.draft == SUFFIX_NAME:
+        raise UsageError(
+            f"suffix needs arctic-inference, which the image of {order.form} does not have", hint="--draft ngram"
+        )
     if order.file is not None and order.file.exists() and not (order.is_forced and order.file.is_file()):
         raise UsageError(f"{order.file} exists", hint="`--force` replaces it")
+
+
+def list_useless(order: ServingOrder) -> Iterator[tuple[bool, str]]:
+    """Yield whether a flag changes nothing beside the others, and why; the text begins with the flag."""
+    is_named = bool(order.draft_repo) or order.draft not in UNPINNED
+    yield bool(order.draft_revision) and not is_named, "--draft-revision needs a draft that is named"
+    yield bool(order.draft_method) and not order.draft_repo, "--draft-method needs --draft-repo"
+    yield bool(order.draft_repo) and order.draft != "auto", f"--draft {order.draft} excludes --draft-repo"
+    yield order.form != HELM and order.queue != order.load, f"--queue is of helm, not of {order.form}"
+    yield (
+        order.form != HELM and order.parallel is not None and order.load != LOADS[0],
+        "--load changes nothing beside --parallel",
+    )
 
 
 def plan_order(order: ServingOrder) -> VllmPlan:
@@ -123,7 +155,7 @@ def plan_order(order: ServingOrder) -> VllmPlan:
     machine = find_known_machine(order.machine, catalog, None) if order.machine else this_machine(catalog.machines)
     if order.form != VLLM and not machine.gpus:
         raise UsageError(f"{order.form} needs an NVIDIA card, {machine.name} has none", hint="--machine rtx-4090")
-    settings = load_settings({"draft": order.draft} if order.draft != "suffix" else {})
+    settings = load_settings({"draft": order.draft} if order.draft != SUFFIX_NAME else {})
     options = make_run_options(settings, ModelChoice(target=order.target), parallel=order.parallel or 1)
 
     def place_head(head: Path) -> str:
@@ -141,18 +173,28 @@ def plan_order(order: ServingOrder) -> VllmPlan:
     limits = ServingLimits(ctx=order.ctx, parallel=order.parallel, load=order.load, wants_slice=order.wants_slice)
     options = replace(options, target=order.target, draft=order.draft)
     pair = find_pair(options, given, catalog, lambda pair: find_fit(pair, machine, limits).device)
-    check_folders(order, pair.target.pin.is_folder, pair.draft is not None and pair.draft.head_file is not None)
+    check_pair(order, pair)
     return plan_vllm(pair, find_fit(pair, machine, limits))
 
 
-def check_folders(order: ServingOrder, has_target_folder: bool, has_own_head: bool) -> None:
-    """Raise UsageError if a container or a cluster would need a folder of this machine."""
-    if order.form != VLLM and has_target_folder:
+def check_pair(order: ServingOrder, pair: ServedPair) -> None:
+    """Raise UsageError if a commit is of no repository, or a container or a cluster needs a folder of this machine."""
+    if order.draft_revision and (pair.draft is None or pair.draft.pin is None or pair.draft.pin.is_folder):
+        what = f"--draft-revision: the draft of {pair.target.id} is in no repository of its own"
+        raise UsageError(what, hint="leave --draft-revision out")
+    if order.form == VLLM:
+        return
+    if pair.target.pin.is_folder:
         raise UsageError(f"{order.form} needs a target in a repository", hint="--target-repo Qwen/Qwen3-8B")
-    if order.form == HELM and has_own_head:
+    draft = pair.draft
+    if draft is None or draft.pin is None or not draft.pin.is_folder:
+        return
+    hint = "--draft-repo USER/REPO --draft-revision COMMIT --draft-method eagle3"
+    if draft.head_file is None:
+        raise UsageError(f"{order.form} needs a draft in a repository, not in {draft.pin.repo}", hint=hint)
+    if order.form == HELM:
         raise UsageError(
-            "a cluster cannot read a head of this machine: put the exported head into a repository",
-            hint="--draft-repo USER/REPO --draft-revision COMMIT --draft-method eagle3",
+            "a cluster cannot read a head of this machine: put the exported head into a repository", hint=hint
         )
 
 
@@ -180,7 +222,7 @@ def format_plan(order: ServingOrder, plan: VllmPlan) -> str:
 
     draft = plan.pair.draft
     if order.form == COMPOSE:
-        folder = order.locate_head(draft.head_file) if draft and draft.head_file else None
+        folder = order.locate_head(draft.head_file) if draft and draft.head_file and plan.schedule else None
         content = make_compose_file(plan, folder)
     else:
         content = make_helm_values(plan, order.queue)

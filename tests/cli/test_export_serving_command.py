@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import os
 import shlex
@@ -16,7 +17,10 @@ import pytest
 import yaml
 from doubles.loopback_hub import HubRepo, LoopbackHub, serving
 
+from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.hub.target_resolver import demo_sources
+from eaglelocal.planning.vllm.helm_check import list_problems
+from eaglelocal.planning.vllm.helm_values import PAIR, digest_pins
 
 ROOT = Path(__file__).parents[2]
 TARGET, HEAD = demo_sources()
@@ -77,6 +81,12 @@ def test_a_command_pins_target_and_draft_to_the_commits_of_the_hub(environ: dict
     assert max(length for _, _, length in schedule) == config["num_speculative_tokens"]
 
 
+def test_lookups_of_llama_are_the_one_of_vllm(environ: dict[str, str]) -> None:
+    texts = [run(environ, "vllm", *QWEN[:3], "--draft", name) for name in ("ngram", "ngram-mod")]
+    assert texts[0].returncode == 0, texts[0].stderr
+    assert texts[0].stdout == texts[1].stdout and '"method":"ngram"' in texts[0].stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message", "hint"),
     [
@@ -88,12 +98,35 @@ def test_a_command_pins_target_and_draft_to_the_commits_of_the_hub(environ: dict
         (("vllm", "qwen3-8b", "--draft", "e3-qwen3-14b-angelslim"), 2, "drafts for qwen3-14b, not for", "--draft auto"),
         (("vllm", "qwen3-8b", "--draft-repo", "AngelSlim/Qwen3-14B_eagle3"), 2, "drafts for qwen3-14b", "--draft"),
         (("vllm", "qwen3-8b", "--draft-repo", "some/draft"), 2, "does not know some/draft", "--draft-method eagle3"),
+        (
+            ("vllm", "qwen3-8b", "--machine", "h100-sxm", "--draft", str(HEAD)),
+            1,
+            "hidden states of 256",
+            "--draft auto",
+        ),
         (("vllm", str(TARGET)), 2, "is not known", "--target-repo"),
         (("vllm", *QWEN, "--load", "many"), 2, "--load must be", "eaglelocal export vllm qwen3-8b"),
         (("helm", *QWEN, "--queue", "A_b"), 2, "is not a name in Kubernetes", "eaglelocal export helm qwen3-8b"),
         (("vllm", *QWEN, "--machine", "rtx-3060"), 1, "qwen3-8b needs", "--machine"),
         (("helm", "demo@native", "--machine", "h100-sxm", "--target-repo", "Qwen/Qwen3-8B"), 2, "a cluster cannot", ""),
         (("compose", "demo@native", "--machine", "rtx-4090", "--target-repo", str(ROOT)), 2, "in a repository", ""),
+        (("compose", *QWEN[:3], "--draft-repo", str(ROOT), "--draft-method", "eagle3"), 2, "a draft in a repo", "USER"),
+        (("helm", *QWEN[:3], "--draft-repo", str(ROOT), "--draft-method", "eagle3"), 2, "a draft in a repo", "USER"),
+        (("vllm", *QWEN[:3], "--draft-repo", "/no/where", "--draft-method", "eagle3"), 2, "no folder /no/where", ""),
+        (("vllm", *QWEN, "--target-repo", "tests/unit"), 1, "there is no repository tests/unit", ""),
+        (("vllm", "qwen3-8b", "--draft-revision", OTHER), 2, "needs a draft that is named", ""),
+        (
+            ("vllm", "demo@native", "--target-repo", "Qwen/Qwen3-8B", "--draft", str(HEAD), "--draft-revision", OTHER),
+            2,
+            "is in no repository",
+            "",
+        ),
+        (("vllm", *QWEN, "--draft-method", "eagle3"), 2, "needs --draft-repo", ""),
+        (("vllm", *QWEN, "--draft-repo", DRAFT_REPO), 2, "excludes --draft-repo", ""),
+        (("vllm", *QWEN[:3], "--draft-repo", DRAFT_REPO, "--draft-method", "medusa"), 2, "drafts as eagle3", "eagle3"),
+        (("vllm", *QWEN, "--queue", "batch"), 2, "--queue is of helm", ""),
+        (("vllm", *QWEN, "--load", "batch", "--parallel", "8"), 2, "beside --parallel", ""),
+        (("compose", *QWEN[:3], "--draft", "suffix"), 2, "arctic-inference", "--draft ngram"),
         (("vllm", "--check", "x"), 2, "only Helm values", "eaglelocal export helm --check"),
         (("helm", "--check", "./nowhere.yaml"), 2, "cannot be read", ""),
     ],
@@ -137,13 +170,16 @@ def test_a_compose_file_has_the_same_arguments(environ: dict[str, str], tmp_path
 
 def test_an_own_head_is_exported_beside_the_file(environ: dict[str, str], tmp_path: Path) -> None:
     own = ("demo@native", "--machine", "rtx-4090", "--target-repo", "Qwen/Qwen3-8B", "--draft", str(HEAD))
-    file = tmp_path / "vllm.yaml"
+    place = tmp_path / "a$b"
+    place.mkdir()
+    file = place / "vllm.yaml"
     done = run(environ, "compose", *own, "--out", str(file))
     assert done.returncode == 0, done.stderr
     service = yaml.safe_load(file.read_text())["services"]["vllm"]
-    folder = tmp_path / f"{HEAD.stem}-export"
+    folder = place / f"{HEAD.stem}-{hashlib.sha256(HEAD.read_bytes()).hexdigest()[:8]}-export"
     config = json.loads(read_flags(service["command"][1:])["--speculative-config"])
-    assert f"{folder}:{config['model']}:ro" in service["volumes"]
+    mount = f"{folder}:{config['model']}:ro"
+    assert mount.replace("$", "$$") in service["volumes"]
     assert json.loads((folder / "config.json").read_text())["speculators_model_type"] == "eagle3"
     done = run(environ, "vllm", *own)
     assert done.returncode == 0 and "eaglelocal export" in done.stderr and "--out" in done.stderr
@@ -188,6 +224,28 @@ def add_words(values: dict[str, Any], *words: str) -> None:
     values["servingEngineSpec"]["modelSpec"][0]["vllmConfig"]["extraArgs"] += words
 
 
+def set_mirror(values: dict[str, Any], id: str | None) -> None:
+    """Serve a mirror of the target, and annotate it with this id."""
+    spec = values["servingEngineSpec"]["modelSpec"][0]
+    config = json.loads(spec["vllmConfig"]["extraArgs"][-1])
+    pins = ["some/mirror", TARGET_COMMIT, config["model"], config["revision"]]
+    set_target(values, modelURL="some/mirror", podAnnotations={PAIR: digest_pins(pins), "eaglelocal/target": id})
+
+
+def test_a_mirror_is_checked_as_what_it_mirrors(values: dict[str, Any]) -> None:
+    set_mirror(values, "qwen3-8b")
+    assert not list(list_problems(values, load_catalog()))
+
+
+def remove_words(values: dict[str, Any], flag: str) -> None:
+    words = values["servingEngineSpec"]["modelSpec"][0]["vllmConfig"]["extraArgs"]
+    del words[words.index(flag) : words.index(flag) + 2]
+
+
+def set_words(values: dict[str, Any], words: object) -> None:
+    values["servingEngineSpec"]["modelSpec"][0]["vllmConfig"]["extraArgs"] = words
+
+
 SPOILED: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda values: set_target(values, modelURL="Qwen/Qwen3-14B"), "drafts for Qwen/Qwen3-8B, not for Qwen/Qwen3-14B"),
     (lambda values: set_draft(values, model="AngelSlim/Qwen3-14B_eagle3"), "drafts for Qwen/Qwen3-14B"),
@@ -205,6 +263,17 @@ SPOILED: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda values: set_draft(values, num_speculative_tokens=0), "num_speculative_tokens must be"),
     (lambda values: set_draft(values, num_speculative_tokens_per_batch_size=[[2, 9, 1]]), "must begin at 1"),
     (lambda values: set_draft(values, num_speculative_tokens_per_batch_size=[[1, 9, 99]]), "has more than"),
+    (lambda values: add_words(values, "--revision", OTHER), "--revision is given more than once"),
+    (lambda values: add_words(values, "--speculative_config={}"), "--speculative-config is given more than once"),
+    (lambda values: add_words(values, "--speculative-config.model", "x"), "must be written whole"),
+    (lambda values: add_words(values, "-sc", "{}"), "-sc must be written --speculative-config"),
+    (lambda values: add_words(values, "--model=some/model"), "--model sets another model"),
+    (lambda values: remove_words(values, "--revision"), "--revision is missing in extraArgs"),
+    (lambda values: remove_words(values, "--tokenizer-revision"), "--tokenizer-revision is missing"),
+    (lambda values: set_words(values, "--revision x"), "extraArgs must be a list, not str"),
+    (lambda values: set_mirror(values, "qwen3-14b"), "drafts for Qwen/Qwen3-8B, not for some/mirror"),
+    (lambda values: set_mirror(values, None), "drafts for Qwen/Qwen3-8B, not for some/mirror"),
+    (lambda values: set_target(values, podAnnotations={"eaglelocal/target": "qwen3-14b"}), "Qwen/Qwen3-8B is qwen3-8b"),
     (lambda values: values.clear(), "has no model"),
 ]
 
@@ -216,9 +285,6 @@ def test_values_that_do_not_match_are_refused(
     values: dict[str, Any],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from eaglelocal.catalog.catalog import load_catalog
-    from eaglelocal.planning.vllm.helm_check import list_problems
-
     spoiled = copy.deepcopy(values)
     spoil(spoiled)
     assert any(message in problem for problem in list_problems(spoiled, load_catalog()))

@@ -16,7 +16,7 @@ def make_compose_file(plan: VllmPlan, head_folder: Path | None = None) -> dict[s
     draft = plan.pair.draft
     volumes = ["models:/root/.cache/huggingface"]
     if head_folder is not None and draft is not None and draft.pin is not None:
-        volumes.append(f"{head_folder}:{draft.pin.repo}:ro")
+        volumes.append(_escape(f"{head_folder}:{draft.pin.repo}:ro"))
     part = plan.fit.slice
     cards = (
         {"device_ids": ["${MIG_DEVICE:?the UUID of a slice of " + part.name + "}"]}
@@ -25,7 +25,7 @@ def make_compose_file(plan: VllmPlan, head_folder: Path | None = None) -> dict[s
     )
     service = {
         "image": f"{IMAGE}:{TAG}",
-        "command": [word.replace("$", "$$") for word in list_arguments(plan)],
+        "command": [_escape(word) for word in list_arguments(plan)],
         "environment": {"HF_TOKEN": "${HF_TOKEN:-}"},
         "ports": [f"127.0.0.1:{PORT}:{PORT}"],
         "volumes": volumes,
@@ -43,3 +43,8 @@ def make_compose_file(plan: VllmPlan, head_folder: Path | None = None) -> dict[s
         },
     }
     return {"services": {"vllm": service}, "volumes": {"models": {}}}
+
+
+def _escape(text: str) -> str:
+    """Double each `$`, which compose would take for a variable."""
+    return text.replace("$", "$$")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,10 +20,11 @@ from eaglelocal.catalog.estimated_shapes import BLOCK_LAYERS, P_EAGLE_LAYERS
 from eaglelocal.catalog.reference import DerivedModel, EmbeddedModel, File
 from eaglelocal.catalog.target_entries import TargetEntry
 from eaglelocal.core.run_options import AUTO, NONE, RunOptions
-from eaglelocal.errors import DownloadError, UsageError
+from eaglelocal.errors import DownloadError, IncompatibleError, ResourceError, UsageError
 from eaglelocal.gguf.draft_pairing import is_same_model
-from eaglelocal.gguf.model_shape import read_shape
+from eaglelocal.gguf.eagle_info import VERIFIER_KEY, EagleInfo
 from eaglelocal.hub.heads.export_folder import find_head_file, read_eagle_head
+from eaglelocal.hub.heads.head_folder import REPOSITORY
 from eaglelocal.hub.hub_api import fetch_commit, is_commit
 from eaglelocal.hub.hub_errors import RetryPolicy
 from eaglelocal.hub.hub_references import find_known_target
@@ -76,7 +78,7 @@ class GivenSources:
 def find_pair(options: RunOptions, given: GivenSources, catalog: Catalog, find_device: FindDevice) -> ServedPair:
     """Return the pair that the options name, with the commits of both.
 
-    find_device  returns the device that holds a pair; the draft is the best one for that of the target
+    find_device  returns the device that holds a pair, or raises ResourceError
 
     Raises UsageError on a model whose repository or commit is not known, DownloadError on one that does not exist.
     """
@@ -84,11 +86,17 @@ def find_pair(options: RunOptions, given: GivenSources, catalog: Catalog, find_d
     target = _describe_target(entry, option, given)
     draft = choose_draft(options, given, catalog, entry, target, find_device)
     target = replace(target, pin=pin_weights(target.pin, "--revision"))
-    notes = []
+    notes: list[str] = []
+    if draft is not None:
+        draft, notes = compare_vocab(draft, target, catalog)
     if draft is not None and draft.pin is not None and draft.head_file is None:
         draft = replace(draft, pin=pin_weights(draft.pin, "--draft-revision"))
     if draft is not None and draft.acceptance is not None and not draft.acceptance.is_reported:
         notes.append(f"nobody reported the acceptance of {draft.id}: {draft.acceptance.probability(1):.0%} assumed")
+    is_light = draft is None or draft.method == NGRAM
+    if options.draft == AUTO and not given.draft_repo and entry is not None and is_light:
+        left = [one.id for one in _list_described(list(catalog.drafts_for(entry)), target, given)]
+        notes += [f"there is no memory for {' or '.join(left)} beside {target.id}"] if left else []
     is_named = bool(given.draft_repo) or options.draft not in (AUTO, NONE)
     return ServedPair(target=target, draft=draft, is_named=is_named, notes=tuple(notes))
 
@@ -150,6 +158,9 @@ def choose_draft(
     if options.draft in (NGRAM, SUFFIX):
         return VllmDraft(id=options.draft, method=options.draft, most=MAX_DRAFT)
     known = {draft.id: draft for draft in (catalog.drafts_for(entry) if entry else ())}
+    named = catalog.drafts.get(options.draft)
+    if named is not None and named.kind == NGRAM:
+        return VllmDraft(id=NGRAM, method=NGRAM, most=MAX_DRAFT)
     if options.draft in known:
         return describe_entry(known[options.draft], target, given)
     if options.draft in catalog.drafts:
@@ -160,21 +171,31 @@ def choose_draft(
     near = difflib.get_close_matches(options.draft, known, n=1)
     if near and not Path(options.draft).exists() and "/" not in options.draft:
         raise UsageError(f"no draft is named {options.draft!r}", hint=f"--draft {near[0]}")
-    return _describe_head(find_head_file(options.draft), given)
+    return _describe_head(find_head_file(options.draft), target, given)
 
 
 def _choose_known(
     options: RunOptions, drafts: list[DraftEntry], given: GivenSources, target: VllmTarget, find_device: FindDevice
-) -> VllmDraft:
-    """Return the best of the catalog's drafts; of the embedded model its head, of others without drafts a lookup."""
+) -> VllmDraft | None:
+    """Return the best of the catalog's drafts that fits beside the target, or else a lookup, or None.
+
+    The embedded model has a head of its own.
+    """
     wanted = [draft for draft in drafts if options.draft != MTP or draft.kind == MTP_KIND]
     found = list(_list_described(wanted, target, given))
     if found:
-        return _find_fastest(found, target, find_device(ServedPair(target=target, draft=None)))
+        device = find_device(ServedPair(target=target, draft=None))
+        if options.draft == MTP:
+            return _find_fastest(found, target, device)
+        lookup = VllmDraft(id=NGRAM, method=NGRAM, most=MAX_DRAFT)
+        fitting = [draft for draft in found if _fits(draft, target, find_device)]
+        if fitting:
+            return _find_fastest(fitting, target, device)
+        return lookup if _fits(lookup, target, find_device) else None
     if options.draft == MTP:
         raise UsageError(f"no MTP layers of {target.id} are known", hint="--draft auto")
     if isinstance(locate_reference(options.target or "", options.model_folders), EmbeddedModel):
-        return _describe_head(demo_sources()[1], given, DEMO_ACCEPTANCE)
+        return _describe_head(demo_sources()[1], target, given, DEMO_ACCEPTANCE)
     return VllmDraft(id=NGRAM, method=NGRAM, most=MAX_DRAFT)
 
 
@@ -184,6 +205,14 @@ def _list_described(drafts: list[DraftEntry], target: VllmTarget, given: GivenSo
     reported = [draft for draft in usable if draft.acceptance_lengths]
     for draft in reported or usable:
         yield describe_entry(draft, target, given)
+
+
+def _fits(draft: VllmDraft, target: VllmTarget, find_device: FindDevice) -> bool:
+    try:
+        find_device(ServedPair(target=target, draft=draft))
+    except ResourceError:
+        return False
+    return True
 
 
 def _find_fastest(drafts: list[VllmDraft], target: VllmTarget, device: DeviceSpec) -> VllmDraft:
@@ -249,7 +278,10 @@ def _describe_repo(given: GivenSources, catalog: Catalog, entry: TargetEntry | N
     entries = [draft for draft in catalog.drafts.values() if draft.weights_repo == given.draft_repo]
     serving = [draft for draft in entries if entry is not None and draft.serves(entry.id)]
     if serving:
-        return describe_entry(serving[0], target, given)
+        found = describe_entry(serving[0], target, given)
+        if given.draft_method not in ("", found.method):
+            raise UsageError(f"{given.draft_repo} drafts as {found.method}", hint=f"--draft-method {found.method}")
+        return found
     if entries and entry is not None:
         served = ", ".join(sorted({id for draft in entries for id in draft.targets}))
         raise UsageError(f"{given.draft_repo} drafts for {served}, not for {entry.id}", hint="--draft auto")
@@ -268,10 +300,16 @@ def _describe_repo(given: GivenSources, catalog: Catalog, entry: TargetEntry | N
     return _add_sizes(found, None, target)
 
 
-def _describe_head(path: Path, given: GivenSources, acceptance: PredictedAcceptance | None = None) -> VllmDraft:
-    """Return a head of this machine, in the folder that it will be exported to."""
+def _describe_head(
+    path: Path, target: VllmTarget, given: GivenSources, acceptance: PredictedAcceptance | None = None
+) -> VllmDraft:
+    """Return a head of this machine, in the folder that it will be exported to.
+
+    Raises IncompatibleError if it is of another target.
+    """
     header, info = read_eagle_head(path)
-    shape = read_shape(header)
+    verifier = header.metadata.get(VERIFIER_KEY)
+    check_head(info, verifier if isinstance(verifier, str) else "", target)
     parameters = sum(math.prod(tensor.shape) for tensor in header.tensors.values())
     return VllmDraft(
         id=info.name,
@@ -282,8 +320,36 @@ def _describe_head(path: Path, given: GivenSources, acceptance: PredictedAccepta
         num_layers=info.n_layer,
         kv_bytes_per_token=2 * BYTES_PER_WEIGHT * info.n_layer * info.n_kv_head * info.head_dim,
         acceptance=acceptance or PredictedAcceptance.from_reports((), default=DEFAULTS.get(EAGLE, HEAD_DEFAULT)),
-        head_file=path if shape.is_head else None,
+        head_file=path,
     )
+
+
+def compare_vocab(draft: VllmDraft, target: VllmTarget, catalog: Catalog) -> tuple[VllmDraft, list[str]]:
+    """Return the draft with its `shares_vocab`, and notes. Models of one family may be padded to different sizes."""
+    if draft.method != DRAFT_MODEL or draft.pin is None:
+        return draft, []
+    repo, size = draft.pin.repo, target.shape.n_vocab
+    found = next((one.outline.n_vocab for one in catalog.targets.values() if one.source_repo == repo), None)
+    if found == size:
+        return draft, []
+    other = "a vocabulary of unknown size" if found is None else f"{found} tokens"
+    note = f"{draft.id} has {other}, {target.id} {size} tokens: vLLM drafts with those that both have"
+    return replace(draft, shares_vocab=False), [note]
+
+
+def check_head(info: EagleInfo, verifier: str, target: VllmTarget) -> None:
+    """Raise IncompatibleError if a head's sizes, or the repository that it names, are of another target."""
+    shape, hint = target.shape, "--draft auto"
+    sizes, wanted = (info.target_hidden_size, info.n_vocab), (shape.n_embd, shape.n_vocab)
+    if sizes != wanted:
+        raise IncompatibleError(
+            f"{info.name} reads hidden states of {sizes[0]} numbers and drafts {sizes[1]} tokens; "
+            f"{target.id} has {wanted[0]} and {wanted[1]}",
+            hint=hint,
+        )
+    names = (target.pin.repo, target.id)  # a mirror or a folder may have another name than the original
+    if REPOSITORY.fullmatch(verifier) and not any(is_same_model(verifier, name) for name in names):
+        raise IncompatibleError(f"{info.name} drafts for {verifier}, not for {target.pin.repo}", hint=hint)
 
 
 # ---- commits
@@ -292,8 +358,13 @@ def pin_weights(pin: WeightsPin, flag: str) -> WeightsPin:
 
     flag  which states the commit
     """
-    if Path(pin.repo).is_dir():
-        return WeightsPin(str(Path(pin.repo).resolve()))
+    if pin.repo.startswith(("/", "./", "../", "~")):  # a folder's text begins so; any other text is a repository
+        folder = Path(os.path.expanduser(pin.repo))
+        if not folder.is_dir():
+            raise UsageError(f"there is no folder {folder}", hint="--target-repo Qwen/Qwen3-8B")
+        if pin.revision:
+            raise UsageError(f"{folder} is a folder, which has no commit", hint=f"leave {flag} out")
+        return WeightsPin(str(folder.resolve()))
     try:
         return WeightsPin(pin.repo, fetch_commit(pin.repo, pin.revision or None, TRIES))
     except DownloadError as error:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.core.json_text import read_json
 from eaglelocal.hub.hub_api import is_commit
-from eaglelocal.planning.vllm.helm_values import PAIR, digest_pins
+from eaglelocal.planning.vllm.helm_values import PAIR, TARGET, digest_pins
 from eaglelocal.planning.vllm.served_pair import METHODS
 from eaglelocal.planning.vllm.speculative_config import SCHEDULE
 
@@ -21,6 +21,10 @@ OLD_FLAGS = (
     *("--ngram-prompt-lookup-max", "--ngram-prompt-lookup-min", "--spec-decoding-acceptance-method"),
     *("--use-v2-block-manager", "--typical-acceptance-sampler-posterior-threshold"),
 )
+SPECULATIVE = "--speculative-config"
+REVISION_FLAGS = ("--revision", "--tokenizer-revision")  # with modelRevision's commit; some charts ignore that one
+REFUSED_FLAGS = ("--model", "--tokenizer", "--hf-config-path", "--code-revision")
+SHORT_FLAGS = {"-sc": SPECULATIVE}
 OLD_KEYS = ("disable_by_batch_size", "speculative_disable_by_batch_size", "acceptance_method", "disable_logprobs")
 VLLM_METHODS = (*METHODS, "ngram_gpu")
 
@@ -46,18 +50,22 @@ def list_spec_problems(spec: object, catalog: Catalog) -> Iterator[str]:
     if not isinstance(revision, str) or not is_commit(revision):
         yield f"modelRevision must be a commit of {target}, not {revision!r}"
     words = _get(spec, "vllmConfig", "extraArgs")
+    if words is not None and not isinstance(words, list):
+        yield f"extraArgs must be a list, not {type(words).__name__}"
     arguments = [str(word) for word in words] if isinstance(words, list) else []
     yield from _list_old_flags(arguments)
-    tokenizer = _find_value(arguments, "--tokenizer-revision")
-    if tokenizer is not None and tokenizer != revision:
-        yield f"--tokenizer-revision is {tokenizer}, modelRevision {revision}"
-    pins, text = [target, str(revision)], _find_value(arguments, "--speculative-config")
+    yield from _list_hidden_flags(arguments)
+    for flag in REVISION_FLAGS:
+        if (found := _find_value(arguments, flag)) != revision:
+            what = f"is {found}" if found is not None else "is missing in extraArgs"
+            yield f"{flag} {what}, modelRevision {revision}"
+    pins, text = [target, str(revision)], _find_value(arguments, SPECULATIVE)
     if text is not None:
         config = _read_config(text)
         if config is None:
             yield "--speculative-config is not a JSON object"
             return
-        yield from _list_config_problems(config, target, catalog)
+        yield from _list_config_problems(config, target, _get(spec, "podAnnotations", TARGET), catalog)
         if isinstance(config.get("model"), str):
             pins += [str(config["model"]), str(config.get("revision"))]
     stated = _get(spec, "podAnnotations", PAIR)
@@ -68,12 +76,33 @@ def list_spec_problems(spec: object, catalog: Catalog) -> Iterator[str]:
 
 def _list_old_flags(arguments: Sequence[str]) -> Iterator[str]:
     for word in arguments:
-        flag = word.partition("=")[0].replace("_", "-")
+        flag = _normalize(word)
         if flag in OLD_FLAGS:
             yield f"{flag} is of an old vLLM; --speculative-config has replaced it"
 
 
-def _list_config_problems(config: Mapping[str, object], target: str, catalog: Catalog) -> Iterator[str]:
+def _list_hidden_flags(arguments: Sequence[str]) -> Iterator[str]:
+    """Yield flags of which vLLM would take another value than is checked here."""
+    names = [_normalize(word) for word in arguments if word.startswith("-")]
+    for name in dict.fromkeys(names):
+        flag = SHORT_FLAGS.get(name, name)
+        if flag in REFUSED_FLAGS:
+            yield f"{name} sets another model than modelURL"
+        elif name in SHORT_FLAGS:
+            yield f"{name} must be written {flag}"
+        elif flag.partition(".")[0] == SPECULATIVE and flag != SPECULATIVE:
+            yield f"{name} changes a part of {SPECULATIVE}, which must be written whole"
+        elif flag in (SPECULATIVE, *REVISION_FLAGS) and names.count(name) > 1:
+            yield f"{name} is given more than once"
+
+
+def _normalize(word: str) -> str:
+    return word.partition("=")[0].replace("_", "-")
+
+
+def _list_config_problems(
+    config: Mapping[str, object], target: str, target_id: object, catalog: Catalog
+) -> Iterator[str]:
     for key in OLD_KEYS:
         if key in config:
             yield f"{key} is of an old vLLM; {SCHEDULE} has replaced it"
@@ -83,18 +112,26 @@ def _list_config_problems(config: Mapping[str, object], target: str, catalog: Ca
     if isinstance(model, str):
         if not is_commit(str(config.get("revision"))):
             yield f"revision must be a commit of {model}, not {config.get('revision')!r}"
-        yield from _list_pair_problems(model, target, catalog)
+        yield from _list_pair_problems(model, target, target_id, catalog)
     elif method not in ("ngram", "ngram_gpu", "suffix", "mtp"):
         yield f"the method {method} needs a model"
     yield from _list_schedule_problems(config)
 
 
-def _list_pair_problems(draft: str, target: str, catalog: Catalog) -> Iterator[str]:
-    """Yield that the catalog knows the draft as one of other targets."""
+def _list_pair_problems(draft: str, target: str, target_id: object, catalog: Catalog) -> Iterator[str]:
+    """Yield that the catalog knows the draft as one of other targets.
+
+    target_id  the annotation: of a mirror, whose name the catalog does not know, only this says what it is
+    """
+    stated = catalog.targets.get(target_id) if isinstance(target_id, str) else None
+    of_repo = [one for one in catalog.targets.values() if one.source_repo == target]
+    if stated is not None and of_repo and stated not in of_repo:
+        yield f"the annotation {TARGET} is {target_id}, but {target} is {of_repo[0].id}"
     entries = [entry for entry in catalog.drafts.values() if entry.weights_repo == draft]
-    served = {each.source_repo for each in catalog.targets.values() if any(entry.serves(each.id) for entry in entries)}
-    known = sorted(repo for repo in served if repo)
-    if entries and target not in known and known:
+    served = [each for each in catalog.targets.values() if any(entry.serves(each.id) for entry in entries)]
+    known = sorted({each.source_repo for each in served if each.source_repo})
+    is_served = target in known or (not of_repo and stated in served)
+    if known and not is_served:
         yield f"{draft} drafts for {', '.join(known)}, not for {target}"
 
 
@@ -131,8 +168,8 @@ def _read_config(text: str) -> Mapping[str, object] | None:
 def _find_value(arguments: Sequence[str], flag: str) -> str | None:
     """Return the value of a flag, `FLAG VALUE` or `FLAG=VALUE`; None if it is not there."""
     for number, word in enumerate(arguments):
-        name, equals, value = word.partition("=")
-        if name.replace("_", "-") == flag:
+        _, equals, value = word.partition("=")
+        if _normalize(word) == flag:
             return value if equals else next(iter(arguments[number + 1 : number + 2]), "")
     return None
 

@@ -1,7 +1,8 @@
 """Write Helm values for vLLM's production-stack that serve a planned pair. Pure.
 
 Target and draft stand in one entry of `modelSpec`, so one commit changes both. The annotation PAIR is a digest of both
-pins; helm_check.py refuses values in which one was changed without the other.
+pins; helm_check.py refuses values in which one was changed without the other. The annotation TARGET says for which
+target of the catalog the draft was chosen.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import re
 
 from eaglelocal.core.byte_sizes import GIB
 from eaglelocal.planning.vllm.compose_file import IMAGE, TAG
-from eaglelocal.planning.vllm.vllm_arguments import VllmPlan, list_extra_arguments
+from eaglelocal.planning.vllm.vllm_arguments import VllmPlan, list_extra_arguments, list_pins
 
 PAIR = "eaglelocal/pair"
+TARGET = "eaglelocal/target"  # the catalog's id, which a mirror's name does not say
 QUEUE = "kueue.x-k8s.io/queue-name"
 HOST_GIB = 8  # of RAM beside a copy of the weights while they are loaded. Assumed
 NUM_CPUS = 4
@@ -42,7 +44,7 @@ def make_helm_values(plan: VllmPlan, queue: str) -> dict[str, object]:
         "pvcStorage": f"{math.ceil(weights_gib * 1.2) + 2}Gi",
         "labels": {QUEUE: queue},
         "podLabels": {QUEUE: queue},
-        "podAnnotations": {PAIR: digest_pins(pins)},
+        "podAnnotations": {PAIR: digest_pins(pins), TARGET: target.id},
         **secret,
         "vllmConfig": {
             "enablePrefixCaching": True,  # the chart switches it off where it is not stated
@@ -50,7 +52,8 @@ def make_helm_values(plan: VllmPlan, queue: str) -> dict[str, object]:
             "maxNumSeqs": fit.max_num_seqs,
             "tensorParallelSize": fit.num_cards,
             "gpuMemoryUtilization": fit.utilization,
-            "extraArgs": ["--tokenizer-revision", target.pin.revision, *list_extra_arguments(plan)],
+            # some versions of the chart ignore modelRevision, so the commit stands here too
+            "extraArgs": [*list_pins(plan), *list_extra_arguments(plan)],
         },
     }
     return {"servingEngineSpec": {"modelSpec": [spec]}}

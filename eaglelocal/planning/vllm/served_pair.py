@@ -63,6 +63,7 @@ class VllmDraft:
     num_bytes   of its weights
     acceptance  None: it depends on the text
     head_file   a head of this machine, which must be exported into the folder of `pin`
+    shares_vocab  False: its vocabulary has another size than the target's, or an unknown one
     """
 
     id: str
@@ -75,6 +76,7 @@ class VllmDraft:
     acceptance: PredictedAcceptance | None = None
     head_file: Path | None = None
     is_gated: bool = False
+    shares_vocab: bool = True
 
     @property
     def drafts_in_one_pass(self) -> bool:

@@ -43,6 +43,8 @@ def make_speculative_config(draft: VllmDraft, schedule: Sequence[Range], num_car
             config["revision"] = draft.pin.revision
         if num_cards > 1:
             config["draft_tensor_parallel_size"] = num_cards if draft.method == DRAFT_MODEL else 1
+    if not draft.shares_vocab:  # vLLM refuses a model with another size unless it may map the tokens
+        config["use_heterogeneous_vocab"] = True
     config["num_speculative_tokens"] = max(length for _, _, length in schedule)
     if draft.method not in (SUFFIX, DSPARK):  # those choose the length of each draft themselves
         config[SCHEDULE] = [list(each) for each in schedule]

@@ -10,12 +10,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from eaglelocal.catalog.known_machines import CPU, CUDA
+from eaglelocal.catalog.known_machines import CUDA
 from eaglelocal.core.byte_sizes import GIB, format_memory
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
 from eaglelocal.planning.speed import FILLED_SHARE
-from eaglelocal.planning.vllm.served_pair import ServedPair
+from eaglelocal.planning.vllm.served_pair import DRAFT_MODEL, ServedPair
 
 MAX_UTILIZATION = 0.92  # of a card; the rest is for what vLLM does not count, such as its graphs
 CONTEXT_BYTES = GIB  # CUDA's context, kernels and graphs. Assumed
@@ -64,7 +64,7 @@ class ServingFit:
     n_ctx: int
     max_num_seqs: int
     weights_bytes: int
-    draft_bytes: int
+    draft_bytes: int  # of all copies
     cache_bytes: int  # of both
     working_bytes: int
 
@@ -74,8 +74,10 @@ class ServingFit:
 
     @property
     def utilization(self) -> float:
-        """The share of each card's memory that vLLM may use, rounded up to hundredths."""
-        return math.ceil(100 * self.needed_bytes / (self.device.total_bytes or self.needed_bytes)) / 100
+        """The share of each card's memory that vLLM may use: what is needed in hundredths, at most what is free."""
+        total = self.device.total_bytes or self.needed_bytes
+        most = math.floor(round(100 * count_room(self.device) / total, 6))
+        return min(math.ceil(100 * self.needed_bytes / total), most) / 100
 
     @property
     def cache_gib(self) -> int:
@@ -94,10 +96,10 @@ def find_fit(pair: ServedPair, machine: MachineSpec, limits: ServingLimits) -> S
         )
     placements = list(list_slices(machine) if limits.wants_slice else list_cards(machine, pair.target.shape.n_head))
     for device, num_cards, part in placements:
-        if (found := fit_device(pair, device, limits)) is not None:
-            return replace(found, num_cards=num_cards, slice=part)
-    device = placements[-1][0]
-    least = weigh(pair, device, limits.ctx or CONTEXTS[-1], limits.parallel or 1)
+        if (found := fit_device(pair, device, limits, num_cards)) is not None:
+            return replace(found, slice=part)
+    device, num_cards, _ = placements[-1]
+    least = weigh(pair, device, limits.ctx or CONTEXTS[-1], limits.parallel or 1, num_cards)
     raise ResourceError(
         f"{pair.target.id} needs {format_memory(least.needed_bytes)} in vLLM, with its draft and both caches; "
         f"{machine.name} has {format_memory(count_room(device))} for it",
@@ -157,13 +159,16 @@ def list_slices(machine: MachineSpec) -> Iterator[tuple[DeviceSpec, int, CardSli
         yield device, 1, CardSlice(f"{sevenths}g.{label}gb", device)
 
 
-def fit_device(pair: ServedPair, device: DeviceSpec, limits: ServingLimits) -> ServingFit | None:
-    """Return the longest context and the most sequences that a device holds; None if it holds none."""
+def fit_device(pair: ServedPair, device: DeviceSpec, limits: ServingLimits, num_cards: int) -> ServingFit | None:
+    """Return the longest context and the most sequences that a device holds; None if it holds none.
+
+    num_cards  that the device stands for; 0: it is a processor
+    """
     longest = pair.target.max_context or CONTEXTS[0]
     contexts = (limits.ctx,) if limits.ctx else tuple(dict.fromkeys(min(ctx, longest) for ctx in CONTEXTS))
     for count in dict.fromkeys((limits.parallel or FEWEST, limits.parallel or 1)):
         for ctx in contexts:
-            fit = weigh(pair, device, ctx, count)
+            fit = weigh(pair, device, ctx, count, num_cards)
             if fit.needed_bytes <= count_room(device):
                 return fit if limits.parallel else _add_sequences(pair, fit, LOADS[limits.load])
     return None
@@ -174,31 +179,37 @@ def _add_sequences(pair: ServedPair, fit: ServingFit, most: int) -> ServingFit:
     low, high = fit.max_num_seqs, max(most, fit.max_num_seqs)
     while low < high:
         middle = (low + high + 1) // 2
-        fits = weigh(pair, fit.device, fit.n_ctx, middle).needed_bytes <= count_room(fit.device)
+        fits = weigh(pair, fit.device, fit.n_ctx, middle, fit.num_cards).needed_bytes <= count_room(fit.device)
         low, high = (middle, high) if fits else (low, middle - 1)
-    return weigh(pair, fit.device, fit.n_ctx, low)
+    return weigh(pair, fit.device, fit.n_ctx, low, fit.num_cards)
 
 
-def weigh(pair: ServedPair, device: DeviceSpec, n_ctx: int, num_sequences: int) -> ServingFit:
-    """Return the memory of a pair with this context and number of sequences."""
-    draft, shape = pair.draft, pair.target.shape
+def weigh(pair: ServedPair, device: DeviceSpec, n_ctx: int, num_sequences: int, num_cards: int = 1) -> ServingFit:
+    """Return the memory of a pair with this context and number of sequences, of all cards together.
+
+    Cards share the target's weights and cache. Each has activations and a context of its own, and a head is not split.
+    """
+    draft, shape, copies = pair.draft, pair.target.shape, max(num_cards, 1)
+    is_split = draft is None or draft.pin is None or draft.method == DRAFT_MODEL
+    num_drafts = 1 if is_split else copies
 
     def cache(num_tokens: int) -> int:
-        return pair.target.cache_bytes(num_tokens) + num_tokens * (draft.kv_bytes_per_token if draft else 0)
+        drafted = num_drafts * draft.kv_bytes_per_token if draft else 0
+        return pair.target.cache_bytes(num_tokens) + num_tokens * drafted
 
     usual = cache(max(1, int(n_ctx * FILLED_SHARE)))
     rows = num_sequences * ((draft.most if draft else 0) + 1)
     activations = min(BATCHED_TOKENS, max(n_ctx, rows)) * (2 * shape.n_ff + 6 * shape.n_embd) * 2
     return ServingFit(
         device=device,
-        num_cards=0 if device.kind == CPU else 1,
+        num_cards=num_cards,
         slice=None,
         n_ctx=n_ctx,
         max_num_seqs=num_sequences,
         weights_bytes=shape.weights_bytes,
-        draft_bytes=draft.num_bytes if draft else 0,
+        draft_bytes=num_drafts * draft.num_bytes if draft else 0,
         cache_bytes=max(cache(n_ctx), num_sequences * usual),
-        working_bytes=activations + 2 * rows * shape.n_vocab * 4 + (CONTEXT_BYTES if device.is_gpu else 0),
+        working_bytes=copies * (activations + 2 * rows * shape.n_vocab * 4 + (CONTEXT_BYTES if device.is_gpu else 0)),
     )
 
 

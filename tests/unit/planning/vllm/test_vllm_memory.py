@@ -11,6 +11,7 @@ from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.planning.machine_spec import MachineSpec, make_known_spec
 from eaglelocal.planning.options import make_catalog_options
 from eaglelocal.planning.vllm.served_pair import (
+    DRAFT_MODEL,
     EAGLE3,
     ServedPair,
     VllmDraft,
@@ -18,7 +19,7 @@ from eaglelocal.planning.vllm.served_pair import (
     WeightsPin,
     widen_model,
 )
-from eaglelocal.planning.vllm.vllm_memory import MAX_UTILIZATION, ServingLimits, count_room, find_fit, weigh
+from eaglelocal.planning.vllm.vllm_memory import MAX_UTILIZATION, ServingLimits, count_room, find_fit, fit_device, weigh
 
 CATALOG = load_catalog()
 HEAD = VllmDraft(id="head", method=EAGLE3, most=5, num_bytes=800_000_000, num_layers=1, kv_bytes_per_token=4096)
@@ -61,6 +62,24 @@ def test_what_was_asked_for_is_kept() -> None:
     fit = find_fit(pair("qwen3-8b"), machine("h100-sxm"), ServingLimits(ctx=4096, parallel=8))
     assert (fit.n_ctx, fit.max_num_seqs, fit.num_cards) == (4096, 8, 1)
     assert fit.needed_bytes / (fit.device.total_bytes or 1) <= fit.utilization < 0.5
+
+
+def test_each_card_holds_a_head_and_working_memory_of_its_own() -> None:
+    device = machine("2x-rtx-4090").gpus[0]
+    head = replace(HEAD, pin=WeightsPin("some/head", "0" * 40))
+    one, two = (weigh(pair("qwen3-8b", head), device, 8192, 4, count) for count in (1, 2))
+    assert two.weights_bytes == one.weights_bytes and two.working_bytes == 2 * one.working_bytes
+    assert two.draft_bytes == 2 * one.draft_bytes and two.cache_bytes - one.cache_bytes == 8192 * 4096
+    model = replace(head, method=DRAFT_MODEL)
+    assert weigh(pair("qwen3-8b", model), device, 8192, 4, 2).draft_bytes == one.draft_bytes  # split as the target
+
+
+def test_the_share_of_a_card_is_never_more_than_what_is_free() -> None:
+    card = machine("rtx-4090").gpus[0]
+    total = card.total_bytes or 0
+    for free in (total, int(0.9 * total), int(0.855 * total)):
+        fit = fit_device(pair("qwen3-8b"), replace(card, free_bytes=free), ServingLimits(load="batch"), 1)
+        assert fit is not None and fit.utilization * total <= min(free, MAX_UTILIZATION * total) + 1
 
 
 def test_a_target_too_large_for_a_card_takes_two() -> None:
