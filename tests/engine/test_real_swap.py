@@ -31,7 +31,7 @@ from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import ResourceError
 from eaglelocal.loading.engine_builder import MAX_SWAP_BYTES, choose_swap_bytes
 from eaglelocal.scheduler.checkpoints import BEFORE_END, Checkpoints
-from eaglelocal.scheduler.host_swap import HostSwap
+from eaglelocal.scheduler.host_swap import HostSwap, SwappedText
 
 SHAPE = dataclasses.replace(TINY, layer_gain=0.2)
 BIGRAM_SHAPE = dataclasses.replace(TINY, layer_gain=0.02)
@@ -335,7 +335,7 @@ def test_as_much_as_was_said(files: Path, cache_ram: int | None, has_room: bool)
 
 
 def has_swap(engine: Engine) -> bool:
-    return engine._scheduler.swap.is_worth_keeping(list(range(1000)), 0, starts_elsewhere=False)
+    return engine._scheduler.swap.is_worth_keeping(SwappedText(list(range(1000))), 0, starts_elsewhere=False)
 
 
 @pytest.mark.parametrize(

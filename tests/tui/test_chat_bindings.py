@@ -29,6 +29,7 @@ from eaglelocal.tui.key_bindings import CHAT_ACTIONS, CHAT_PURPOSES, MONITOR_ACT
 from eaglelocal.tui.mapped_keys import NO_KEY, name_key
 from eaglelocal.tui.monitor.monitor_app import Monitor
 from eaglelocal.tui.monitor.request_table import RequestTable
+from eaglelocal.tui.monitor.servers_app import ServersMonitor
 from eaglelocal.tui.prompt.prompt_input import PromptInput
 
 
@@ -782,7 +783,7 @@ def test_keys_are_named_as_people_write_them(key: str, name: str) -> None:
 def test_every_action_can_be_bound_by_its_name() -> None:
     screens = {
         CHAT_ACTIONS: (ChatApp, PromptInput, Dialog, *Dialog.__subclasses__()),
-        MONITOR_ACTIONS: (Monitor, RequestTable),
+        MONITOR_ACTIONS: (Monitor, RequestTable, ServersMonitor),
     }
     for known, places in screens.items():
         bindings = [each for place in places for each in place.BINDINGS if isinstance(each, Binding)]
