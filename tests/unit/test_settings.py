@@ -83,7 +83,7 @@ def test_values_are_read_alike_from_flag_and_environment(config: Path, name: str
         ("threads", "1.5"),
         ("gpu_layers", "-1"),
         ("n_cpu_moe", "all"),
-        ("split", "tensor"),
+        ("split", "tensors"),
         ("kv_type", "f32"),
         ("flash_attn", "yes"),
         ("ctx", "0"),
