@@ -335,7 +335,8 @@ def test_as_much_as_was_said(files: Path, cache_ram: int | None, has_room: bool)
 
 
 def has_swap(engine: Engine) -> bool:
-    return engine._scheduler.swap.is_worth_keeping(SwappedText(list(range(1000)), is_seen=True), 0, starts_elsewhere=False)
+    text = SwappedText(list(range(1000)), is_seen=True)
+    return engine._scheduler.swap.is_worth_keeping(text, 0, starts_elsewhere=False)
 
 
 @pytest.mark.parametrize(
