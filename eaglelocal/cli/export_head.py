@@ -84,6 +84,6 @@ def choose_target_repo(head: ExportHead, form: str, given: str | None) -> str:
         made_for = f", made for {head.info.target_name}," if head.info.target_name else ""
         raise UsageError(
             f"the head{made_for} does not say which repository its target comes from",
-            hint="--target-repo Qwen/Qwen3-8B",
+            hint="--target-repo USER/REPO",
         )
     return repo

@@ -147,7 +147,8 @@ def plan_order(order: ServingOrder) -> VllmPlan:
     from eaglelocal.planning.autoplan import this_machine
     from eaglelocal.planning.plan_models import find_known_machine
     from eaglelocal.planning.vllm.compose_file import HEADS
-    from eaglelocal.planning.vllm.find_pair import GivenSources, find_pair
+    from eaglelocal.planning.vllm.describe_drafts import GivenSources
+    from eaglelocal.planning.vllm.find_pair import find_pair
     from eaglelocal.planning.vllm.vllm_arguments import plan_vllm
     from eaglelocal.planning.vllm.vllm_memory import ServingLimits, find_fit
 
@@ -185,7 +186,7 @@ def check_pair(order: ServingOrder, pair: ServedPair) -> None:
     if order.form == VLLM:
         return
     if pair.target.pin.is_folder:
-        raise UsageError(f"{order.form} needs a target in a repository", hint="--target-repo Qwen/Qwen3-8B")
+        raise UsageError(f"{order.form} needs a target in a repository", hint="--target-repo USER/REPO")
     draft = pair.draft
     if draft is None or draft.pin is None or not draft.pin.is_folder:
         return

@@ -196,7 +196,12 @@ class Scheduler:
     # ---- steps
     def schedule(self, max_draft: int, pace: PrefillPace = UNKNOWN) -> StepPlan:
         """Return the rows of the next step; `max_draft` limits the drafted rows of each decoding slot."""
-        group = self._next_group()
+        plan = self._plan_rows(self._next_group(), max_draft, pace)
+        self._end_turn(plan, pace)
+        return plan
+
+    def _plan_rows(self, group: list[Sequence], max_draft: int, pace: PrefillPace) -> StepPlan:
+        """Return the rows of sequences that have the same adapters."""
         mix = group[0].request.adapters if group else NO_ADAPTERS
         decode = tuple(s for s in group if not s.is_prefilling)
         max_draft = min(max_draft, self._max_draft_rows(len(decode), is_shared=len(decode) < len(group)))
@@ -204,9 +209,7 @@ class Scheduler:
             max_draft = min(max_draft, self._most_drafted)
         remaining = {s.slot: s.num_readable for s in group if s.is_prefilling}
         if not remaining:
-            plan = StepPlan((), decode, max_draft, mix)
-            self._end_turn(plan, pace)
-            return plan
+            return StepPlan((), decode, max_draft, mix)
         most = {s.slot: min(max_draft, s.draft_room) for s in decode}
         counts = allot_prompt_rows(
             remaining,
@@ -215,9 +218,7 @@ class Scheduler:
             pace=pace,
         )
         chunks = [self._next_chunk(self._running[slot], count) for slot, count in counts.items()]
-        plan = StepPlan(tuple(chunks), decode, max_draft, mix)
-        self._end_turn(plan, pace)
-        return plan
+        return StepPlan(tuple(chunks), decode, max_draft, mix)
 
     def _next_group(self) -> list[Sequence]:
         """Return the sequences that can have rows in the next step: all those of one mix. The mixes take turns."""
@@ -232,9 +233,11 @@ class Scheduler:
 
     def _end_turn(self, plan: StepPlan, pace: PrefillPace) -> None:
         """Shorten the turn by what the step is expected to take; a step of unknown cost ends it."""
+        if not self._is_mixed:
+            self._turn_s = 0.0
+            return
         rows = {s.slot: 1 + min(pace.drafted.get(s.slot, 0), plan.max_draft) for s in plan.decode}
-        cost_s = pace.seconds(rows | {chunk.slot: chunk.count for chunk in plan.prefill}) if self._is_mixed else 0.0
-        self._turn_s -= cost_s or TURN_S
+        self._turn_s -= pace.seconds(rows | {chunk.slot: chunk.count for chunk in plan.prefill}) or TURN_S
 
     @property
     def _is_mixed(self) -> bool:

@@ -74,7 +74,7 @@ def test_a_head_goes_out_and_comes_back_and_is_found_by_its_name(
     ("arguments", "code", "message", "hint"),
     [
         (("{head}",), 2, "--out is missing", "eaglelocal export HEAD --out ./my-head"),
-        (("{head}", "--out", "{out}"), 2, "does not say which repository", "--target-repo Qwen/Qwen3-8B"),
+        (("{head}", "--out", "{out}"), 2, "does not say which repository", "--target-repo USER/REPO"),
         (
             ("{head}", "--out", "{out}", "--target-repo", "qwen"),
             2,

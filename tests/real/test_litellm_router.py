@@ -9,9 +9,6 @@ import json
 import os
 import re
 import secrets
-import signal
-import subprocess
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,6 +16,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from doubles.other_server import running_program
 from doubles.serve_process import ServeProcess, free_port, serve
 
 PROGRAM = os.environ.get("LITELLM", "")
@@ -42,31 +40,11 @@ def write_configuration(path: Path, servers: tuple[ServeProcess, ...]) -> Path:
 @contextmanager
 def running_router(configuration: Path, log: Path) -> Iterator[str]:
     port = free_port()
-    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environ["LITELLM_MASTER_KEY"] = KEY
-    environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # asks no host for prices
+    environ = {"LITELLM_MASTER_KEY": KEY, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # the latter asks no host for prices
     command = [PROGRAM, "--config", str(configuration), "--host", "127.0.0.1", "--port", str(port)]
-    with log.open("w") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file, env=environ, start_new_session=True)
     url = f"http://127.0.0.1:{port}"
-    try:
-        wait_for(url, process, log)
+    with running_program(command, environ, log, health=f"{url}/health/liveliness", start_s=START_S):
         yield url
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-        process.wait(60)
-
-
-def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_S
-    while True:
-        assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
-        try:
-            httpx.get(f"{url}/health/liveliness", timeout=5).raise_for_status()
-            return
-        except httpx.HTTPError:
-            time.sleep(0.5)
 
 
 def stream(url: str) -> str:

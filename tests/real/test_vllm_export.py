@@ -10,11 +10,8 @@ import json
 import os
 import re
 import shlex
-import signal
-import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -25,8 +22,10 @@ from typing import Any
 import pytest
 from doubles.engine_harness import drive
 from doubles.llama_folder import write_llama_folder
+from doubles.other_server import running_program
 from doubles.real_engine import ask, real_engine
 from doubles.real_prompts import render
+from doubles.serve_process import free_port
 
 from eaglelocal.bench.bench_prompts import builtin_prompts
 from eaglelocal.core.request import fixed_spec
@@ -50,33 +49,13 @@ def running_vllm(line: str, log: Path) -> Iterator[str]:
     words = shlex.split(line)
     variables = dict(word.split("=", 1) for word in words[: words.index("vllm")])
     arguments = words[words.index("serve") + 1 :]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", *arguments]
     command += ["--dtype", "float32", "--enforce-eager", "--host", "127.0.0.1", "--port", str(port)]
-    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environ = {**clean, **variables, "VLLM_TARGET_DEVICE": "cpu", "HF_HUB_OFFLINE": "1"}
-    with log.open("w") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file, env=environ, start_new_session=True)
+    environ = {**variables, "VLLM_TARGET_DEVICE": "cpu", "HF_HUB_OFFLINE": "1"}
     url = f"http://127.0.0.1:{port}"
-    try:
-        wait_for(url, process, log)
+    with running_program(command, environ, log, health=f"{url}/health", start_s=START_S):
         yield url
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(60)
-
-
-def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    for _ in range(START_S):
-        assert process.poll() is None, log.read_text()[-3000:]
-        try:
-            urllib.request.urlopen(f"{url}/health", timeout=5)
-            return
-        except (urllib.error.URLError, OSError):
-            time.sleep(1)
-    raise AssertionError(log.read_text()[-3000:])
 
 
 def complete(url: str, model: str, prompts: Sequence[Sequence[int]]) -> list[list[int]]:

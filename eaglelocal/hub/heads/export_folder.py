@@ -91,7 +91,7 @@ def find_target_repo(header: Header, info: EagleInfo) -> str:
 def check_target_repo(repo: str) -> str:
     """Return the name of a target. Raises UsageError where it is neither a repository nor a folder."""
     if not REPOSITORY.fullmatch(repo) and not Path(repo).is_dir():
-        raise UsageError(f"{repo!r} is neither a repository nor a folder", hint="--target-repo Qwen/Qwen3-8B")
+        raise UsageError(f"{repo!r} is neither a repository nor a folder", hint="--target-repo USER/REPO")
     return repo
 
 

@@ -7,24 +7,20 @@ hub; a commit that a person states is compared with the hub if it can be reached
 from __future__ import annotations
 
 import difflib
-import math
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from eaglelocal.catalog.catalog import Catalog
-from eaglelocal.catalog.draft_entries import BLOCKS, DRAFT_MODEL, EAGLE, DraftEntry
 from eaglelocal.catalog.draft_entries import MTP as MTP_KIND
-from eaglelocal.catalog.estimated_shapes import BLOCK_LAYERS, P_EAGLE_LAYERS
+from eaglelocal.catalog.draft_entries import DraftEntry
 from eaglelocal.catalog.reference import DerivedModel, EmbeddedModel, File
 from eaglelocal.catalog.target_entries import TargetEntry
 from eaglelocal.core.run_options import AUTO, NONE, RunOptions
-from eaglelocal.errors import DownloadError, IncompatibleError, ResourceError, UsageError
+from eaglelocal.errors import DownloadError, ResourceError, UsageError
 from eaglelocal.gguf.draft_pairing import is_same_model
-from eaglelocal.gguf.eagle_info import VERIFIER_KEY, EagleInfo
-from eaglelocal.hub.heads.export_folder import find_head_file, read_eagle_head
-from eaglelocal.hub.heads.head_folder import REPOSITORY
+from eaglelocal.hub.heads.export_folder import find_head_file
 from eaglelocal.hub.hub_api import fetch_commit, is_commit
 from eaglelocal.hub.hub_errors import RetryPolicy
 from eaglelocal.hub.hub_references import find_known_target
@@ -32,19 +28,21 @@ from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.planning.local_models import DEMO_ACCEPTANCE
 from eaglelocal.planning.machine_spec import DeviceSpec
-from eaglelocal.planning.options import DEFAULTS, ModelOption
+from eaglelocal.planning.options import ModelOption
 from eaglelocal.planning.plan_models import find_models
-from eaglelocal.planning.predicted_acceptance import HEAD_DEFAULT, PredictedAcceptance
 from eaglelocal.planning.quality import NATIVE
 from eaglelocal.planning.speed import MAX_DRAFT
+from eaglelocal.planning.vllm.describe_drafts import (
+    GivenSources,
+    compare_vocab,
+    describe_entry,
+    describe_head,
+    describe_repo,
+)
 from eaglelocal.planning.vllm.draft_schedule import make_batch_costs
 from eaglelocal.planning.vllm.served_pair import (
-    BYTES_PER_WEIGHT,
-    EAGLE3,
     MTP,
     NGRAM,
-    PEAGLE,
-    REPO_METHODS,
     SUFFIX,
     ServedPair,
     VllmDraft,
@@ -54,25 +52,8 @@ from eaglelocal.planning.vllm.served_pair import (
 )
 
 TRIES = RetryPolicy(waits_s=())  # a command that writes a file does not wait for a hub
-Q8_0_BITS, BF16_BITS = 8.5, 16.0
 
 FindDevice = Callable[[ServedPair], DeviceSpec]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GivenSources:
-    """Repositories and commits that a person stated; empty: not stated.
-
-    draft_method  of a `draft_repo` that the catalog does not know: one of REPO_METHODS
-    head_folder   where a head of this machine is exported to, as vLLM will see it
-    """
-
-    target_repo: str = ""
-    revision: str = ""
-    draft_repo: str = ""
-    draft_revision: str = ""
-    draft_method: str = ""
-    head_folder: Callable[[Path], str] = str
 
 
 def find_pair(options: RunOptions, given: GivenSources, catalog: Catalog, find_device: FindDevice) -> ServedPair:
@@ -125,7 +106,7 @@ def _describe_target(entry: TargetEntry | None, option: ModelOption, given: Give
     if not repo:
         raise UsageError(
             f"the repository of the original weights of {option.target} is not known",
-            hint="--target-repo Qwen/Qwen3-8B",
+            hint="--target-repo USER/REPO",
         )
     stated = entry.source_revision if entry and repo == known else None
     is_native = entry is not None and NATIVE in entry.quantizations
@@ -152,7 +133,7 @@ def choose_draft(
     Raises UsageError if the draft is not known, or belongs to another target.
     """
     if given.draft_repo:
-        return _describe_repo(given, catalog, entry, target)
+        return describe_repo(given, catalog, entry, target)
     if options.draft == NONE:
         return None
     if options.draft in (NGRAM, SUFFIX):
@@ -171,7 +152,7 @@ def choose_draft(
     near = difflib.get_close_matches(options.draft, known, n=1)
     if near and not Path(options.draft).exists() and "/" not in options.draft:
         raise UsageError(f"no draft is named {options.draft!r}", hint=f"--draft {near[0]}")
-    return _describe_head(find_head_file(options.draft), target, given)
+    return describe_head(find_head_file(options.draft), target, given)
 
 
 def _choose_known(
@@ -195,7 +176,7 @@ def _choose_known(
     if options.draft == MTP:
         raise UsageError(f"no MTP layers of {target.id} are known", hint="--draft auto")
     if isinstance(locate_reference(options.target or "", options.model_folders), EmbeddedModel):
-        return _describe_head(demo_sources()[1], target, given, DEMO_ACCEPTANCE)
+        return describe_head(demo_sources()[1], target, given, DEMO_ACCEPTANCE)
     return VllmDraft(id=NGRAM, method=NGRAM, most=MAX_DRAFT)
 
 
@@ -225,133 +206,6 @@ def _find_fastest(drafts: list[VllmDraft], target: VllmTarget, device: DeviceSpe
     return max(drafts, key=best_goodput)
 
 
-def describe_entry(draft: DraftEntry, target: VllmTarget, given: GivenSources) -> VllmDraft:
-    """Return a draft of the catalog. Raises UsageError if the repository of its original weights is not known."""
-    method = PEAGLE if draft.drafts_in_parallel else draft.kind
-    default = DEFAULTS.get(draft.kind, HEAD_DEFAULT)
-    most = max(draft.num_draft_tokens, 1) if draft.kind in BLOCKS or draft.drafts_in_parallel else MAX_DRAFT
-    found = VllmDraft(
-        id=draft.id,
-        method=method,
-        most=most,
-        acceptance=PredictedAcceptance.from_reports(draft.acceptance_lengths, default=default),
-        is_gated=draft.gated,
-    )
-    if draft.is_in_target:
-        return _add_sizes(found, draft, target)
-    repo = draft.weights_repo
-    if repo is None:
-        raise UsageError(
-            f"the repository of the original weights of {draft.id} is not known", hint="--draft-repo USER/REPO"
-        )
-    pin = WeightsPin(repo, given.draft_revision or draft.source_revision or "")
-    return _add_sizes(replace(found, pin=pin), draft, target)
-
-
-def _add_sizes(found: VllmDraft, draft: DraftEntry | None, target: VllmTarget) -> VllmDraft:
-    """Return the draft with its bytes: as published, or as so many layers of the target."""
-    shape = target.shape
-    layers = {PEAGLE: P_EAGLE_LAYERS, **dict.fromkeys(BLOCKS, BLOCK_LAYERS[0])}.get(found.method, 1)
-    published = _find_published_bytes(draft) if draft else 0
-    each = (shape.weights_bytes - shape.embedding_bytes - shape.output_bytes) // shape.n_layer
-    cache = target.cache_bytes(1) // shape.n_layer
-    stated = draft.kv_bytes_per_token if draft else None
-    return replace(
-        found,
-        num_bytes=published or layers * each,
-        num_layers=layers,
-        kv_bytes_per_token=layers * cache if stated is None else stated,
-    )
-
-
-def _find_published_bytes(draft: DraftEntry) -> int:
-    """Return the bytes of a draft in 16 bits; 0 if no size is known."""
-    if draft.parameters_m:
-        return int(draft.parameters_m * 1e6 * BYTES_PER_WEIGHT)
-    sizes = draft.sizes
-    widened = sizes.get("q8_0") or (sizes.get("file") if draft.kind == DRAFT_MODEL else None) or 0
-    return sizes.get("bf16") or sizes.get("f16") or int(widened * BF16_BITS / Q8_0_BITS)
-
-
-def _describe_repo(given: GivenSources, catalog: Catalog, entry: TargetEntry | None, target: VllmTarget) -> VllmDraft:
-    """Return the draft in the repository that was given."""
-    entries = [draft for draft in catalog.drafts.values() if draft.weights_repo == given.draft_repo]
-    serving = [draft for draft in entries if entry is not None and draft.serves(entry.id)]
-    if serving:
-        found = describe_entry(serving[0], target, given)
-        if given.draft_method not in ("", found.method):
-            raise UsageError(f"{given.draft_repo} drafts as {found.method}", hint=f"--draft-method {found.method}")
-        return found
-    if entries and entry is not None:
-        served = ", ".join(sorted({id for draft in entries for id in draft.targets}))
-        raise UsageError(f"{given.draft_repo} drafts for {served}, not for {entry.id}", hint="--draft auto")
-    if given.draft_method not in REPO_METHODS:
-        raise UsageError(
-            f"the catalog does not know {given.draft_repo}: say how it drafts, one of {', '.join(REPO_METHODS)}",
-            hint="--draft-method eagle3",
-        )
-    found = VllmDraft(
-        id=given.draft_repo,
-        method=given.draft_method,
-        pin=WeightsPin(given.draft_repo, given.draft_revision),
-        most=MAX_DRAFT,
-        acceptance=PredictedAcceptance.from_reports((), default=HEAD_DEFAULT),
-    )
-    return _add_sizes(found, None, target)
-
-
-def _describe_head(
-    path: Path, target: VllmTarget, given: GivenSources, acceptance: PredictedAcceptance | None = None
-) -> VllmDraft:
-    """Return a head of this machine, in the folder that it will be exported to.
-
-    Raises IncompatibleError if it is of another target.
-    """
-    header, info = read_eagle_head(path)
-    verifier = header.metadata.get(VERIFIER_KEY)
-    check_head(info, verifier if isinstance(verifier, str) else "", target)
-    parameters = sum(math.prod(tensor.shape) for tensor in header.tensors.values())
-    return VllmDraft(
-        id=info.name,
-        method=EAGLE3 if info.mask is None else PEAGLE,
-        pin=WeightsPin(given.head_folder(path)),
-        most=info.num_depths if info.mask is not None else MAX_DRAFT,
-        num_bytes=parameters * BYTES_PER_WEIGHT,
-        num_layers=info.n_layer,
-        kv_bytes_per_token=2 * BYTES_PER_WEIGHT * info.n_layer * info.n_kv_head * info.head_dim,
-        acceptance=acceptance or PredictedAcceptance.from_reports((), default=DEFAULTS.get(EAGLE, HEAD_DEFAULT)),
-        head_file=path,
-    )
-
-
-def compare_vocab(draft: VllmDraft, target: VllmTarget, catalog: Catalog) -> tuple[VllmDraft, list[str]]:
-    """Return the draft with its `shares_vocab`, and notes. Models of one family may be padded to different sizes."""
-    if draft.method != DRAFT_MODEL or draft.pin is None:
-        return draft, []
-    repo, size = draft.pin.repo, target.shape.n_vocab
-    found = next((one.outline.n_vocab for one in catalog.targets.values() if one.source_repo == repo), None)
-    if found == size:
-        return draft, []
-    other = "a vocabulary of unknown size" if found is None else f"{found} tokens"
-    note = f"{draft.id} has {other}, {target.id} {size} tokens: vLLM drafts with those that both have"
-    return replace(draft, shares_vocab=False), [note]
-
-
-def check_head(info: EagleInfo, verifier: str, target: VllmTarget) -> None:
-    """Raise IncompatibleError if a head's sizes, or the repository that it names, are of another target."""
-    shape, hint = target.shape, "--draft auto"
-    sizes, wanted = (info.target_hidden_size, info.n_vocab), (shape.n_embd, shape.n_vocab)
-    if sizes != wanted:
-        raise IncompatibleError(
-            f"{info.name} reads hidden states of {sizes[0]} numbers and drafts {sizes[1]} tokens; "
-            f"{target.id} has {wanted[0]} and {wanted[1]}",
-            hint=hint,
-        )
-    names = (target.pin.repo, target.id)  # a mirror or a folder may have another name than the original
-    if REPOSITORY.fullmatch(verifier) and not any(is_same_model(verifier, name) for name in names):
-        raise IncompatibleError(f"{info.name} drafts for {verifier}, not for {target.pin.repo}", hint=hint)
-
-
 # ---- commits
 def pin_weights(pin: WeightsPin, flag: str) -> WeightsPin:
     """Return the pin with its commit. Raises DownloadError if the hub has none such, UsageError if it cannot be asked.
@@ -361,7 +215,7 @@ def pin_weights(pin: WeightsPin, flag: str) -> WeightsPin:
     if pin.repo.startswith(("/", "./", "../", "~")):  # a folder's text begins so; any other text is a repository
         folder = Path(os.path.expanduser(pin.repo))
         if not folder.is_dir():
-            raise UsageError(f"there is no folder {folder}", hint="--target-repo Qwen/Qwen3-8B")
+            raise UsageError(f"there is no folder {folder}", hint="--target-repo USER/REPO")
         if pin.revision:
             raise UsageError(f"{folder} is a folder, which has no commit", hint=f"leave {flag} out")
         return WeightsPin(str(folder.resolve()))
@@ -373,4 +227,4 @@ def pin_weights(pin: WeightsPin, flag: str) -> WeightsPin:
         if is_commit(pin.revision):  # it cannot be compared now, and is exact
             return pin
         what = f"the commit of {pin.repo} is not known, and the hub cannot be asked: {error}"
-        raise UsageError(what, hint=f"{flag} 0123456789abcdef0123456789abcdef01234567") from error
+        raise UsageError(what, hint=f"{flag} COMMIT") from error

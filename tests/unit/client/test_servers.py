@@ -130,8 +130,8 @@ def test_a_server_that_does_not_draft_says_nothing_of_drafts() -> None:
 
 @given(st.text() | st.text('vllm:abc{}="0.1 \n#', max_size=200))
 def test_any_page_is_survived(text: str) -> None:
-    parse_vllm(Samples(text), {})
-    parse_llama_server(Samples(text), None, {}, TokenCount())
+    assert parse_vllm(Samples(text), {}).kind == "vLLM"
+    assert parse_llama_server(Samples(text), None, {}, TokenCount()).kind == "llama-server"
 
 
 json_values = st.recursive(

@@ -13,7 +13,8 @@ from eaglelocal.hub.heads.export_folder import read_eagle_head
 from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.planning.machine_spec import DeviceSpec, make_known_spec
 from eaglelocal.planning.options import make_catalog_options
-from eaglelocal.planning.vllm.find_pair import GivenSources, check_head, choose_draft, compare_vocab
+from eaglelocal.planning.vllm.describe_drafts import GivenSources, check_head_serves, compare_vocab
+from eaglelocal.planning.vllm.find_pair import choose_draft
 from eaglelocal.planning.vllm.served_pair import DRAFT_MODEL, ServedPair, VllmDraft, VllmTarget, WeightsPin
 from eaglelocal.planning.vllm.speculative_config import make_speculative_config
 
@@ -32,8 +33,8 @@ def target(id: str = "qwen3-8b", repo: str = "Qwen/Qwen3-8B") -> VllmTarget:
 )
 def test_a_head_of_the_target_is_taken(n_embd: int, n_vocab: int, verifier: str) -> None:
     head = replace(INFO, target_hidden_size=n_embd, n_vocab=n_vocab)
-    check_head(head, verifier, target())
-    check_head(head, verifier, target(repo="unsloth/Qwen3-8B"))
+    check_head_serves(head, verifier, target())
+    check_head_serves(head, verifier, target(repo="unsloth/Qwen3-8B"))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_a_head_of_the_target_is_taken(n_embd: int, n_vocab: int, verifier: str)
 def test_a_head_of_another_target_is_refused(n_embd: int, n_vocab: int, verifier: str, message: str) -> None:
     head = replace(INFO, target_hidden_size=n_embd, n_vocab=n_vocab)
     with pytest.raises(IncompatibleError, match=message):
-        check_head(head, verifier, target())
+        check_head_serves(head, verifier, target())
 
 
 @pytest.mark.parametrize(
