@@ -78,15 +78,19 @@ class _Scene:
 
 
 def embedding(request: EmbedRequest) -> list[RequestEvent]:
-    """Return the events of an embedding: for each input the vector (length, 0.5). The input `refuse` is refused."""
+    """Return the events of an embedding: the vector (length, 0.5) or, to rank, the score (length,) of each input.
+
+    The input `refuse` is refused.
+    """
     if "refuse" in request.inputs:
         return [Failed(request.id, RequestError("the script refuses this", parameter="input"))]
     lengths = [len(each) for each in request.inputs]
-    vectors = array("f", [value for length in lengths for value in (length, 0.5)]).tobytes()
+    rows = [(length, 0.5) if request.ranking is None else (length,) for length in lengths]
+    vectors = array("f", [value for row in rows for value in row]).tobytes()
     total = sum(lengths)
     return [
         Started(request.id, total, 0),
-        Embeddings(request.id, vectors, 2, total),
+        Embeddings(request.id, vectors, len(rows[0]), total),
         Finished(request.id, "stop", "", total, 0, Timings(), SpeculationStats()),
     ]
 

@@ -125,3 +125,13 @@ def test_it_ranks_and_does_nothing_else(ranker: Server, typist: Server) -> None:
     assert ranker.http.get("/v1/models").json()["data"][0]["capabilities"] == ["rerank"]
     assert ranker.http.post("/api/show", json={"model": "rank"}).json()["capabilities"] == ["rerank"]
     assert ranker.http.get("/v1/snapshot").json()["model"]["task"] == "rerank"
+
+
+def test_each_text_keeps_its_own_score(actor: Server) -> None:
+    body = {"model": "actor", "query": "q", "texts": ["four", "seven77", "a"], "return_text": True}
+    rows = actor.http.post("/rerank", json=body).json()
+    assert rows == [
+        {"index": 1, "score": 7.0, "text": "seven77"},
+        {"index": 0, "score": 4.0, "text": "four"},
+        {"index": 2, "score": 1.0, "text": "a"},
+    ]
