@@ -18,6 +18,7 @@ from types import FrameType
 from eaglelocal.cli.early_engine import start_early
 from eaglelocal.cli.hint_command import MAX_COMMAND_CHARS
 from eaglelocal.cli.output import Output, OutputClosed, standard_output
+from eaglelocal.core.collector import postpone_collections
 from eaglelocal.errors import TRACEBACK_VARIABLE, Cancelled, EagleLocalError, UsageError, bug_error
 
 INTERRUPTED = 130
@@ -26,6 +27,7 @@ NO_HELP = " (Possible options: --help)"  # in typer's errors, where there is no 
 
 def main() -> int:
     """Run the command line and return the exit code; errors are shown on stderr."""
+    postpone_collections()
     handle_end_signals()
     open_missing_streams()
     standard_output()  # sets how the streams encode what they cannot carry
