@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +19,7 @@ from eaglelocal.client.engine_client import Submit
 from eaglelocal.core.file_fingerprint import fingerprint
 from eaglelocal.core.learning_status import LearningStatus
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.hub.heads.requantized_copy import make_light_copy

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -27,6 +26,7 @@ from eaglelocal.conversation.pictures import find_dropped_pictures
 from eaglelocal.conversation.question_history import QuestionHistory
 from eaglelocal.conversation.slash_commands import COMMANDS, is_command, is_help
 from eaglelocal.core.collector import settle
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.tui.base_app import EagleApp
 from eaglelocal.tui.chat.chat_access import FULL_ACCESS, ChatAccess
