@@ -18,6 +18,7 @@ from pathlib import Path
 from eaglelocal import __version__, locations
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.file_fingerprint import fingerprint
+from eaglelocal.gguf.model_fingerprint import fingerprint_model
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.header import Header
@@ -106,7 +107,7 @@ def placement_key(plan: Plan) -> str:
 def make_acceptance_key(plan: Plan) -> AcceptanceKey:
     scales = (f" {fingerprint(each.path)}:{each.scale:g}" for each in plan.adapters if each.scale)
     return AcceptanceKey(
-        target=fingerprint(plan.target) + "".join(scales),
+        target=fingerprint_model(plan.target) + "".join(scales),
         draft=fingerprint(plan.draft) if plan.draft else plan.draft_kind,
     )
 

@@ -14,7 +14,8 @@ from pydantic import BaseModel
 from starlette.types import ASGIApp
 
 from eaglelocal.errors import ResourceError
-from eaglelocal.server.access import LOCAL, Access
+from eaglelocal.core.request import LOCAL
+from eaglelocal.server.access import Access
 from eaglelocal.server.middleware.api_key import ApiKeyMiddleware
 from eaglelocal.server.middleware.request_body import BodyMiddleware
 from eaglelocal.server.openai.field_types import Body
