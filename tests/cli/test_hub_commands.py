@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pty
@@ -26,7 +27,7 @@ from doubles.projectors import projector_bytes
 from doubles.timeouts import PATIENCE_S, wait_until
 
 from eaglelocal.hub.hub_cache import list_models
-from eaglelocal.learning.kept_answers import KeptAnswers, make_answer, to_bytes
+from eaglelocal.learning.kept_answers import KeptAnswers, hash_owner, make_answer, to_bytes
 from eaglelocal.learning.learning_round import LearningRound
 from eaglelocal.learning.learning_state import LearningState, write_state
 

@@ -73,7 +73,7 @@ def test_both_names_of_one_owner_fill_one_share(tmp_path: Path) -> None:
     nobody = tmp_path / hashlib.blake2b(b"", digest_size=16).hexdigest()
     nobody.mkdir()
     (nobody / f"{900_000_000:014d}-1-0-ab{SUFFIX}").write_bytes(encode(answer(1, num=200, now=9e5)))
-    kept = keep(tmp_path, max_bytes=3600)
+    kept = keep(tmp_path, max_bytes=3400)
     kept.append("ann", answer(300, num=300, now=9e5 + 1))
     kept.append("local", answer(2, num=200, now=9e5 + 2))
     kept.append("local", answer(3, num=150, now=9e5 + 3))
