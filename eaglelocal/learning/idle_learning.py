@@ -260,19 +260,22 @@ class IdleLearning:
         version, is_pinned = last.version, model.versions.read()[0].pinned is not None
         if is_pinned or model.client is None or version is None or version == model.version:
             return
-        if not last.head:
-            return put_off(model, version, last.note)
-        try:
-            model.client.swap_head(Path(last.head), version)
-        except EagleLocalError as error:
-            return put_off(model, version, error.message)
-        model.version = version
-        _log.info("version %d of the head drafts now", version)
+        why = exchange_head(model.client, last.head, version) if last.head else last.note
+        if why:
+            model.note = f"version {version} is used after the next start: {why}"
+            _log.warning("%s", model.note)
+        else:
+            model.version = version
+            _log.info("version %d of the head drafts now", version)
 
 
-def put_off(model: ModelLearning, version: int, why: str) -> None:
-    model.note = f"version {version} is used after the next start: {why}"
-    _log.warning("%s", model.note)
+def exchange_head(client: HeadClient, head: str, version: int) -> str:
+    """Let an engine draft with the head in a file; return why it does not, or ""."""
+    try:
+        client.swap_head(Path(head), version)
+    except EagleLocalError as error:
+        return error.message
+    return ""
 
 
 def find_base(plan: Plan) -> tuple[Path | None, str]:

@@ -2,9 +2,10 @@
 
     FOLDER/OWNER/TIME-PID-COUNT.tokens
 
-OWNER is a hash of the owner; chats with an engine of their own and servers without keys have the same one. A file holds answers one after the other and is written by one process, so that a record
-that was cut off can only be the last one. The files of all owners are bounded by bytes and by age. When they are full,
-the oldest file of the owner with the most bytes goes first: nobody can push out what others have.
+OWNER is a hash of the owner; chats with an engine of their own and servers without keys are one. A file holds answers
+one after the other and is written by one process, so that a record that was cut off can only be the last one. The files
+of all owners are bounded by bytes and by age. When they are full, the oldest file of the owner with the most bytes goes
+first: nobody can push out what others have.
 """
 
 from __future__ import annotations

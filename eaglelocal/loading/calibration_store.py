@@ -18,10 +18,10 @@ from pathlib import Path
 from eaglelocal import __version__, locations
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.file_fingerprint import fingerprint
-from eaglelocal.gguf.model_fingerprint import fingerprint_model
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.model_fingerprint import fingerprint_model
 from eaglelocal.probe.machine import Machine
 
 FORMAT = 3  # 2: before the attention of our own on the CPU, whose costs are others

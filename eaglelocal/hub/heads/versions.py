@@ -22,9 +22,9 @@ from pathlib import Path
 from eaglelocal import locations
 from eaglelocal.core.atomic_file import flush_and_rename, write_atomically
 from eaglelocal.core.file_fingerprint import fingerprint
-from eaglelocal.gguf.model_fingerprint import fingerprint_model
 from eaglelocal.core.folders import make_folder
 from eaglelocal.errors import UsageError
+from eaglelocal.gguf.model_fingerprint import fingerprint_model
 from eaglelocal.hub.heads.head_store import delete_leftovers
 from eaglelocal.hub.heads.version_records import (
     BASE,
