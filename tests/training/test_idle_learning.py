@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from doubles.dying_learner import write_program
+from doubles.deadly_calls import write_program
 from doubles.learning_demo import OWNER, keep_answers, make_plan, make_requests, write_worse_head
 
 from eaglelocal import locations

@@ -14,7 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from doubles.dying_learner import Fault, write_program  # noqa: E402
+from doubles.deadly_calls import Fault, write_program  # noqa: E402
 from doubles.learning_demo import TARGET, keep_answers, make_job, make_plan, make_requests, write_worse_head  # noqa: E402
 
 from eaglelocal.core.plan import Plan  # noqa: E402

@@ -1,14 +1,17 @@
-"""A learning process that ends at a chosen call as `kill -9` ends it: nothing is flushed, and no handler runs."""
+"""Programs that end at a chosen call as `kill -9` ends them: nothing is flushed, and no handler runs."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+LEARNER = "doubles.deadly_calls:learn"
 
 
 @dataclass(frozen=True)
@@ -27,23 +30,31 @@ class Fault:
     cuts: int | None = None
 
 
-def write_program(folder: Path, fault: Fault | None) -> str:
-    """Write a module that runs the learning process with a fault, and return its name; the folder must be imported."""
-    name = f"learner_{len(list(folder.glob('learner_*.py')))}"
-    content = f"from doubles.dying_learner import Fault, run_learner\n\nrun_learner({fault!r})\n"
+def write_program(folder: Path, fault: Fault | None, main: str = LEARNER) -> str:
+    """Write a module that runs a program with a fault, and return its name; the folder must be imported.
+
+    main  function of the program, such as `package.module:main`
+    """
+    name = f"program_{len(list(folder.glob('program_*.py')))}"
+    content = f"from doubles.deadly_calls import Fault, run_program\n\nrun_program({main!r}, {fault!r})\n"
     (folder / f"{name}.py").write_text(content)
     return name
 
 
-def run_learner(fault: Fault | None) -> None:
+def run_program(main: str, fault: Fault | None) -> None:
+    if fault is not None:
+        arm(fault)
+    module, _, name = main.partition(":")
+    sys.exit(getattr(importlib.import_module(module), name)())
+
+
+def learn() -> None:
     """Learn as the real process does, with a checkpoint after each step and copies of small heads."""
     from eaglelocal.gguf import head_requantization
     from eaglelocal.learning import learner, learning_process
 
     head_requantization.MIN_BYTES = 1
     learner.CHECKPOINT_S = 0.0
-    if fault is not None:
-        arm(fault)
     learning_process.main()
 
 
