@@ -10,7 +10,6 @@ import difflib
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 from eaglelocal.core.atomic_file import OWN_FILE, write_atomically
 from eaglelocal.core.gpu_split import parse_split
 from eaglelocal.core.plan import MAX_SLOTS
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.rpc_hosts import parse_rpc_hosts
 from eaglelocal.core.sampling import RANGES
 from eaglelocal.core.surrogates import join_surrogates

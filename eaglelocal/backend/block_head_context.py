@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from eaglelocal.backend.model import LlamaModel
 from eaglelocal.backend.native_step import fill_struct
 from eaglelocal.backend.top_tokens import TopTokens, num_ranked
 from eaglelocal.core.batch import FeatureRows, Features, Proposals, Roots
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EngineError
 
 

@@ -17,10 +17,8 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 from weakref import WeakValueDictionary
-
-from llguidance import LLMatcher, LLTokenizer
 
 from eaglelocal.backend.grammar_check import CPU_S, NO_ANSWER, OPENER, compile_grammar
 from eaglelocal.backend.native_step import NONE_FITS
@@ -38,6 +36,9 @@ from eaglelocal.core.process_limits import (
 )
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.errors import EagleLocalError, RequestError, ResourceError, TooComplexError
+
+if TYPE_CHECKING:  # imported where it is used: a start does not wait for it
+    from llguidance import LLMatcher, LLTokenizer
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -277,6 +278,8 @@ def _single_grammar(grammar: str) -> dict[str, object]:
 
 
 def _bare_grammar(constraint: Constraint) -> str:
+    from llguidance import LLMatcher
+
     match constraint.syntax:
         case Syntax.JSON_OBJECT:
             return _schema_grammar(ANY_OBJECT, is_strict=True)
@@ -291,6 +294,8 @@ def _bare_grammar(constraint: Constraint) -> str:
 
 def _schema_grammar(schema: str, *, is_strict: bool) -> str:
     """Return the grammar of a schema. Unsupported parts are an error if strict; else they are ignored."""
+    from llguidance import LLMatcher
+
     return str(
         LLMatcher.grammar_from_json_schema(
             schema,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes as C
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import cast
 
@@ -45,6 +44,7 @@ from eaglelocal.core.batch import Batch, Floats, Proposals
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.image import ImageRows
 from eaglelocal.core.ports import Sampler
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError, IncompatibleError
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from eaglelocal.backend.buffer_log import (
@@ -23,6 +23,7 @@ from eaglelocal.backend.context_params import ContextParams, create_context
 from eaglelocal.backend.dummy_buffers import dummy_allocations
 from eaglelocal.backend.llama_library import LlamaLibrary, LlamaLog
 from eaglelocal.backend.model import LlamaModel, NativePlacement, Placement
+from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.draft_pairing import DraftInfo, HeadInfo
 from eaglelocal.gguf.eagle_info import EagleInfo

@@ -9,7 +9,6 @@ nothing is kept between batches. Vectors are returned as the model gives them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -19,6 +18,7 @@ from eaglelocal.backend.llama_library import NativeClock, native_error
 from eaglelocal.backend.model import LlamaModel, look_up
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.context_hint import suggest_smaller_ctx
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EngineError
 
 

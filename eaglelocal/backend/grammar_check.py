@@ -13,9 +13,10 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Never
+from typing import TYPE_CHECKING, Never
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+if TYPE_CHECKING:  # imported where it is used: a start does not wait for it
+    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 OPENER = f"{__name__}:open_check"
 MIN_FORK_CHARS = 8192
@@ -31,6 +32,8 @@ def parser_limits() -> LLParserLimits:
 
     Errors quote no text.
     """
+    from llguidance import LLParserLimits
+
     return LLParserLimits(
         step_max_items=20_000, max_lexer_states=50_000, max_grammar_size=100_000, verbose_errors=False
     )
@@ -42,6 +45,8 @@ def open_check(num_tokens: int, special: Mapping[int, bytes], ends: tuple[int, .
     special  the tokens that a grammar may name, with their texts
     ends     the tokens that end an answer
     """
+    from llguidance import LLTokenizer, TokenizerWrapper
+
     tokenizer = LLTokenizer(TokenizerWrapper(_ByteVocabulary(num_tokens, special, ends)))
     threading.stack_size(STACK_BYTES)
 
@@ -69,6 +74,8 @@ def find_problem(grammar: str, tokenizer: LLTokenizer) -> str:
 
 def compile_grammar(grammar: str, tokenizer: LLTokenizer) -> LLMatcher:
     """Return the grammar's matcher, in the state before an answer."""
+    from llguidance import LLMatcher
+
     return LLMatcher(tokenizer, grammar, log_level=0, limits=parser_limits())
 
 

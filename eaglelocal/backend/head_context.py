@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes as C
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from eaglelocal.backend.model import LlamaModel
 from eaglelocal.backend.native_step import fill_struct
 from eaglelocal.backend.top_tokens import TopTokens, num_ranked
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels, Features, Floats, PairBatch, Proposals, State
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EngineError
 
 FLOAT_BYTES = 4
@@ -35,6 +35,9 @@ class HeadNorms:
     tap_eps: float | None = None  # `fc_norm`: epsilon of the norm of each tapped row
     output_gains: Floats | None = None  # [width]; `norm_output`: gains of the norm of the fed-back state
     output_eps: float = 1e-5
+
+
+NO_NORMS = HeadNorms()
 
 
 class LlamaHeadContext(HeadCells):
@@ -50,7 +53,7 @@ class LlamaHeadContext(HeadCells):
         params: ContextParams,
         *,
         target: LlamaContext,
-        norms: HeadNorms = HeadNorms(),
+        norms: HeadNorms = NO_NORMS,
         has_encoder: bool = True,
         reads_cache: bool = False,
     ) -> None:

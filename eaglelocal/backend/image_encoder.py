@@ -17,7 +17,6 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -32,6 +31,7 @@ from eaglelocal.core.batch import Floats
 from eaglelocal.core.context_hint import suggest_ctx
 from eaglelocal.core.image import ImageRows
 from eaglelocal.core.ports import TextPart
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, IncompatibleError, LibraryError, ModelFileError, ResourceError
 
 GREY = Pixels(64, 64, b"\x80" * 64 * 64 * 3)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes as C
 import functools
-import importlib.metadata
 import os
 import sys
 import time
@@ -22,6 +21,7 @@ from eaglelocal.backend.cpu_repack import AMX, find_layouts
 from eaglelocal.backend.missing_libraries import MOST_LOADED, explain_failure, load_missing
 from eaglelocal.backend.native_step import SYMBOLS, NativeStep, get_function
 from eaglelocal.core.context_hint import suggest_ctx
+from eaglelocal.core.package_file import read_package_version
 from eaglelocal.errors import EagleLocalError, EngineError, LibraryError, ResourceError
 
 CHECKED_VERSION = "0.3.36"
@@ -37,6 +37,7 @@ NATIVE_CODES = {
 LOST = "failed with status"  # logged by llama.cpp when Metal work failed, which it then treats as done
 MAX_LINE_CHARS = 1000  # of a log line: llama.cpp logs names and templates in full
 WARNING = 3  # ggml_log_level; 4 is error
+PACKAGE = "llama_cpp"
 WRAPPER = "llama_cpp.llama"  # the module of the class Llama
 REINSTALL = f'pip install "llama-cpp-python=={CHECKED_VERSION}"'
 
@@ -167,7 +168,7 @@ def bind(native: C.CDLL, symbol: str, argtypes: list[type], restype: type | None
     try:
         return get_function(native, symbol, argtypes, restype)
     except AttributeError:
-        message = f"llama.cpp in this llama-cpp-python ({find_installed_version()}) has no symbol {symbol}"
+        message = f"llama.cpp in this llama-cpp-python ({read_package_version(PACKAGE)}) has no symbol {symbol}"
         raise LibraryError(message, hint=REINSTALL) from None
 
 
@@ -179,13 +180,6 @@ def native_error(code: int, num_rows: int, library: LlamaLibrary, *, n_ctx: int 
     return EngineError(
         NATIVE_CODES.get(code) or f"llama_decode gave {code} for {num_rows} rows: {library.log.reason()}"
     )
-
-
-def find_installed_version() -> str | None:
-    try:
-        return importlib.metadata.version("llama-cpp-python")
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def check_version(installed: str | None) -> None:
@@ -216,7 +210,7 @@ def load_bindings() -> ModuleType:
 
     Raises LibraryError with the reinstall command.
     """
-    check_version(find_installed_version())
+    check_version(read_package_version(PACKAGE))
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # else a crash first attaches a debugger
     try:
         return import_bindings()

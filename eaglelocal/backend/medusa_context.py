@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes as C
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from eaglelocal.backend.model import LlamaModel
 from eaglelocal.backend.native_step import fill_struct
 from eaglelocal.backend.top_tokens import TopTokens, num_ranked
 from eaglelocal.core.batch import Floats, Proposals
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EngineError
 
 

@@ -6,7 +6,6 @@ import ctypes as C
 import os
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal.backend.constraint_compiler import LlamaConstraints
@@ -17,6 +16,7 @@ from eaglelocal.backend.upper_weights import UpperWeights
 from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.backend.weight_pages import find_mappings
 from eaglelocal.core.gpu_split import TENSOR
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, ModelFileError, UsageError
 from eaglelocal.gguf.loaded_tensors import EXPERTS
 from eaglelocal.gguf.upper_layers import UpperLayers

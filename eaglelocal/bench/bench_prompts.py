@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from eaglelocal.core.image_formats import NAMES, media_type
 from eaglelocal.core.json_text import NestedTooDeep, read_json, read_object
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import Image, Message
 from eaglelocal.core.surrogates import join_in_json
 from eaglelocal.core.utf8_text import FaultInLine, format_place, read_text_file

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 
 from eaglelocal.bench.report import format_interval, row_label
 from eaglelocal.bench.results import CategoryResult
 from eaglelocal.bench.statistics import Bound
+from eaglelocal.core.records import dataclass
 
 WIDTH, LEFT, RIGHT = 760, 100, 200
 TOP, BAR, GAP, BOTTOM = 64, 16, 10, 44

@@ -7,11 +7,12 @@ they are kept when a run is interrupted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from eaglelocal.bench.prompt_run import Phase, Side, ask
 from eaglelocal.bench.run_order import PromptGroup, rotate
 from eaglelocal.bench.text_identity import Difference, TextComparer, first_difference
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import RequestError
 

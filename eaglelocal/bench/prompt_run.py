@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import count
 from queue import SimpleQueue
 
@@ -26,6 +26,7 @@ from eaglelocal.bench.bench_prompts import BenchPrompt
 from eaglelocal.client.client import Client
 from eaglelocal.client.http_stream import NO_ID
 from eaglelocal.core.events import Failed, Finished, RequestEvent, Started, TextPiece, Tokens
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import OFF, ChatRequest, Spec
 from eaglelocal.core.sampling import GREEDY, SamplingParams
 from eaglelocal.core.stats import SpeculationStats

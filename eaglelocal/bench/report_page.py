@@ -6,13 +6,14 @@ As Markdown, and as plain data. Holds no names of people, files, folders, hosts 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from statistics import median
 
 from eaglelocal.bench.measure import PLAIN, TaskResult
 from eaglelocal.bench.report import format_interval, format_rate
 from eaglelocal.bench.results import Summary, collect_answers, select_measured
 from eaglelocal.core.byte_sizes import GIB
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.stats import sum_stats
 
 NOT_KNOWN = "not known"

@@ -7,13 +7,13 @@ sample prompts (or waves of prompts), with their repeats averaged; with a single
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from eaglelocal.bench.measure import PLAIN, TaskResult
 from eaglelocal.bench.prompt_run import AnswerRecord
 from eaglelocal.bench.statistics import Bound, bound_mean, geometric_mean
 from eaglelocal.bench.text_identity import Difference
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import DraftPolicy, Spec
 from eaglelocal.core.stats import sum_stats
 

@@ -8,12 +8,12 @@ that is stopped early has prompts of each.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import TypeVar
 
 from eaglelocal.bench.bench_prompts import BenchPrompt
 from eaglelocal.core.plan import MAX_SLOTS
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import OFF, Spec, parse_spec
 from eaglelocal.errors import UsageError
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
+
+from eaglelocal.core.records import dataclass
 
 RESAMPLES = 2000
 TWO_SIDED, ONE_SIDED = 0.975, 0.95  # quantiles of the interval's ends, and of the one-sided bound

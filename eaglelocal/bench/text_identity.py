@@ -11,13 +11,14 @@ rounding shifts the boundaries between all tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 from eaglelocal.bench.bench_prompts import BenchPrompt
 from eaglelocal.bench.prompt_run import Side, ask
 from eaglelocal.core.events import TextPiece
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.reader import read_header

@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar, cast
@@ -22,6 +21,7 @@ from eaglelocal.catalog.quantizations import QuantLoss, read_quant
 from eaglelocal.catalog.reference import Profile, parse_reference, split_entry
 from eaglelocal.catalog.target_entries import TargetEntry, read_target
 from eaglelocal.catalog.toml_table import TomlTable
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import UsageError
 
 Entry = TypeVar("Entry")

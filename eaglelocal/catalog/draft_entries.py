@@ -7,10 +7,10 @@ acceptance length), those for chat if there are several benchmarks.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from eaglelocal.catalog.toml_table import TomlTable, Value
+from eaglelocal.core.records import dataclass
 
 EAGLE, MTP, DRAFT_MODEL, NGRAM = "eagle3", "mtp", "draft_model", "ngram"
 BLOCKS = ("dflash", "dspark")

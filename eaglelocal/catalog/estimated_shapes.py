@@ -7,11 +7,12 @@ quantizing (src/llama-quant.cpp). gguf/model_shape.py gives exact figures once t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from eaglelocal.catalog.draft_entries import BLOCKS, EAGLE, MTP, DraftEntry
 from eaglelocal.catalog.target_entries import EntryShape, Layers
+from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.architectures import BLOCK
 from eaglelocal.gguf.eagle_info import NUM_TAPS
 from eaglelocal.gguf.head_requantization import BEST_TYPE

@@ -6,11 +6,11 @@ States the whole memory, not what is free: on a real machine other processes and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from eaglelocal.catalog.toml_table import TomlTable, Value
 from eaglelocal.core.byte_sizes import GIB, MIB
+from eaglelocal.core.records import dataclass
 
 CUDA, VULKAN, METAL, CPU = "cuda", "vulkan", "metal", "cpu"
 KINDS = (CUDA, VULKAN, METAL, CPU)

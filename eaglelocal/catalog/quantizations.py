@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from eaglelocal.catalog.toml_table import TomlTable
+from eaglelocal.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

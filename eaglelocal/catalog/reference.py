@@ -16,9 +16,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import UsageError
 
 GGUF_SUFFIX = ".gguf"

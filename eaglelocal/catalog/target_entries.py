@@ -8,10 +8,10 @@ downloaded.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from eaglelocal.catalog.toml_table import TomlTable, Value
+from eaglelocal.core.records import dataclass
 
 # limits on figures: above every known model, and low enough for quick planning
 MAX_LAYERS, MAX_HEADS, MAX_EXPERTS = 1000, 4096, 4096

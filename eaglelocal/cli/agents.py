@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from eaglelocal.core.records import dataclass
 
 KEY_VARIABLE = "EAGLELOCAL_API_KEY"
 NO_KEY = "unused"  # programs insist on one

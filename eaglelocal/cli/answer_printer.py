@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import FrameType, TracebackType
 
 from eaglelocal.cli.output import Output
@@ -16,6 +15,7 @@ from eaglelocal.conversation.answer_stats import format_ending, statistics_line
 from eaglelocal.conversation.ask import AskResult, ask, follow_answer, left_out_line
 from eaglelocal.conversation.session import AnswerEvents, RequestOutcome, Session
 from eaglelocal.core.events import Finished, RequestEvent, TextPiece, Tokens
+from eaglelocal.core.records import dataclass
 
 
 class InterruptGuard:

@@ -13,7 +13,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,7 @@ from eaglelocal.cli.reports.bench import SERVER_SIDE, BenchFiles, BenchOptions, 
 from eaglelocal.cli.reports.bench_page import check_report_file, predict_unmeasured
 from eaglelocal.conversation.session import ModelChoice
 from eaglelocal.core.events import LoadProgress
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.utf8_text import FaultInLine, format_place, read_text_file
 from eaglelocal.errors import Cancelled, EagleLocalError, UsageError
 

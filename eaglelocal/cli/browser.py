@@ -12,10 +12,10 @@ import secrets
 import socket
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal.cli.output import Output
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import UsageError
 from eaglelocal.server.access import Access, ApiKeys
 from eaglelocal.settings import Settings

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,6 +44,7 @@ from eaglelocal.conversation.pictures import Pictures, read_pictures
 from eaglelocal.conversation.saved_session import describe_other_model, save_session
 from eaglelocal.conversation.session import ModelChoice, ModelLoader, Session
 from eaglelocal.conversation.slash_commands import ListModels
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.surrogates import join_surrogates
 from eaglelocal.errors import EagleLocalError, UsageError

@@ -10,7 +10,6 @@ import os
 import signal
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from eaglelocal import locations
 from eaglelocal.cli.answer_printer import Asker
@@ -33,6 +32,7 @@ from eaglelocal.conversation.slash_commands import (
     refuse_to_copy,
     run_command,
 )
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import TRACEBACK_VARIABLE, EagleLocalError, bug_error
 from eaglelocal.tui.terminal import clipboard
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.catalog.reference import Profile, parse_reference
 from eaglelocal.cli.plan import options_for
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import UsageError
 from eaglelocal.planning.plan_models import plan_models
 

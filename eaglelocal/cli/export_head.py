@@ -6,13 +6,13 @@ The inverse of `import`: nothing is loaded, and no number changes unless it was 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglelocal.cli.import_head import show_fraction
 from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import standard_output
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import UsageError
 
 if TYPE_CHECKING:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from eaglelocal.bench.bench_prompts import BenchPrompt, builtin_prompts
 from eaglelocal.conversation.session import ChatClient
 from eaglelocal.core.events import Failed, Finished, Tokens
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import ChatRequest, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import IncompatibleError

@@ -18,14 +18,18 @@ from types import FrameType
 from eaglelocal.cli.early_engine import start_early
 from eaglelocal.cli.hint_command import MAX_COMMAND_CHARS
 from eaglelocal.cli.output import Output, OutputClosed, standard_output
+from eaglelocal.core.collector import postpone_collections
 from eaglelocal.errors import TRACEBACK_VARIABLE, Cancelled, EagleLocalError, UsageError, bug_error
 
 INTERRUPTED = 130
+# pydantic would look for plugins in every installed package while a model waits for its plan; there are none of ours.
+NO_PLUGINS = ("PYDANTIC_DISABLE_PLUGINS", "__all__")
 NO_HELP = " (Possible options: --help)"  # in typer's errors, where there is no similar option
 
 
 def main() -> int:
     """Run the command line and return the exit code; errors are shown on stderr."""
+    postpone_collections()
     handle_end_signals()
     open_missing_streams()
     standard_output()  # sets how the streams encode what they cannot carry
@@ -61,6 +65,8 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     with start_early(arguments) or nullcontext() as spare:
+        if spare is not None:
+            os.environ.setdefault(*NO_PLUGINS)
         from typer.main import get_command
 
         from eaglelocal.cli.command_table import ALL, PROGRAM, make_app

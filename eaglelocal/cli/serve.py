@@ -8,12 +8,10 @@ write the embedded model or a lighter head; /health answers meanwhile.
 from __future__ import annotations
 
 import dataclasses
-import gc
 import os
 import socket
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,6 +27,7 @@ from eaglelocal.cli.load_model import default_sampling, keep_conversations, load
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.server_engines import ServerEngines
 from eaglelocal.conversation.session import ModelChoice
+from eaglelocal.core.collector import settle
 from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.server.listening_socket import bind_socket, find_lan_address
 from eaglelocal.settings import Settings
@@ -124,16 +123,16 @@ def run_server(
     engines = ServerEngines(decisions, output, most=settings.max_loaded or None, spare=spare, learning=learning)
     engines.begin()
     try:
-        with pause_collector():
-            from eaglelocal.cli.serve_log import ServerLog, log_to  # imports the server, while the engine loads
-            from eaglelocal.client.running_servers import announce, describe_this_server, keep_announced
-            from eaglelocal.server.app import create_app
-            from eaglelocal.server.run_server import Runtime, run_until_stopped
+        from eaglelocal.cli.serve_log import ServerLog, log_to  # imports the server, while the engine loads
+        from eaglelocal.client.running_servers import announce, describe_this_server, keep_announced
+        from eaglelocal.server.app import create_app
+        from eaglelocal.server.run_server import Runtime, run_until_stopped
 
-            status = output.status() if settings.log == "text" else None
-            log_to(output, status)
-            serving = make_server_state(settings, decisions, engines, access)
-            app = create_app(serving, access)
+        status = output.status() if settings.log == "text" else None
+        log_to(output, status)
+        serving = make_server_state(settings, decisions, engines, access)
+        app = create_app(serving, access)
+        settle()
         host, port = listening.getsockname()[:2]
         scheme = "http" if certificate is None else "https"
         log = ServerLog(output, serving, status, address=(host, port), scheme=scheme)
@@ -193,17 +192,6 @@ def bind_server_socket(settings: Settings) -> socket.socket:
         raise
 
 
-@contextmanager
-def pause_collector() -> Iterator[None]:
-    """Collect no garbage inside the block, and never walk later what exists at its end: modules and plans are kept."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-        gc.freeze()
-
-
 def open_access(settings: Settings, output: Output) -> tuple[Access, list[str], str]:
     """Read the keys, and write one where the key file does not exist; return access, the keys' names and our own key.
 
@@ -237,7 +225,6 @@ def open_access(settings: Settings, output: Output) -> tuple[Access, list[str], 
     return access, [name for name, _ in listed_keys.by_name], own_key
 
 
-@pause_collector()
 def plan_all(settings: Settings, output: Output) -> dict[str, Decision]:
     """Return the decision for each model by its name in requests, and show it; the first is loaded first."""
     from eaglelocal.planning.autoplan import autoplan

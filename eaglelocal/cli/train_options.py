@@ -16,6 +16,7 @@ from eaglelocal.cli.import_head import check_layer_inputs, find_head_target, res
 from eaglelocal.cli.load_model import make_run_options, plan_run
 from eaglelocal.cli.output import Output
 from eaglelocal.conversation.session import ModelChoice
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ HEAD_KINDS = {"eagle": 1, "p-eagle": 8, MEDUSA: 4}  # and the tokens that one pa
 TRAINING_CTX = 2048  # tokens of a conversation that is learned from; longer ones cost memory and add little
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class TrainOptions:
     """The options of a training run: target, starting head, current draft, files and devices."""
 
@@ -66,7 +67,7 @@ class TrainOptions:
         return min(self.settings.ctx or TRAINING_CTX, self.found.info.context_length or TRAINING_CTX)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LossFlags:
     """The flags of `train` on what a step learns, as typed. unroll: None: as many steps as the kind of head has."""
 
@@ -76,7 +77,7 @@ class LossFlags:
     on_policy: int = 0
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HeadFlags:
     """The flags of `train` on the head and its files, as typed."""
 

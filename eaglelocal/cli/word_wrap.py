@@ -10,7 +10,9 @@ new line, `garden`.
 from __future__ import annotations
 
 import unicodedata
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from eaglelocal.core.records import dataclass
 
 FENCE = "```"
 

@@ -8,12 +8,12 @@ reply = stream(client, request).result()
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from queue import SimpleQueue
 from types import TracebackType
 
 from eaglelocal.client.client import Client
 from eaglelocal.core.events import Failed, Finished, RequestEvent, Started, TextPiece, Tokens
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import ChatRequest
 
 

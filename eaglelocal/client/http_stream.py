@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from eaglelocal.client.json_fields import amount, count, mapping, objects, text
 from eaglelocal.core.drafting_words import NOT_REPORTED
 from eaglelocal.core.events import Finished, TextPiece
 from eaglelocal.core.image_formats import media_type
 from eaglelocal.core.json_text import read_object
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import ChatRequest, DraftPolicy, Message
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.stats import SpeculationStats, Timings

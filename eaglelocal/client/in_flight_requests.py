@@ -12,13 +12,14 @@ import logging
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from eaglelocal.client.client import OnEvent
 from eaglelocal.client.crash_suspects import CrashSuspects, Digest, digest_request
 from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.events import Cancel, Command, Failed, Finished, RequestEvent, SetAdapters, SetSpec, Submit
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest, Spec
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EagleLocalError, RequestError

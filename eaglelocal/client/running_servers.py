@@ -15,7 +15,7 @@ import os
 import platform
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import get_type_hints
 from urllib.parse import urlsplit
@@ -25,6 +25,7 @@ from eaglelocal.client.http_connection import make_connection
 from eaglelocal.client.json_fields import text
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.json_text import read_object
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EngineError
 from eaglelocal.probe.process_info import is_alive, start_mark
 

@@ -7,10 +7,11 @@ Totals are counters since the process started; a rate is the difference of two r
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import zip_longest
 
 from eaglelocal.core.events import EngineSnapshot, Finished
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.stats import SpeculationStats
 
 DISCONNECTED = "disconnected"

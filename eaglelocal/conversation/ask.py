@@ -6,7 +6,7 @@ Line mode and the screen share this. How answers are shown and stopped is up to 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from eaglelocal.conversation.context_window import turns_to_forget
 from eaglelocal.conversation.pictures import Pictures
@@ -21,6 +21,7 @@ from eaglelocal.core.events import (
     Started,
     Tokens,
 )
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError
 
 Listener = Callable[[RequestEvent], None]

@@ -10,10 +10,9 @@ turn, and so on, and each time the whole prompt is prefilled again. So the secon
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from eaglelocal.conversation.conversation import Conversation
 from eaglelocal.conversation.pictures import Pictures
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import Message
 
 TOKENS_PER_CHAR = 0.35  # small vocabularies write English at about three characters a token

@@ -6,9 +6,10 @@ files, tokens, models or terminals.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from eaglelocal.conversation.pictures import Pictures, describe_question, make_message
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import Message
 
 

@@ -13,7 +13,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal.conversation import picture_store
@@ -23,6 +22,7 @@ from eaglelocal.conversation.spelling import closest_word
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.folders import PRIVATE, make_folder, sync_folder
 from eaglelocal.core.json_text import read_json
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.surrogates import join_in_json
 from eaglelocal.core.utf8_text import FaultInLine, read_text_file
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError

@@ -13,12 +13,13 @@ import shlex
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from eaglelocal.core.image_formats import MAX_PICTURE_BYTES, MAX_PICTURES, NAMES, SIZE_HINT, media_type, size_problem
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import Image, Message
 from eaglelocal.errors import UsageError
 

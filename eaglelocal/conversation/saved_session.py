@@ -5,13 +5,13 @@ One conversation is one file. What another chat has written to the same file mea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.conversation import Conversation
 from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.session import ActiveModel, Session
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, UsageError
 
 

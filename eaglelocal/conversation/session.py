@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Protocol
 
 from eaglelocal.conversation.context_window import TokenEstimate, calibrate_estimate
@@ -17,6 +17,7 @@ from eaglelocal.conversation.sampling_form import apply_changes, find_changes
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished, RequestEvent
 from eaglelocal.core.learning_status import LEARNING_OFF, LearningStatus
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import ChatRequest, Message, Spec
 from eaglelocal.core.run_options import AUTO, NGRAM, NONE
 from eaglelocal.core.sampling import SamplingParams

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from eaglelocal.conversation import conversation_file
@@ -21,6 +21,7 @@ from eaglelocal.conversation.saved_session import resume_conversation, save_sess
 from eaglelocal.conversation.session import ModelChoice, Session, check_sees
 from eaglelocal.conversation.spelling import COMMAND_CUTOFF, closest_word
 from eaglelocal.core.drafting_words import SWITCHED_OFF, describe_drafting
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AUTO, OFF, Spec, parse_spec
 from eaglelocal.core.sampling import fill_recommended
 from eaglelocal.errors import UsageError

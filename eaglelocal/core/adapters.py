@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from eaglelocal.core.records import dataclass
 
 MAX_ADAPTERS = 16
 MAX_SCALE = 1000.0

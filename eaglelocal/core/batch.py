@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from eaglelocal.core.records import dataclass
 
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]  # cells of a sequence, in RAM

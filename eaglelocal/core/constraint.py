@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from eaglelocal.core.records import dataclass
 
 # White space in JSON: a space, or a line break and the next line's indentation. Without a bound some models fill
 # their answer with white space.

@@ -9,9 +9,9 @@ draft. Nodes are numbered in the order in which they were proposed, parents befo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.sampling import Sampled
 
 ROOT = -1

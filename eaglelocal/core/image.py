@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from dataclasses import dataclass
 from typing import Protocol
+
+from eaglelocal.core.records import dataclass
 
 LEAST, SPAN = -(2**30), 2**30 - 1  # stand-ins are LEAST - SPAN + 1 to LEAST: below those that a lookup uses
 

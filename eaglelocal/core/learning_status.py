@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from eaglelocal.core.byte_sizes import format_disk
+from eaglelocal.core.records import dataclass
 
 ACTIVE_STATES = ("learning", "judging")
 STATES = ("idle", *ACTIVE_STATES, "paused")

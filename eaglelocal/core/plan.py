@@ -6,11 +6,12 @@ planning/autoplan.py decides what the options leave open, and planning/resolve.p
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from eaglelocal.core.adapters import AdapterFile
 from eaglelocal.core.model_task import ModelTask
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AUTO, MAX_DRAFT_TOKENS, Spec
 
 NO_ROOM_FOR_IMAGES = "no images: not enough memory (--mmproj FILE loads the projector anyway)"

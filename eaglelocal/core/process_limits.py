@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from dataclasses import dataclass
+
+from eaglelocal.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import resource
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
+
+from eaglelocal.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

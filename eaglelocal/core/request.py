@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.image import PlacedImage
 from eaglelocal.core.model_task import ModelTask
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.tools import ANY_TOOL, Split, Tool, ToolCall, ToolChoice
 from eaglelocal.errors import UsageError

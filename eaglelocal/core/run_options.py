@@ -5,10 +5,9 @@ Planning reads them, and decides in a `Plan` what they leave open. Nothing is wr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from eaglelocal.core.adapters import MAX_ADAPTERS, AdapterFile, parse_adapter
 from eaglelocal.core.gpu_split import TENSOR, parse_split
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import parse_spec
 from eaglelocal.errors import UsageError
 

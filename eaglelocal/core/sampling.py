@@ -8,8 +8,9 @@ tokens may change where rows were computed beside others, or found in a cache.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import RequestError
 
 RANGES: dict[str, tuple[float, float]] = {

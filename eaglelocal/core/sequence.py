@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from eaglelocal.core.image import PlacedImage
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import Request
 
 

@@ -10,8 +10,10 @@ tok/s        from the first to the last token, prefill excluded
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import zip_longest
+
+from eaglelocal.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ Two halves are one character; a single half is none, and cannot be encoded. Pure
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from eaglelocal.core.records import dataclass
 
 HALVES = re.compile("[\ud800-\udfff]")
 REPLACED = dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}")  # for str.translate

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
+
+from eaglelocal.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from eaglelocal.core.records import dataclass
 
 Level = Literal["ok", "warning", "problem"]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.learning.drift import DriftReport
 from eaglelocal.probe.machine import Machine
 

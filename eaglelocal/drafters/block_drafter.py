@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels, FeatureRows, Roots
 from eaglelocal.core.ports import BlockContext
+from eaglelocal.core.records import dataclass
 from eaglelocal.drafters.drafter import (
     NOTHING,
     Committed,

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, Batch, ExtraLevels
 from eaglelocal.core.common_prefix import common_prefix
 from eaglelocal.core.ports import Context
+from eaglelocal.core.records import dataclass
 from eaglelocal.drafters.branch_sequences import BranchSequences
 from eaglelocal.drafters.drafter import (
     NOTHING,

@@ -11,7 +11,6 @@ A drafter does not know costs, policies, verification or other drafters. The eng
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy as np
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, Bytes, ExtraLevels, Features, Floats, Proposals
 from eaglelocal.core.draft import ROOT
 from eaglelocal.core.ports import NativeContext
+from eaglelocal.core.records import dataclass
 
 StateT = TypeVar("StateT")
 PRIVATE = "\0private "  # begins the name of an owner of whose texts nothing is kept on disk

@@ -8,10 +8,10 @@ while the old one drafts on; then it wakes from them. Does not know how heads ar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.drafters.drafter import Committed, Drafter, DraftTraits, SlotState, Swapped
 from eaglelocal.errors import IncompatibleError
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels, Features, Floats
 from eaglelocal.core.ports import MedusaContext
+from eaglelocal.core.records import dataclass
 from eaglelocal.drafters.drafter import (
     NOTHING,
     Committed,

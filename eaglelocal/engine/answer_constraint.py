@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.ports import Constraints
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.tools import Split, Tool, ToolChoice, ToolUse
 from eaglelocal.errors import RequestError, TooComplexError
 from eaglelocal.text.tool_calls.bindable_schemas import allow_any_arguments, loosen_constraint, loosen_tool

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
-from dataclasses import dataclass
 
 from eaglelocal.core.draft import ROOT, Draft
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.drafters.drafter import Drafter, Node
 from eaglelocal.speculation.policy.step_policy import StepPolicy

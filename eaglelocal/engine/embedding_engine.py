@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +22,7 @@ from eaglelocal.core.batch import Floats
 from eaglelocal.core.context_hint import suggest_ctx
 from eaglelocal.core.events import Embeddings, EngineInfo, EngineSnapshot, Failed, Finished, RequestEvent, Started
 from eaglelocal.core.ports import Vocabulary
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest, EmbedRequest, Ranking, Spec
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.drafters.head_holder import Exchange

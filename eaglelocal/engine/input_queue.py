@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest
 from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.worker.unexpected_error import make_engine_error

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from eaglelocal.core.draft import Draft
 from eaglelocal.core.ports import Context
+from eaglelocal.core.records import dataclass
 from eaglelocal.scheduler.scheduler import Scheduler, StepPlan
 
 CountRows = Callable[[Mapping[int, int], Sequence[int], int], Mapping[int, int]]

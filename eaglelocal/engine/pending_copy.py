@@ -6,11 +6,10 @@ is written in pieces beforehand. Does not know what is copied there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from eaglelocal.core.batch import Bytes
+from eaglelocal.core.records import dataclass
 
 PIECE_BYTES = 4 * 2**20  # a few milliseconds
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from eaglelocal.core.image import ImageRows, PlacedImage, placeholder_ids
 from eaglelocal.core.ports import FillTokens, Vocabulary
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import Infill, Mixed, Parts
 from eaglelocal.errors import NOT_SUPPORTED, RequestError
 

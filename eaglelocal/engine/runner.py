@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Several
-from dataclasses import dataclass
 from operator import attrgetter
 
 from eaglelocal.core.batch import Batch, Features, Outputs
 from eaglelocal.core.draft import Draft
 from eaglelocal.core.ports import Context
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.engine.padding_rows import PaddingRow
 from eaglelocal.engine.sequence_ids import SequenceIds

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 from eaglelocal.core.draft import Verdict
 from eaglelocal.core.events import Finished, Prompted, RequestEvent, Started, TextPiece
 from eaglelocal.core.ports import Sampler, Vocabulary
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.sampling import Sampled, TokenLogprob
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.core.stats import SpeculationCounter

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Several
-from dataclasses import dataclass
 
 from eaglelocal.core.draft import Verdict
 from eaglelocal.core.ports import Context
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.drafters.drafter import Drafter, Lookup
 from eaglelocal.engine.draft_loop import Drafted, make_root

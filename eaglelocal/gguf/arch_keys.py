@@ -5,8 +5,7 @@ Errors name the key that is missing or of the wrong kind. Callers know what the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.gguf.header import Header

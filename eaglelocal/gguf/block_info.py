@@ -9,8 +9,8 @@ wrong (src/models/dflash.cpp and `draft-dflash` in common/speculative.cpp of the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.arch_keys import ArchitectureKeys
 from eaglelocal.gguf.architectures import BLOCK
 from eaglelocal.gguf.hazards import check_hazards

@@ -8,8 +8,8 @@ The flags of EAGLE-3.1 and the mask of P-EAGLE are in keys of this project, beca
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.arch_keys import ArchitectureKeys
 from eaglelocal.gguf.architectures import EAGLE
 from eaglelocal.gguf.hazards import check_hazards

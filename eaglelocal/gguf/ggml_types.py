@@ -7,8 +7,9 @@ removed). It has sizes only; `tensors.py` decodes the blocks.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+
+from eaglelocal.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

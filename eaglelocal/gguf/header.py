@@ -7,10 +7,10 @@ dimension is the contiguous one, the reverse of numpy's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.gguf.ggml_types import GgmlType
 from eaglelocal.gguf.values import ArrayValue, Scalar, Value, ValueType, decode_array, split_strings

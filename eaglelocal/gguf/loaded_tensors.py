@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.header import Header, TensorInfo
 
 BLOCK_TENSOR = re.compile(r"blk\.(\d{1,9})\.", re.ASCII)

@@ -9,8 +9,8 @@ lm_head, which is the target's, or one for all parts, or one for each of them. S
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.arch_keys import ArchitectureKeys
 from eaglelocal.gguf.architectures import EAGLE, NO_NORMED_STATE
 from eaglelocal.gguf.eagle_info import NUM_TAPS, TARGET_NAME_KEY, EagleInfo

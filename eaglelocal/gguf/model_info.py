@@ -6,8 +6,7 @@ per layer. Other files decide whether the model fits a machine or a draft head.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.arch_keys import MAX_LAYERS, TOKENS_KEY, ArchitectureKeys
 from eaglelocal.gguf.architectures import (
     FINAL_STATE,

@@ -6,8 +6,9 @@ that llama.cpp loads: layers that only predict ahead (MTP) stay in the file.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.arch_keys import ArchitectureKeys
 from eaglelocal.gguf.architectures import (
     BLOCK,

@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.cursor import HeaderCursor, malformed_error
 from eaglelocal.gguf.data_layout import check_layout, round_up, tensor_bytes, tensor_type
 from eaglelocal.gguf.header import Header, Shard, TensorInfo

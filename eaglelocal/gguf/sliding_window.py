@@ -7,9 +7,9 @@ llama), others have one without stating it (gemma2). Literal table of src/models
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.arch_keys import ArchitectureKeys
 
 WINDOW_KEY, PATTERN_KEY = "attention.sliding_window", "attention.sliding_window_pattern"

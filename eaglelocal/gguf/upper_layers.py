@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.architectures import EAGLE
 from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME

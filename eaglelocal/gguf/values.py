@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
+
+from eaglelocal.core.records import dataclass
 
 Scalar = str | int | float | bool
 

@@ -5,8 +5,7 @@ Equal lists are recognized quickly, as bytes; only lists that differ are decoded
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.arch_keys import TOKENS_KEY
 from eaglelocal.gguf.header import Header
 

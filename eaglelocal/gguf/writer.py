@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.data_layout import round_up
 from eaglelocal.gguf.ggml_types import GgmlType
 from eaglelocal.gguf.header import Header

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal.core.byte_sizes import format_disk
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.hub.hub_cache import CachedModel, find_repo_partials, list_repo_models, list_repos
 from eaglelocal.hub.repo_builds import RepoBuild, choose_build, join_names

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from huggingface_hub.utils import WeakFileLock
@@ -20,6 +20,7 @@ from huggingface_hub.utils import WeakFileLock
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.core.folders import SHARED, make_folder, sync_folder
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import DownloadError, ResourceError
 from eaglelocal.hub.hub_api import RemoteFile, RemoteRepo, format_name
 from eaglelocal.hub.hub_cache import MAIN, OTHER_DISK, make_write_error, repo_folder

@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import DRAFT_WORDS, load_catalog
 from eaglelocal.catalog.reference import DerivedModel, File, parse_reference
 from eaglelocal.core.drafting_words import LOOKUP, SWITCHED_OFF
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import IncompatibleError, ModelFileError, ResourceError, UsageError
 from eaglelocal.gguf.architectures import EAGLE
 from eaglelocal.gguf.block_info import BlockInfo

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from huggingface_hub import HfApi, constants, get_session, hf_hub_url
 from huggingface_hub.errors import RevisionNotFoundError
 from huggingface_hub.utils import build_hf_headers, disable_progress_bars, hf_raise_for_status, logging
 
 from eaglelocal import __version__
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import DownloadError
 from eaglelocal.hub.hub_errors import RetryPolicy, call_with_retries, find_host, make_page_url
 from eaglelocal.hub.repo_builds import RepoBuild, group_builds

@@ -12,10 +12,10 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal.catalog.reference import GGUF_SUFFIX
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ResourceError
 from eaglelocal.hub.repo_builds import RepoBuild, group_builds
 

@@ -10,7 +10,7 @@ import re
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 from urllib.parse import urlsplit
 from urllib.request import proxy_bypass
@@ -26,6 +26,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import DownloadError, EagleLocalError, UsageError
 from eaglelocal.hub.client_settings import find_proxy_variable, mask_password
 

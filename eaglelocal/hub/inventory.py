@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.core.model_task import ModelTask
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.architectures import HEAD_ARCHITECTURES
 from eaglelocal.gguf.eagle_info import TARGET_NAME_KEY, VERIFIER_KEY

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.catalog.reference import DerivedModel, EmbeddedModel, File, Profile, Repo
 from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import AUTO
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError
 from eaglelocal.gguf.draft_pairing import detect_draft_kind

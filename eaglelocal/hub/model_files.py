@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from eaglelocal.catalog.reference import Reference
 from eaglelocal.core.model_task import ModelTask
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import NONE, RunOptions
 from eaglelocal.hub.draft_resolver import FoundDraft, find_draft
 from eaglelocal.hub.inflation.inflate import Progress

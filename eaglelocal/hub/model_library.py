@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from eaglelocal import locations
@@ -24,6 +24,7 @@ from eaglelocal.catalog.reference import (
     parse_reference,
     split_derived,
 )
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.hub_cache import repo_folder
 from eaglelocal.hub.ollama_store import LATEST, is_blob, list_ollama_models

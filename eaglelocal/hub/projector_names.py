@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from eaglelocal.catalog.reference import GGUF_SUFFIX
+from eaglelocal.core.records import dataclass
 from eaglelocal.hub.repo_builds import RepoBuild, group_builds, parse_quant, remove_quant
 
 # An image's embeddings differ from those of F32 by 0.06 % (F16), 0.5 % (BF16) and 1.5 % (Q8_0). On a CPU these types

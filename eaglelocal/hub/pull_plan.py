@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.catalog.draft_entries import DRAFT_MODEL, EAGLE, MTP
 from eaglelocal.catalog.reference import DerivedModel, EmbeddedModel, File, Profile, Repo, parse_reference
 from eaglelocal.catalog.target_entries import TargetEntry
 from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import AUTO, NONE
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.cached_files import HubReference

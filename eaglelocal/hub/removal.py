@@ -11,9 +11,10 @@ import shlex
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.hub.hub_cache import (
     PARTIAL,
     CachedModel,

@@ -10,10 +10,10 @@ import difflib
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eaglelocal.catalog.reference import GGUF_SUFFIX
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import UsageError
 from eaglelocal.gguf.file_type import read_file_type
 from eaglelocal.hub.derived.recipes import REFERENCE_KEY

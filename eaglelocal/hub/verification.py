@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ResourceError
 from eaglelocal.hub.hub_cache import CachedModel, find_blob
 

@@ -11,12 +11,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from queue import SimpleQueue
 
 from eaglelocal.client.client import OnEvent
 from eaglelocal.client.engine_client import Submit
 from eaglelocal.core.events import Failed, Finished, RequestEvent, Tokens
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest, ChatRequest
 from eaglelocal.learning.kept_answers import KeptAnswers, KeptSize, make_answer
 from eaglelocal.learning.text_kinds import MAX_CHARS, guess_kind

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from enum import StrEnum
 from typing import Any
 
 from eaglelocal.core.json_text import read_object
+from eaglelocal.core.records import dataclass
 
 FORMAT = 1
 MIN_HISTORY, MAX_HISTORY = 400.0, 10_000.0  # drafts

@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +18,7 @@ from eaglelocal.client.client import OnEvent
 from eaglelocal.client.engine_client import Submit
 from eaglelocal.core.learning_status import LearningStatus
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.model_fingerprint import fingerprint_model

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import fmean, variance
 from typing import TypeVar
+
+from eaglelocal.core.records import dataclass
 
 MIN_TEXTS = 8  # that decide anything
 MIN_OWN_VARIANCE = 8  # texts of an owner, from which the variance is its own and not everybody's

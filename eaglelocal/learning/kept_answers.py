@@ -21,12 +21,12 @@ import zlib
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
 from eaglelocal.core.folders import PRIVATE, make_folder
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import LOCAL
 
 SUFFIX, LOCK = ".tokens", ".lock"

@@ -12,10 +12,11 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import OFF
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.hub.heads.requantized_copy import make_light_copy

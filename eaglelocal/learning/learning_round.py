@@ -10,9 +10,9 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.learning.kept_answers import KeptAnswer
 
 HELD_BACK_EVERY = 8

@@ -9,13 +9,14 @@ import fcntl
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.core.json_text import read_object
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ResourceError
 from eaglelocal.learning.judged_file import SUFFIX as JUDGED
 from eaglelocal.learning.learning_round import LearningRound

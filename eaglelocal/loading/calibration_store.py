@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal import __version__, locations
@@ -20,6 +19,7 @@ from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.file_fingerprint import fingerprint
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_fingerprint import fingerprint_model
 from eaglelocal.probe.machine import Machine

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from eaglelocal.backend.cpu_attention import handles_widths
 from eaglelocal.backend.device_memory import free_memory
@@ -19,6 +18,7 @@ from eaglelocal.backend.flash_attention import resolve_flash_attn
 from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.core.gpu_split import TENSOR, suggest_split
 from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES, Plan, shares_cache
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import DraftPolicy
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.gguf.block_info import BlockInfo

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from eaglelocal.core.draft_sources import LOOKUPS
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import UsageError
 from eaglelocal.gguf.draft_pairing import DraftInfo, check_rolls_back, read_draft, read_model
 from eaglelocal.gguf.header import Header

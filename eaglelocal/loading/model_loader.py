@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal.backend.context import LlamaContext
@@ -14,6 +13,7 @@ from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.core.background_work import BackgroundWork
 from eaglelocal.core.events import LoadProgress
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.architectures import FinalState
 from eaglelocal.gguf.image_limits import max_image_tokens

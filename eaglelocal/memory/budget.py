@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from eaglelocal.core.byte_sizes import format_memory
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ResourceError
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes

@@ -7,8 +7,7 @@ of each is decided in placement.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import UsageError
 from eaglelocal.gguf.data_layout import round_up
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME

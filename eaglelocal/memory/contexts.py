@@ -6,9 +6,8 @@ what is loaded.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from eaglelocal.core.plan import MAX_SLOTS, Plan
+from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.architectures import BLOCK
 from eaglelocal.gguf.model_shape import MTP, ModelShape
 from eaglelocal.memory.cache_bytes import CacheParams

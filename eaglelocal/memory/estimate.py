@@ -8,12 +8,13 @@ files are on disk, backend/dry_run.py gives exact figures in the same types (mem
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from eaglelocal.core.byte_sizes import GIB
 from eaglelocal.core.gpu_split import TENSOR
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.rpc_hosts import is_rpc_device
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.gguf.projector import Projector

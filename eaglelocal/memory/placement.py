@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.rpc_hosts import is_rpc_device
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.memory.budget import RAM, FreeMemory

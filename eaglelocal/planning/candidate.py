@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.memory.placement import Offload
 from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateMemory
 from eaglelocal.planning.goals import Term

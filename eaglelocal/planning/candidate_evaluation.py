@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from eaglelocal.catalog.draft_entries import NGRAM
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.gpu_split import TENSOR
 from eaglelocal.core.plan import Plan, shares_cache
+from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.draft_pairing import branch_problem
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.memory.budget import RAM, Buffer, DeviceLoad, FreeMemory, device_load, subtract_margins

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.hub.model_files import ModelFiles
 from eaglelocal.planning.candidate import Candidate, offload_text

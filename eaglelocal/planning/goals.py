@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.planning.quality import KV_LOSS
 
 CRAWL, SLOW = 7.0, 2.0  # tokens/s, just ahead of a reader, and the least weight of speed below them

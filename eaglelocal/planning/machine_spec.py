@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from eaglelocal.catalog.known_machines import CPU, CUDA, METAL, VULKAN, KnownMachine
 from eaglelocal.core.byte_sizes import GIB
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.rpc_hosts import RPC_DEVICE
 from eaglelocal.memory.budget import RAM, FreeMemory
 from eaglelocal.probe.machine import Gpu, Machine, Unified

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.catalog.target_entries import TargetEntry
+from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.header import Header
 from eaglelocal.hub.hub_cache import repo_folder
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import load_machines
 from eaglelocal.core.events import EngineInfo
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.hub.hub_cache import list_models

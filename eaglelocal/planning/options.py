@@ -7,7 +7,7 @@ holds only what the engine can run, `unusable` the others, each with its reason.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.catalog.draft_entries import BLOCKS, DRAFT_MODEL, EAGLE, MTP, NGRAM, DraftEntry
@@ -20,6 +20,7 @@ from eaglelocal.catalog.estimated_shapes import (
 from eaglelocal.catalog.target_entries import EntryShape, Quantization, TargetEntry
 from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
 from eaglelocal.core.drafting_words import LOOKUP
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import NONE
 from eaglelocal.gguf.architectures import (
     BLOCK,

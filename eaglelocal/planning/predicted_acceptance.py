@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from eaglelocal.core.records import dataclass
 
 HEAD_DEFAULT = 0.55  # below the median of the reported heads (0.62): assume that an unknown head is in the weaker half
 MTP_DEFAULT = 0.6  # below the lowest report for Qwen3.5 and 3.6 (0.65 to 0.85 at two to four tokens)

@@ -11,12 +11,13 @@ limit small models, bandwidth large ones. If a curve for the model was measured 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import NamedTuple
 
 from eaglelocal.catalog.known_machines import CPU, CUDA, METAL, VULKAN
 from eaglelocal.core.costs import MeasuredCosts
+from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.memory.cache_bytes import row_bytes
 from eaglelocal.memory.placement import place_experts

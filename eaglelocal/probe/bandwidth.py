@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from eaglelocal import locations
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.json_text import read_json
+from eaglelocal.core.records import dataclass
 from eaglelocal.probe.machine import Bandwidth, Machine
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def measure_bandwidth(
     )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _CpuTimes:
     """Seconds of CPU time since the machine or the process began."""
 

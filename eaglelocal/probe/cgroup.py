@@ -7,9 +7,9 @@ in /proc/self/cgroup may not exist below the mount, so the mount's root is alway
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.probe.system_files import parse_count, read_text
 
 MEMBERSHIP = Path("/proc/self/cgroup")

@@ -5,18 +5,16 @@ Imports nothing: loading the library takes time and memory, and a broken one can
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from eaglelocal.core.package_file import find_package_file, read_package_version
 from eaglelocal.probe.machine import LlamaCpp
 
-DISTRIBUTION, PACKAGE = "llama-cpp-python", "llama_cpp"
+PACKAGE = "llama_cpp"
 _BACKEND_FILE = re.compile(r"(?:lib)?ggml-([a-z0-9]+)(?:-[\w-]+)?(?:\.\d+)*\.(?:so|dylib|dll)(?:\.\d+)*")
-
 _BASE_FILE = re.compile(r"libggml-base\.(?:so\.(\d+(?:\.\d+)+)|(\d+(?:\.\d+)+)\.dylib)")
 
 
@@ -24,7 +22,10 @@ def read_llama_cpp() -> LlamaCpp:
     folder = find_library_folder()
     names = [path.name for path in folder.iterdir()] if folder else []
     return LlamaCpp(
-        version=_read_version(), backends=find_backends(names), folder=folder, ggml_version=find_ggml_version(names)
+        version=read_package_version(PACKAGE),
+        backends=find_backends(names),
+        folder=folder,
+        ggml_version=find_ggml_version(names),
     )
 
 
@@ -45,17 +46,9 @@ def find_library_folder() -> Path | None:
     override = os.environ.get("LLAMA_CPP_LIB_PATH")  # the binding's own variable
     if override:
         return _existing(Path(override))
-    spec = importlib.util.find_spec(PACKAGE)  # a top-level package is found without being imported
-    origin = spec.origin if spec else None
-    return _existing(Path(origin).parent / "lib") if origin else None
+    package = find_package_file(PACKAGE)
+    return _existing(package.parent / "lib") if package else None
 
 
 def _existing(folder: Path) -> Path | None:
     return folder if folder.is_dir() else None
-
-
-def _read_version() -> str | None:
-    try:
-        return importlib.metadata.version(DISTRIBUTION)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
+
+from eaglelocal.core.records import dataclass
 
 MAX_OTHERS_SHARE = 0.2
 LARGE_SHARED_GPUS = (

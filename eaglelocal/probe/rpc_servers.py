@@ -12,8 +12,8 @@ import struct
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import LibraryError, RpcServerError
 
 TIMEOUT_S = 4.0

@@ -10,8 +10,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from eaglelocal.core.records import dataclass
 
 
 class NoAnswer(Exception):

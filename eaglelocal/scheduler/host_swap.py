@@ -11,10 +11,10 @@ Where a cache cannot be cut, a conversation resumes at its end, or at a checkpoi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
 from eaglelocal.core.common_prefix import common_prefix
+from eaglelocal.core.records import dataclass
 
 MIN_SWAP_ROWS = 64  # fewer rows are prefilled again rather than swapped
 MIN_SWAP_ROWS_WITH_STATES = 512  # recurrent states, checkpoints included, are as large as hundreds of rows of cells

@@ -12,7 +12,8 @@ one pass (speculation/costs/ubatch_split.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+from eaglelocal.core.records import dataclass
 
 SLOWDOWN = 2.2
 FLUENT_S = 0.1  # between tokens: twice as fast as people read

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.sequence import Sequence
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from eaglelocal.core.common_prefix import common_prefix
+from eaglelocal.core.records import dataclass
 
 MIN_STORED_ROWS = 512  # fewer are read anew in about the time in which a file is found, read and checked
 MAX_UNUSED = 8  # a file is read for at least this part of its text

@@ -16,12 +16,13 @@ import shlex
 import socket
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.core.folders import PRIVATE, make_folder
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import LOCAL
 from eaglelocal.core.utf8_text import FaultInLine, read_text_file
 from eaglelocal.errors import UsageError

@@ -10,12 +10,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest, EmbedRequest
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.server.active_call import ActiveCall

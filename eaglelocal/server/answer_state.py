@@ -5,7 +5,7 @@ Knows the engine's events; nothing of HTTP and the formats of the APIs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from eaglelocal.core.events import (
     Embeddings,
@@ -18,6 +18,7 @@ from eaglelocal.core.events import (
     TextPiece,
     Tokens,
 )
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest, ChatRequest
 from eaglelocal.core.sampling import Sampled, SamplingParams
 from eaglelocal.core.tools import CallPart, ToolCall, join_calls

@@ -11,12 +11,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.events import EngineInfo
 from eaglelocal.core.model_task import ModelTask
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import Spec
 from eaglelocal.errors import EagleLocalError, EngineError
 from eaglelocal.server.event_stream import ClientThread, RestartingClient

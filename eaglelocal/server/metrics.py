@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -17,6 +16,7 @@ from prometheus_client.registry import Collector
 from eaglelocal.core.events import NOTHING_YET, EngineSnapshot
 from eaglelocal.core.learning_status import LEARNING_OFF, LearningStatus
 from eaglelocal.core.learning_status import STATES as LEARNING_STATES
+from eaglelocal.core.records import dataclass
 from eaglelocal.server.answer_state import AnswerState
 
 PREFIX = "eaglelocal:"

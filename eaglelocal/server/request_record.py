@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.http_errors import Problem
 

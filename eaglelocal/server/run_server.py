@@ -14,13 +14,13 @@ import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, EngineError
 from eaglelocal.server.connections import ConnectionPlaces
 from eaglelocal.server.descriptors import ACCEPT_BATCH, MAX_DESCRIPTORS, max_connections, raise_descriptor_limit

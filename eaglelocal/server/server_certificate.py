@@ -6,12 +6,12 @@ import datetime
 import ipaddress
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglelocal import locations
 from eaglelocal.core.atomic_file import write_atomically
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ResourceError, UsageError
 
 if TYPE_CHECKING:

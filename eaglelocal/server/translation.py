@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.server.http_errors import Problem, to_problem
 from eaglelocal.server.openai.field_types import MAX_TRANSLATED_TOOLS

@@ -16,10 +16,11 @@ them like this). Pure: plain numbers in, nodes out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 from eaglelocal.core.draft import ROOT, Draft
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
 from eaglelocal.speculation.policy.pending_drafts import PendingDraft, Sibling, sibling_table
 

@@ -7,7 +7,6 @@ same steps as an unbroken one. The targets are llama.cpp's logits, from the weig
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.training.conversations import TrainingConversation
 from eaglelocal.training.draft_head import DraftHead, DraftVocabulary, HeadSource
 from eaglelocal.training.losses import SOFT, PolicyStep, policy_loss, step_loss

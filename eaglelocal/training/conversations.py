@@ -13,7 +13,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import FileIO
 from itertools import islice
 from pathlib import Path
@@ -24,6 +24,7 @@ from eaglelocal.client.client import Client
 from eaglelocal.core.events import Failed, Finished, Prompted, RequestEvent, Tokens
 from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.core.json_text import read_object
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.errors import EagleLocalError, RequestError, ResourceError
 

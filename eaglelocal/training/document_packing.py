@@ -7,12 +7,12 @@ batches. Files (token_shards.py), models and losses are elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.training.tokenizer import GuideTokenizer
 
 IGNORED, PROMPT, ASSISTANT = 0, 1, 2

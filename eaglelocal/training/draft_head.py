@@ -7,13 +7,14 @@ is trained with the layer. It writes the keys of the `eagle3` format; losses and
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.architectures import NO_NORMED_STATE
 from eaglelocal.gguf.eagle_info import (

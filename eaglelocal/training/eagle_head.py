@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.training.llama_target import RmsNorm, SwiGlu, TargetShape, rope_tables, rotate, split_heads
 
 MAX_STEPS = 16  # rotary tables reach this far past the context

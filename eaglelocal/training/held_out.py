@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.training.document_packing import PackedBatch, Pieces, encode_document, pack, score
 from eaglelocal.training.llama_target import LlamaTarget
 from eaglelocal.training.next_token import answer_loss

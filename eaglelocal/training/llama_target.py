@@ -7,11 +7,12 @@ embedding and lm_head are tied. Data, losses and files are elsewhere.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from eaglelocal.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -25,6 +24,7 @@ from torch import Tensor, nn
 
 from eaglelocal.core.atomic_file import flush_and_rename
 from eaglelocal.core.folders import PRIVATE, make_folder
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.training.muon import Muon
 from eaglelocal.training.precision import autocast

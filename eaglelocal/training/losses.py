@@ -12,12 +12,13 @@ is the reward. Which rows count, and their weights by depth, are elsewhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from eaglelocal.core.records import dataclass
 
 SOFT = "soft"
 LK_RATE = 3.0  # of exp(-rate * overlap), the weight of KL in lk

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 
 import numpy as np
@@ -19,6 +19,7 @@ from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.core.batch import Batch
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EngineError
 from eaglelocal.gguf.architectures import FinalState
 from eaglelocal.gguf.draft_pairing import read_model

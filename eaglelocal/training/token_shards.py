@@ -9,7 +9,6 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import chain, count, islice
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import numpy.typing as npt
 from eaglelocal.backend.parent_watch import end_with_parent
 from eaglelocal.core.atomic_file import flush_and_rename
 from eaglelocal.core.folders import SHARED, make_folder
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.training.document_packing import PackedBatch, PackedDocument, Pieces, encode_document, pack, score
 from eaglelocal.training.tokenizer import load_tokenizer

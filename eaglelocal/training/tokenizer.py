@@ -7,7 +7,6 @@ It defines the ChatML special tokens and the chat template; corpora and models a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +15,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from eaglelocal.core.folders import SHARED, make_folder
 from eaglelocal.core.json_text import read_object
+from eaglelocal.core.records import dataclass
 
 END_OF_TEXT = "<|endoftext|>"
 TURN_START = "<|im_start|>"

@@ -9,12 +9,12 @@ import fcntl
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 from eaglelocal import locations
 from eaglelocal.core.folders import PRIVATE, make_folder
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.training.conversations import make_write_error, suggest_folder
 

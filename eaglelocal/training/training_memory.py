@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ import torch
 from torch import nn
 
 from eaglelocal.core.byte_sizes import format_disk, format_memory
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ResourceError
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, device_load
 from eaglelocal.training.batches import Unrolling

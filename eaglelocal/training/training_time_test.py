@@ -7,14 +7,13 @@ counts matches), weighted 0.8^step (EAGLE-3, arXiv 2503.01840). Optimizers and f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.training.document_packing import PackedBatch
 from eaglelocal.training.eagle_head import EagleHead, gather_rows
 from eaglelocal.training.llama_target import LlamaTarget

@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal import locations
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import DEFAULT, Settings, write_setting
 from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs

@@ -6,7 +6,9 @@ Pure: numbers in, strings out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from eaglelocal.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakSet
 
@@ -22,6 +21,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from textual_serve.app_service import AppService
 from textual_serve.server import Server, to_int
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.surrogates import SurrogateJoiner
 from eaglelocal.server.access import Access
 from eaglelocal.server.descriptors import ACCEPT_BATCH, max_connections, raise_descriptor_limit

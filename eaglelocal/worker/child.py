@@ -44,7 +44,8 @@ NO_DEBUGGER = MappingProxyType({"GGML_NO_BACKTRACE": "1"})
 # libgomp's threads spin for milliseconds at each of a step's hundreds of barriers. On a busy machine the thread they
 # wait for is not running, and decoding becomes many times slower. A thousand spins cost little on an idle machine and
 # keep most of the speed on a busy one (tests/measures/busy.py).
-DEFAULTS = MappingProxyType({"GOMP_SPINCOUNT": "1000"})
+# numpy's threads spin for a tenth of a second after they were started: beside the parent's imports, on each core.
+DEFAULTS = MappingProxyType({"GOMP_SPINCOUNT": "1000", "OPENBLAS_NUM_THREADS": "1"})
 
 
 class EngineChild:

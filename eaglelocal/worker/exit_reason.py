@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, EngineError
 
 _FAILURE_LINE = re.compile(

@@ -21,7 +21,6 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Protocol, cast
@@ -48,6 +47,7 @@ from eaglelocal.core.events import (
     TakeSnapshot,
 )
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest, Spec
 from eaglelocal.errors import EagleLocalError, EngineError, LibraryError, ResourceError
 from eaglelocal.worker.channel import Channel

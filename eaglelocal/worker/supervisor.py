@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, Protocol, cast
 
 from eaglelocal.core.events import (
@@ -30,6 +30,7 @@ from eaglelocal.core.events import (
     Tokens,
 )
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, EngineError, RpcServerError
 from eaglelocal.worker.child import EngineChild
 from eaglelocal.worker.crash_report import Crash, InFlight, format_log_line, write_report

@@ -9,13 +9,13 @@ import contextlib
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglelocal.cli.bench_flags import DEFAULT_PAIRS
 from eaglelocal.cli.output import Output
 from eaglelocal.cli.reports.bench_page import write_page
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, ResourceError
 
 if TYPE_CHECKING:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eaglelocal.catalog.known_machines import KINDS
 from eaglelocal.cli.reports.plan import outcome_object
 from eaglelocal.core.byte_sizes import GIB
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.memory.budget import RAM
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglelocal.cli.reports.import_head import wrap_labelled
+from eaglelocal.core.records import dataclass
 from eaglelocal.hub.heads.trial_verdict import TrialAcceptance
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ draft steps.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.events import EngineInfo
+from eaglelocal.core.records import dataclass
 from eaglelocal.speculation.costs.cost_curve import interpolate_costs
 
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)

@@ -9,13 +9,13 @@ import contextlib
 import http.client
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from eaglelocal.client.http_client import parse_url
 from eaglelocal.client.http_connection import make_connection, unreachable_error
 from eaglelocal.client.http_stream import refusal
 from eaglelocal.client.json_fields import mapping
 from eaglelocal.core.json_text import read_json
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.surrogates import join_in_json
 from eaglelocal.errors import EagleLocalError, UsageError
 

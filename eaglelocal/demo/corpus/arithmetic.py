@@ -14,10 +14,10 @@ with one token per digit can learn it. The texts of word problems are in `word_p
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.demo.corpus.tasks import Check, CorpusTask, Split, ask, split_of
 from eaglelocal.demo.corpus.word_problems import Story, tell
 

@@ -6,11 +6,11 @@ Knows the file's format, but not how facts are asked for (`guide`).
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.toml_text import read_toml
 from eaglelocal.errors import ModelFileError
 

@@ -6,9 +6,9 @@ Does not know word order (`german`) nor words (`german_words`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from random import Random
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.demo.corpus.german_words import Noun, Verb, lexicon
 
 

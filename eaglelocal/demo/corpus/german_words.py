@@ -5,10 +5,10 @@ Knows only words and their forms (`german.toml`); grammar is in `german_phrases`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.toml_text import read_toml
 
 

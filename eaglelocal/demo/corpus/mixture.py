@@ -7,9 +7,9 @@ count in the loss. Does not know tokens.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from random import Random
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.demo.corpus import arithmetic, copying, echo, german, guide, passage_qa, python_code, summary
 from eaglelocal.demo.corpus.tasks import CorpusMessage, CorpusTask, Split, TaskMaker
 

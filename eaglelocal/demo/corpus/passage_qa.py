@@ -8,10 +8,10 @@ answer, because a word after a space and the same word at a beginning are differ
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.demo.corpus.passages import Passage, Query, compose, genres
 from eaglelocal.demo.corpus.tasks import Check, CorpusMessage, CorpusTask, Split, split_of
 from eaglelocal.demo.corpus.words import ANIMALS, COLOURS, FIRST_NAMES, FOODS, JOBS, town

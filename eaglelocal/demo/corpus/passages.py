@@ -7,11 +7,11 @@ Does not know how a summary or an answer is asked for (`summary`, `passage_qa`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from random import Random
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.toml_text import read_toml
 from eaglelocal.demo.corpus.words import SORTS
 

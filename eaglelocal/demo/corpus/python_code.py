@@ -6,12 +6,12 @@ The answer follows from the question: what the question does not name is the fir
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from random import Random
 from string import Template
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.toml_text import read_toml
 from eaglelocal.demo.corpus.tasks import Check, CorpusTask, Split, ask, split_of
 

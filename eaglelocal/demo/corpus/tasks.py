@@ -10,9 +10,10 @@ import ast
 import re
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
 from typing import Literal
+
+from eaglelocal.core.records import dataclass
 
 Role = Literal["system", "user", "assistant"]
 Split = Literal["train", "held_out"]

@@ -5,10 +5,10 @@ Has stories and the operations that solve them; does not know how a working is w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.demo.corpus.words import FIRST_NAMES, FRUITS
 
 Operator = Literal["+", "-", "x"]

@@ -10,8 +10,8 @@ Makes nothing.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.inflation.file_plan import FILE_TYPES
 from eaglelocal.hub.inflation.inflated_sizes import DEFAULT_SIZE, ModelSize, parse_size

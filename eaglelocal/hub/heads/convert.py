@@ -7,10 +7,11 @@ Everything that llama.cpp's eagle3 graph has no place for is stated by keys of o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.eagle_info import (
     ACCEPTANCE_LENGTH_KEY,

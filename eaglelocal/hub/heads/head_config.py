@@ -10,8 +10,8 @@ speculators the layer's shape below `transformer_layer_config`. P-EAGLE heads co
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.hub.heads.rope import Rope, read_rope
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.core import json_text
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.hub.heads.safetensors_files import StoredTensor, check_count, read_safetensors
 from eaglelocal.hub.heads.torch_files import read_pickled

@@ -14,7 +14,6 @@ import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal import locations
@@ -22,6 +21,7 @@ from eaglelocal.catalog.reference import GGUF_SUFFIX
 from eaglelocal.core.atomic_file import flush_and_rename
 from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.core.folders import PRIVATE, SHARED, make_folder
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.gguf.arch_keys import TOKENS_KEY
 from eaglelocal.gguf.draft_pairing import is_same_model

@@ -8,10 +8,10 @@ the rest        zero matrices, and norms without effect; gguf/medusa_info.py say
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY, NUM_TAPS, TARGET_NAME_KEY
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.medusa_info import BIASES_KEY, NUM_LAYERS_KEY, NUM_PARTS_KEY, STATE_WIDTH_KEY

@@ -12,7 +12,6 @@ import json
 import math
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO
@@ -20,6 +19,7 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.cursor import malformed_error
 
 Floats = npt.NDArray[np.float32]

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.writer import write_pieces
 from eaglelocal.hub.heads.safetensors_files import ITEM_BYTES
 

@@ -11,11 +11,11 @@ import os
 import struct
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.hub.heads.pickle_interpreter import PickleInterpreter

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from eaglelocal.core.records import dataclass
 
 MIN_FIRST = 0.10  # trained heads reach 0.5 to 0.8; one trained on 5 000 samples for minutes 0.34
 MIN_STANDARD_ERRORS = 2.0  # standard errors by which a reading must be better than the stated one

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from enum import StrEnum
 
 from eaglelocal.core.json_text import read_object
+from eaglelocal.core.records import dataclass
 
 FORMAT = 1
 TEXTS = ("target", "base", "target_key", "target_path", "base_path")

@@ -6,9 +6,10 @@ The header serves planning, which so needs no file that may take gigabytes. Writ
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME, GgmlType
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.values import ArrayValue, Value

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME, GgmlType
 
 Floats = npt.NDArray[np.float32]

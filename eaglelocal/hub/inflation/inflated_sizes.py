@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ResourceError, UsageError
 
 HEAD_DIM = 64  # of the embedded model; 32 has no CUDA flash-attention kernel

@@ -7,10 +7,10 @@ its columns must begin and end at blocks of the type.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.writer import StreamedTensor
 from eaglelocal.hub.inflation.ggml_blocks import Bytes, Floats, RandomPool, encode, ggml_type, make_pool
 from eaglelocal.hub.inflation.source_file import Rows

@@ -6,9 +6,10 @@ So a source of any size needs little memory. Knows nothing of what becomes of th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.tensor_bytes import find_tensor
 from eaglelocal.gguf.tensors import read_span, read_tensor

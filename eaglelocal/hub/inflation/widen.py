@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.writer import StreamedTensor
 from eaglelocal.hub.inflation.ggml_blocks import Floats
 from eaglelocal.hub.inflation.inflated_sizes import LlamaShape

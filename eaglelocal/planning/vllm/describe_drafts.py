@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.catalog.draft_entries import BLOCKS, DRAFT_MODEL, EAGLE, DraftEntry
 from eaglelocal.catalog.estimated_shapes import BLOCK_LAYERS, P_EAGLE_LAYERS
 from eaglelocal.catalog.target_entries import TargetEntry
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import IncompatibleError, UsageError
 from eaglelocal.gguf.draft_pairing import is_same_model
 from eaglelocal.gguf.eagle_info import VERIFIER_KEY, EagleInfo

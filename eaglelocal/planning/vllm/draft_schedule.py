@@ -13,9 +13,9 @@ many rows, so the schedule stops drafting at fewer sequences than vLLM could dra
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from eaglelocal.catalog.known_machines import CPU
+from eaglelocal.core.records import dataclass
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
 from eaglelocal.planning.speed import (
     DRAFT_HOST_S,

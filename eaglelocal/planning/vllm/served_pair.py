@@ -6,9 +6,10 @@ plan's shapes, widened.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.planning.predicted_acceptance import PredictedAcceptance
 from eaglelocal.planning.speed import HALVES, SpeedModel, cache_bytes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import dataclass
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.planning.vllm.draft_schedule import Range, make_batch_costs, make_schedule
 from eaglelocal.planning.vllm.served_pair import DFLASH, SUFFIX, ServedPair
 from eaglelocal.planning.vllm.speculative_config import SUFFIX_TOKENS, make_speculative_config

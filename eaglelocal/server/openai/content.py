@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import Image, Message
 from eaglelocal.server.http_errors import Problem, unsupported
 

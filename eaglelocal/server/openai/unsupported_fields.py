@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.server.http_errors import Problem, unsupported
 from eaglelocal.server.openai.field_types import Body
 from eaglelocal.server.openai.schema import MisplacedFormat

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.tools import CallPart
 from eaglelocal.server.answer_encoder import DONE, AnswerEncoder, encode_named_event, is_json_object
 from eaglelocal.server.answer_state import AnswerState, Delta, DeltaPart, ReasoningRun, TextRun

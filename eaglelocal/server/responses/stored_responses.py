@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from eaglelocal.core.json_text import MAX_DEPTH, is_nested_deeper, read_json
+from eaglelocal.core.records import dataclass
 from eaglelocal.server.answer_encoder import dump_json
 
 MAX_ENTRIES = 4096

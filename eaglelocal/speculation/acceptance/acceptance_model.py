@@ -17,10 +17,10 @@ updates).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
+from eaglelocal.core.records import dataclass
 from eaglelocal.speculation.acceptance.acceptance_table import HIGH, LOW, AcceptanceTable, LogOddsLine, sigmoid
 from eaglelocal.speculation.policy.pending_drafts import is_sibling_table
 

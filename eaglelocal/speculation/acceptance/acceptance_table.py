@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.speculation.stored_numbers import check_number, clamp
 
 LOW, HIGH, WIDTH = -4.0, 8.0, 0.5  # range of the bins and width of each, in log-odds

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from eaglelocal.core.costs import MeasuredCosts, SizeCost
+from eaglelocal.core.records import dataclass
 from eaglelocal.speculation.stored_numbers import check_count, check_number
 
 FORMAT = 1

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.slot_policy import DrafterSet
 from eaglelocal.speculation.policy.step_report import DraftCall, StepReport

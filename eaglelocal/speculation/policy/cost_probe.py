@@ -10,8 +10,9 @@ Pure: counts steps, and takes seconds from its caller.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.speculation.policy.level_difference import NUM_PAIRS, LevelDifference, LevelOf, TimedDecode
 
 FIRST_GAP, MAX_GAP = 16, 1024  # steps before a probe: at first, at most

@@ -16,10 +16,10 @@ Pure: takes the gains and costs of steps, in tokens; no clock.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from enum import Enum
 
 from eaglelocal.core.drafting_words import MEASURING
+from eaglelocal.core.records import dataclass
 
 MEMORY = 48.0  # steps after which two thirds are forgotten
 MIN_STEPS = 12  # before the first judgement: a slot begins with what other texts have taught

@@ -12,8 +12,10 @@ it is right and begins a branch, that is judged further. Works on tokens and nam
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
+
+from eaglelocal.core.records import dataclass
 
 
 class JudgedDraft(NamedTuple):

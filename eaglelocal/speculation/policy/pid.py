@@ -8,7 +8,7 @@ Kept for comparison: it ignores costs, so it drafts on where verification is exp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from eaglelocal.core.records import dataclass
 
 TARGET_RATE = 0.6
 P_GAIN, I_GAIN, D_GAIN = 0.8, 0.05, 0.3

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from eaglelocal.core.draft import Draft, Verdict
+from eaglelocal.core.records import dataclass
 from eaglelocal.speculation.policy.draft_gate import GateState
 from eaglelocal.speculation.policy.step_policy import StepPolicy
 

@@ -5,8 +5,7 @@ Learned relative to plain decoding and by number of decoding slots. Pure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
 from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel
 from eaglelocal.speculation.costs.step_costs import StepCosts

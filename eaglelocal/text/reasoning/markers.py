@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from eaglelocal.core.records import dataclass
 
 FIRST_SURROGATE = 0xDC00
 SURE_CHARS = 4  # a cut answer's end this long is half a marker; a shorter one (`<`, `</t`) may be code

@@ -7,8 +7,8 @@ them in Hermes form instead (template_messages.py), and the answer is read in th
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.tools import CallForm, MessageHeaders, Notation, Split
 from eaglelocal.text.reasoning import harmony_parser as harmony
 from eaglelocal.text.tool_calls import call_forms as forms

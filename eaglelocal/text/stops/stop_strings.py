@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from eaglelocal.core.records import dataclass
 
 
 @dataclass(slots=True, eq=False)

@@ -10,8 +10,9 @@ template writes it; reasoning continues after the generation prompt, because tem
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import Message
 from eaglelocal.text.reasoning.model_families import Family
 

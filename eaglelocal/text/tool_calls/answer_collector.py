@@ -10,8 +10,9 @@ from __future__ import annotations
 import secrets
 import string
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.surrogates import join_surrogates
 from eaglelocal.core.tools import CallPart, ToolCall
 from eaglelocal.text.stops.answer_text import AnswerPiece

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 from eaglelocal.core.json_text import read_json
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.tools import Tool, ToolCall
 from eaglelocal.text.tool_calls.answer_collector import AnswerCollector
 from eaglelocal.text.tool_calls.json_spans import JsonReader, read_elements, read_members

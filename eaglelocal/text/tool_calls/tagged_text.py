@@ -16,9 +16,9 @@ import ast
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from eaglelocal.core.json_text import MAX_DEPTH, is_nested_deeper, read_json
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.tools import CallForm, Tool, ToolCall
 from eaglelocal.text.tool_calls.call_forms import IS_TEXT, KEY, NAME, VALUE
 from eaglelocal.text.tool_calls.json_spans import skip_space

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from eaglelocal.conversation.slash_commands import COMMANDS, SlashCommand, split_command
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import UsageError
 from eaglelocal.tui.help_screen import HelpRow
 

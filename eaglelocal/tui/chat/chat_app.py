@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -26,6 +25,8 @@ from textual.widgets import Footer
 from eaglelocal.conversation.pictures import find_dropped_pictures
 from eaglelocal.conversation.question_history import QuestionHistory
 from eaglelocal.conversation.slash_commands import COMMANDS, is_command, is_help
+from eaglelocal.core.collector import settle
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.tui.base_app import EagleApp
 from eaglelocal.tui.chat.chat_access import FULL_ACCESS, ChatAccess
@@ -376,7 +377,7 @@ def _warm_up() -> None:
     """Do slow start-up work once the first screen is drawn, before the user waits for it."""
     import_module("eaglelocal.tui.transcript.markdown_rows").find_lexer("python")
     gc.collect()
-    gc.freeze()  # later collections skip all modules, which would delay a frame
+    settle()  # walking all modules would delay a frame
 
 
 def run_chat(app: ChatApp) -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from eaglelocal.conversation.ask import AskResult
 from eaglelocal.conversation.conversation import Turn
 from eaglelocal.conversation.session import ActiveModel, ModelChoice
 from eaglelocal.core.events import LoadProgress
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.transcript.live_answer import LiveAnswer

@@ -6,7 +6,6 @@ Every public method blocks and runs as a task on the task thread; its results ar
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal.conversation import conversation_file
@@ -19,6 +18,7 @@ from eaglelocal.conversation.saved_session import save_session
 from eaglelocal.conversation.session import ActiveModel, ModelChoice, Session
 from eaglelocal.conversation.slash_commands import ActionContext, Command, LeaveChat, parse_command, run_command
 from eaglelocal.core.events import LoadProgress
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.tui.chat.chat_events import (

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 from eaglelocal.client.server_reading import DISCONNECTED
 from eaglelocal.conversation.answer_stats import model_lines, system_line
 from eaglelocal.core.events import LoadProgress
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_events import (

@@ -6,7 +6,7 @@ One dialog for F5 and `/model`. What is on disk comes from a `ModelSource`, on a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import ClassVar
 
@@ -20,6 +20,7 @@ from textual.widgets.option_list import Option
 from textual.worker import get_current_worker
 
 from eaglelocal.conversation.session import ModelChoice
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import parse_spec
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.planning.model_choices import ModelChoiceEntry, ModelOutlook

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from eaglelocal.conversation.session import ActiveModel, ModelChoice
+from eaglelocal.core.records import dataclass
 from eaglelocal.planning.model_choices import ModelChoiceEntry, ModelOutlook
 
 

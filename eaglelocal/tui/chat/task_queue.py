@@ -9,8 +9,8 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, bug_error
 
 _log = logging.getLogger(__name__)

@@ -6,10 +6,10 @@ Only what is known is drawn.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from eaglelocal.client.server_reading import ServerReading
 from eaglelocal.core.byte_sizes import GIB, format_memory
+from eaglelocal.core.records import dataclass
 from eaglelocal.probe.load_gauges import GpuGauge, MachineGauge
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.probe.load_gauges import MachineGauge
 from eaglelocal.tui.panel.feed import PanelFrame
 

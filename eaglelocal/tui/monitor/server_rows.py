@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from eaglelocal.client.server_reading import DISCONNECTED
+from eaglelocal.core.records import dataclass
 from eaglelocal.tui.monitor.machine_text import compute_kv_share, format_bytes
 from eaglelocal.tui.monitor.monitor_text import HEALTHY_STATES, find_first_row
 from eaglelocal.tui.monitor.watched_servers import ServerFrame

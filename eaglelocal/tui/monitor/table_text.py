@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from eaglelocal.client.server_reading import RequestRow
+from eaglelocal.core.records import dataclass
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.panel.panel_text import UNKNOWN, format_count, format_percent
 from eaglelocal.tui.styled_lines import Line, Role, StyledSpan, fit_line, sanitize

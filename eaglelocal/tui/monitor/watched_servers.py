@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from eaglelocal.client.server_reading import ServerReading
+from eaglelocal.core.records import dataclass
 from eaglelocal.tui.panel.feed import Feed, PanelFrame
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from eaglelocal.client.server_reading import (
     DISCONNECTED,
@@ -25,6 +25,7 @@ from eaglelocal.client.server_reading import (
     count_answer,
 )
 from eaglelocal.core.events import Failed, Finished, RequestEvent, SpeculationChanged, Started, Tokens
+from eaglelocal.core.records import dataclass
 from eaglelocal.tui.panel.rate_meter import WINDOW_S, History, Rate
 from eaglelocal.tui.panel.snapshot_rates import SnapshotRates, compute_rates, count_tokens, has_restarted
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from eaglelocal.client.server_reading import ServerTotals
+from eaglelocal.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from eaglelocal.conversation.pictures import complete_path
 from eaglelocal.conversation.slash_commands import COMMANDS, ListModels, list_no_models
+from eaglelocal.core.records import dataclass
 
 IMAGE, MODEL = "/image ", "/model "
 

@@ -6,7 +6,7 @@ An answer is many entries, one for each block of Markdown, so that a finished bl
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 
 from rich.cells import cell_len
@@ -14,6 +14,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from eaglelocal.conversation.conversation import Turn
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.transcript.draft_marks import mark_drafted
 from eaglelocal.tui.transcript.text_rows import Appearance, Row, render_columns, render_plain

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from rich.cells import cell_len
@@ -18,6 +17,7 @@ from rich.segment import Segment
 from rich.text import Text
 from rich.theme import Theme
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.tui.styled_lines import CONTROL_REPLACEMENTS
 
 Row = list[Segment]

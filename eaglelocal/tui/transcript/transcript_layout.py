@@ -7,11 +7,11 @@ numbers for the other. Rows are kept as strips, which cache what Textual derives
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 
 from textual.strip import Strip
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.tui.transcript.entries import TranscriptEntry
 from eaglelocal.tui.transcript.row_positions import RowPositions
 
