@@ -63,7 +63,9 @@ def describe_folder(folder: Path) -> str:
     if folder == locations.conversation_cells_dir():
         return f"{path_text(folder)}: caches of {count(len(files), 'conversation')}, {size}"
     if folder == locations.learning_dir():
-        owners = {path.parent for path in files if path.parent.parent.name == "answers"}
+        from eaglelocal.learning.kept_answers import read_owner
+
+        owners = {read_owner(path.parent) for path in files if path.parent.parent.name == "answers"}
         return f"{path_text(folder)}: answers of {count(len(owners), 'key')} to learn from, {size}"
     return f"{path_text(folder)}: texts of {count(len(files), 'key')}, {size}"
 

@@ -56,7 +56,7 @@ def heads(target: Target = None, pin: Pin = None, unpin: Unpin = False, as_json:
 
 def find_learned_heads(target: str | None) -> list[HeadVersions]:
     """Return the learned heads of a model; None: of all. Raises UsageError or ModelFileError for an unknown model."""
-    from eaglelocal.core.file_fingerprint import fingerprint
+    from eaglelocal.gguf.model_fingerprint import fingerprint_model
     from eaglelocal.hub.heads.versions import list_learned_heads
     from eaglelocal.hub.model_library import locate_reference
     from eaglelocal.hub.target_resolver import find_target
@@ -64,7 +64,7 @@ def find_learned_heads(target: str | None) -> list[HeadVersions]:
     if target is None:
         return list_learned_heads()
     found = find_target(locate_reference(target, load_settings({}).model_folders), on_progress=None)
-    key = fingerprint(found.path)
+    key = fingerprint_model(found.path)
     return [each for each in list_learned_heads() if each.read()[0].target_key == key]
 
 

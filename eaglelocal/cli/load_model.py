@@ -24,7 +24,7 @@ from eaglelocal.errors import UsageError
 from eaglelocal.settings import READERS, Settings
 
 if TYPE_CHECKING:
-    from eaglelocal.client.engine_client import EngineClient
+    from eaglelocal.client.engine_client import EngineClient, WatchSubmit
     from eaglelocal.core.events import EngineInfo
     from eaglelocal.learning.idle_learning import IdleLearning, ModelLearning
     from eaglelocal.planning.decision import Decision
@@ -155,6 +155,13 @@ def open_model_learning(plan: Plan, learning: IdleLearning | None) -> ModelLearn
         return None
 
 
+def watch_requests(model: ModelLearning | None, learning: IdleLearning | None) -> WatchSubmit | None:
+    """Return what sees the requests of an engine, so that nothing is learned while one runs; None without learning."""
+    if model is not None:
+        return model.submit
+    return None if learning is None else learning.count_request
+
+
 class LoadingEngine:
     """An engine that has begun to load. Close it, or take it over by `wait`. `num_retries`: see RestartPolicy.
 
@@ -181,7 +188,7 @@ class LoadingEngine:
             on_progress=lambda event: self._show(LoadProgress(event.fraction, self._what, event.detail)),
             restart=RestartPolicy(num_retries=num_retries),
             spare=spare,
-            watch=None if self._learning is None else self._learning.submit,
+            watch=watch_requests(self._learning, learning),
         )
         self._client.begin()
 

@@ -15,6 +15,7 @@ from eaglelocal.core.tools import ANY_TOOL, Split, Tool, ToolCall, ToolChoice
 from eaglelocal.errors import UsageError
 
 MAX_DRAFT_TOKENS = 16
+LOCAL = "local"  # owner of requests to a server when no key is needed
 
 
 class DraftPolicy(Enum):

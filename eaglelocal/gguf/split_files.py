@@ -57,5 +57,14 @@ def following_paths(path: Path, metadata: Mapping[str, Value]) -> tuple[Path, ..
     return tuple(_part(path, named["stem"], number, count) for number in range(2, count + 1))
 
 
+def list_named_parts(path: Path) -> tuple[Path, ...]:
+    """Return all parts of a model by the name of one, whether or not they exist; the file alone if it is not split."""
+    named = _NAME.fullmatch(path.name)
+    count = int(named["count"]) if named else 1
+    if named is None or not 1 < count <= MAX_SHARDS:
+        return (path,)
+    return tuple(_part(path, named["stem"], number, count) for number in range(1, count + 1))
+
+
 def _part(path: Path, stem: str, number: int, count: int) -> Path:
     return path.with_name(f"{stem}-{number:05}-of-{count:05}.gguf")

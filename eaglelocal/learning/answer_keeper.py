@@ -38,12 +38,23 @@ class RequestActivity:
         self.num_running = 0
         self.ended_at = now()
 
-    def begin(self) -> None:
+    def submit(self, submit: Submit, request: AnyRequest, on_event: OnEvent) -> None:
+        """Submit a request by `submit`, and count it until it ends. Raises what that raises."""
+        listener = _CountedListener(on_event, self)
+        self._begin()
+        try:
+            submit(request, listener)
+        except BaseException:
+            listener.end()
+            raise
+
+    def _begin(self) -> None:
         with self._lock:
             self.num_running += 1
         self._on_begin()
 
     def end(self) -> None:
+        """Count a request as ended."""
         with self._lock:
             self.num_running -= 1
             self.ended_at = self._now()
@@ -52,6 +63,28 @@ class RequestActivity:
         """Return for how many seconds nothing has run."""
         with self._lock:
             return 0.0 if self.num_running else self._now() - self.ended_at
+
+
+class _CountedListener:
+    """The listener of one request: passes its events on, and notes its end once."""
+
+    def __init__(self, on_event: OnEvent, activity: RequestActivity) -> None:
+        self._on_event, self._activity = on_event, activity
+        self._is_over = False
+
+    def end(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._activity.end()
+
+    def __call__(self, event: RequestEvent) -> None:
+        if isinstance(event, Finished | Failed):
+            self.end()
+        try:
+            self._on_event(event)
+        except BaseException:  # then no further event of the request follows
+            self.end()
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +109,15 @@ class AnswerKeeper:
 
     def submit(self, submit: Submit, request: AnyRequest, on_event: OnEvent) -> None:
         """Submit a request by `submit`, and look at its events. Raises what that raises."""
-        keeps = isinstance(request, ChatRequest) and self._may_keep(request)
-        changed = replace(request, tells_tokens=True) if keeps and isinstance(request, ChatRequest) else request
-        self._activity.begin()
-        try:
-            submit(changed, _KeptListener(request.owner, on_event, self, keeps=keeps))
-        except BaseException:
-            self._activity.end()
-            raise
+        if isinstance(request, ChatRequest) and self._may_keep(request):
+            on_event = _KeptListener(request.owner, on_event, self)
+            request = replace(request, tells_tokens=True)
+        self._activity.submit(submit, request, on_event)
 
     def _may_keep(self, request: ChatRequest) -> bool:
         has_images = any(message.images for message in request.messages)
         is_refused = request.is_private or request.is_counted or has_images or bool(self.trouble)
         return request.owner in self.owners and not is_refused
-
-    def end(self) -> None:
-        self._activity.end()
 
     def keep(self, owner: str, finished: Finished, *, kind: int) -> None:
         """Keep an answer, unless it is too short or has tokens that are no text."""
@@ -135,30 +161,16 @@ class AnswerKeeper:
 class _KeptListener:
     """The listener of one request: passes its events on, and its answer to the keeper."""
 
-    def __init__(self, owner: str, on_event: OnEvent, keeper: AnswerKeeper, *, keeps: bool) -> None:
-        self._owner, self._on_event, self._keeper, self._keeps = owner, on_event, keeper, keeps
+    def __init__(self, owner: str, on_event: OnEvent, keeper: AnswerKeeper) -> None:
+        self._owner, self._on_event, self._keeper = owner, on_event, keeper
         self._text, self._has_calls = "", False
-        self._is_over = False
-
-    def _end(self) -> None:
-        if not self._is_over:
-            self._is_over = True
-            self._keeper.end()
 
     def __call__(self, event: RequestEvent) -> None:
         if isinstance(event, Tokens):
-            if self._keeps and len(self._text) < MAX_CHARS:
+            if len(self._text) < MAX_CHARS:
                 self._text += event.text
                 self._has_calls = self._has_calls or any(piece.calls for piece in event.pieces)
         elif isinstance(event, Finished):
-            self._end()
-            if self._keeps:
-                self._keeper.keep(self._owner, event, kind=guess_kind(self._text, has_calls=self._has_calls))
-                event = replace(event, tokens=())
-        elif isinstance(event, Failed):
-            self._end()
-        try:
-            self._on_event(event)
-        except BaseException:  # then no further event of the request follows
-            self._end()
-            raise
+            self._keeper.keep(self._owner, event, kind=guess_kind(self._text, has_calls=self._has_calls))
+            event = replace(event, tokens=())
+        self._on_event(event)

@@ -16,13 +16,12 @@ from typing import Protocol
 from eaglelocal import locations
 from eaglelocal.client.client import OnEvent
 from eaglelocal.client.engine_client import Submit
-from eaglelocal.core.file_fingerprint import fingerprint
 from eaglelocal.core.learning_status import LearningStatus
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.hub.heads.requantized_copy import make_light_copy
+from eaglelocal.gguf.model_fingerprint import fingerprint_model
 from eaglelocal.hub.heads.version_records import BASE
 from eaglelocal.hub.heads.versions import HeadVersions, find_versions
 from eaglelocal.learning.answer_keeper import AnswerKeeper, RequestActivity
@@ -35,7 +34,6 @@ from eaglelocal.probe.power import runs_on_battery
 from eaglelocal.probe.thread_count import count_usable_threads
 
 ANSWERS = "answers"  # folder of a target's kept answers
-LIGHT_KINDS = ("q4_0", "q8_0")
 CHECK_S = 1.0
 RETRY_S = 600.0  # after a failure, such as too little memory
 GIGABYTE = 1_000_000_000
@@ -150,7 +148,7 @@ class IdleLearning:
     # ---- models
     def open(self, plan: Plan) -> ModelLearning:
         """Return the learning of a model that is about to be loaded. Raises OSError where its file cannot be read."""
-        folder = locations.learning_dir() / fingerprint(plan.target)
+        folder = locations.learning_dir() / fingerprint_model(plan.target)
         answers = KeptAnswers(folder / ANSWERS, max_bytes=self._options.max_bytes, max_age_s=self._options.max_age_s)
         base, why = find_base(plan)
         versions = find_versions(plan.target, base) if base is not None else None
@@ -162,6 +160,10 @@ class IdleLearning:
         model = ModelLearning(plan, keeper, folder, base, versions, why, version=plan.draft_version)
         self._models.append(model)
         return model
+
+    def count_request(self, submit: Submit, request: AnyRequest, on_event: OnEvent) -> None:
+        """Submit a request to an engine that keeps nothing, as one that embeds: nothing is learned while it runs."""
+        self._activity.submit(submit, request, on_event)
 
     def status(self) -> LearningStatus:
         """Return what is kept of all models, and the state of the one that learns, or else of the first one."""
@@ -250,25 +252,30 @@ class IdleLearning:
             if last.note:
                 _log.info("learned: %s", last.note)
         if last.state == "done":
-            self._use_current(model)
+            self._use_current(model, last)
 
-    def _use_current(self, model: ModelLearning) -> None:
+    def _use_current(self, model: ModelLearning, last: SessionReport) -> None:
         """Let the engine draft with the current version, also where an earlier exchange failed or was cut off."""
-        assert model.versions is not None and model.base is not None
-        known = model.versions.read()[0]
-        version = known.current
-        if known.pinned is not None or model.client is None or version == model.version:
+        assert model.versions is not None
+        version, is_pinned = last.version, model.versions.read()[0].pinned is not None
+        if is_pinned or model.client is None or version is None or version == model.version:
             return
-        path = model.base if version == BASE else model.versions.path(version)
-        try:
-            path = lighten(path, model.plan)
-            model.client.swap_head(path, version)
-        except EagleLocalError as error:
-            model.note = f"version {version} is used after the next start: {error.message}"
+        why = exchange_head(model.client, last.head, version) if last.head else last.note
+        if why:
+            model.note = f"version {version} is used after the next start: {why}"
             _log.warning("%s", model.note)
         else:
             model.version = version
             _log.info("version %d of the head drafts now", version)
+
+
+def exchange_head(client: HeadClient, head: str, version: int) -> str:
+    """Let an engine draft with the head in a file; return why it does not, or ""."""
+    try:
+        client.swap_head(Path(head), version)
+    except EagleLocalError as error:
+        return error.message
+    return ""
 
 
 def find_base(plan: Plan) -> tuple[Path | None, str]:
@@ -280,11 +287,3 @@ def find_base(plan: Plan) -> tuple[Path | None, str]:
     if plan.base_head is not None and plan.base_head.parent == locations.generated_models_dir():
         return None, "a head that was generated to a size does not learn; the one it was made of does, in its target"
     return plan.base_head, ""
-
-
-def lighten(path: Path, plan: Plan) -> Path:
-    """Return the head in as few bits as the plan's own; its copy is written if needed. Raises EagleLocalError."""
-    if plan.draft is None or plan.draft_origin is None:
-        return path
-    kind = next((kind for kind in LIGHT_KINDS if plan.draft.stem.endswith(f"-{kind}")), None)
-    return path if kind is None else make_light_copy(path, kind, on_progress=lambda fraction: None)

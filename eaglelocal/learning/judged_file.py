@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import astuple
 from pathlib import Path
 
@@ -36,21 +37,25 @@ class JudgedFile:
 
 
 def read_judged(path: Path) -> dict[str, JudgedText | None]:
-    """Return the texts of a file, up to the first damaged line; none if there is no file."""
+    """Return the texts of a file, without damaged lines; none if there is no file."""
     found: dict[str, JudgedText | None] = {}
     try:
         lines = path.read_bytes().splitlines()
     except OSError:
         return found
     for line in lines:
-        try:
-            pair = read_json(line)
-            if not isinstance(pair, list) or len(pair) != 2:
-                break
-            found[str(pair[0])] = None if pair[1] is None else read_text(pair[1])
-        except (ValueError, TypeError):
-            break
+        with suppress(ValueError, TypeError):  # of a write that was cut off, and the next one
+            key, figures = read_pair(line)
+            found[key] = None if figures is None else read_text(figures)
     return found
+
+
+def read_pair(line: bytes) -> tuple[str, object]:
+    """Return the key of a text and its figures. Raises ValueError or TypeError."""
+    pair = read_json(line)
+    if not isinstance(pair, list) or len(pair) != 2:
+        raise ValueError("it is no pair")
+    return str(pair[0]), pair[1]
 
 
 def read_text(figures: object) -> JudgedText:

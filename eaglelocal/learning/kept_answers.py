@@ -2,9 +2,10 @@
 
     FOLDER/OWNER/TIME-PID-COUNT.tokens
 
-OWNER is a hash of the owner; a file holds answers one after the other and is written by one process, so that a record
-that was cut off can only be the last one. The files of all owners are bounded by bytes and by age. When they are full,
-the oldest file of the owner with the most bytes goes first: nobody can push out what others have.
+OWNER is a hash of the owner; chats with an engine of their own and servers without keys are one. A file holds answers
+one after the other and is written by one process, so that a record that was cut off can only be the last one. The files
+of all owners are bounded by bytes and by age. When they are full, the oldest file of the owner with the most bytes goes
+first: nobody can push out what others have.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import BinaryIO
 
 from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.request import LOCAL
 
 SUFFIX, LOCK = ".tokens", ".lock"
 OWN_FILE = 0o600
@@ -168,7 +170,7 @@ class KeptAnswers:
         for path in self.folder.glob(f"*/*{SUFFIX}"):
             with suppress(OSError, ValueError):  # deleted meanwhile, or not ours
                 began_at = int(path.name.partition("-")[0]) / 1000
-                found.append(_AnswerFile(path, path.parent.name, began_at, path.stat().st_size))
+                found.append(_AnswerFile(path, read_owner(path.parent), began_at, path.stat().st_size))
         return found
 
     @contextmanager
@@ -181,7 +183,20 @@ class KeptAnswers:
 
 
 def hash_owner(owner: str) -> str:
-    return hashlib.blake2b(owner.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+    """Return the name of an owner's folder; requests without an owner are those of this machine's user."""
+    return _digest(owner or LOCAL)
+
+
+def read_owner(folder: Path) -> str:
+    """Return the hash of a folder's owner: earlier chats wrote into a folder of nobody's name."""
+    return hash_owner("") if folder.name == _NOBODY else folder.name
+
+
+def _digest(name: str) -> str:
+    return hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+
+
+_NOBODY = _digest("")
 
 
 def append_whole(path: Path, record: bytes) -> None:

@@ -19,6 +19,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import OFF
 from eaglelocal.errors import EagleLocalError
+from eaglelocal.hub.heads.requantized_copy import make_light_copy
 from eaglelocal.hub.heads.version_records import BASE, HeldBackFigures, LearnedFrom, VersionState
 from eaglelocal.hub.heads.versions import HeadVersions
 from eaglelocal.learning.judged_file import JudgedFile
@@ -51,6 +52,7 @@ ROWS_PER_STEP, EPOCHS = 8, 2
 SCALE = 0.1  # of the learning rates of a new head
 CHECKPOINT_S = 30.0
 HEAD_TYPE = "bf16"
+LIGHT_KINDS = ("q4_0", "q8_0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,13 +93,15 @@ class SessionReport:
     """A message of a session to its parent.
 
     state    learning, judging; at the end: done
-    version  the version that is current now, if this changed it
+    version  the version that is current; of the end
+    head     its file, in as few bits as the engine's own head; "" if no such copy could be written
     missing  new answers until there is something to do
     note     for people
     """
 
     state: str
     version: int | None = None
+    head: str = ""
     missing: int = 0
     note: str = ""
 
@@ -131,7 +135,7 @@ class LearningSession:
             self._judge_candidate(chosen, candidate)
         else:
             num_new = len(find_new(self._answers, self._state.learned_until))
-            self._tell(SessionReport(state="done", missing=max(self._job.min_new - num_new, 1)))
+            self._finish(missing=max(self._job.min_new - num_new, 1))
 
     # ---- rounds
     def _complete(self) -> None:
@@ -256,24 +260,20 @@ class LearningSession:
         else:
             self._versions.refuse(candidate, verdict.why)
         self._end_round(chosen, candidate if verdict.is_better else None)
-        version = candidate if verdict.is_better else None
-        self._tell(
-            SessionReport(state="done", version=version, missing=self._job.min_new, note=verdict.why + self._trouble)
-        )
+        self._finish(missing=self._job.min_new, note=verdict.why + self._trouble)
 
     def _check_watched(self, watch: VersionWatch) -> None:
         """Judge a current version by live answers, once there are enough; go back if it is worse."""
         live = choose_since(self._answers, watch.since, min_tokens=WATCH_TOKENS, min_answers=WATCH_ANSWERS)
         if not live:
-            self._tell(SessionReport(state="done", missing=1))
+            self._finish(missing=1)
             return
         _, verdict = self._compare(watch.before, watch.version, live)
-        version = None
         if verdict.is_worse:
-            version = self._versions.roll_back(f"worse on live answers: {verdict.why}")
+            self._versions.roll_back(f"worse on live answers: {verdict.why}")
         self._save(replace(self._state, watch=None))
         delete_checkpoints(self._job.folder)
-        self._tell(SessionReport(state="done", version=version, missing=1, note=verdict.why))
+        self._finish(missing=1, note=verdict.why)
 
     def _compare(self, old: int, new: int, answers: Sequence[KeptAnswer]) -> tuple[list[JudgedText], HeadVerdict]:
         from eaglelocal.training.head_comparison import compare_heads, read_source
@@ -302,6 +302,15 @@ class LearningSession:
         return found, judge(found, name_kind)
 
     # ---- files
+    def _finish(self, *, missing: int, note: str = "") -> None:
+        """Tell the end, and which head drafts from now on; its copy in fewer bits is written here if needed."""
+        version, head = self._versions.read()[0].current, ""
+        try:
+            head = str(lighten(self._head_path(version), self._job.plan))
+        except EagleLocalError as error:
+            note = "; ".join(filter(None, (note, error.message)))
+        self._tell(SessionReport(state="done", version=version, head=head, missing=missing, note=note))
+
     def _head_path(self, number: int) -> Path:
         return self._job.base if number == BASE else self._versions.path(number)
 
@@ -312,6 +321,14 @@ class LearningSession:
     def _as_text(self, answer: KeptAnswer) -> TrainingConversation:
         tokens, num_prompt = fit_window(answer, self._job.reading_plan.n_ctx)
         return TrainingConversation(answer.key, tokens, num_prompt)
+
+
+def lighten(path: Path, plan: Plan) -> Path:
+    """Return a head in as few bits as the plan's own; its copy is written if needed. Raises EagleLocalError."""
+    if plan.draft is None or plan.draft_origin is None:
+        return path
+    kind = next((kind for kind in LIGHT_KINDS if plan.draft.stem.endswith(f"-{kind}")), None)
+    return path if kind is None else make_light_copy(path, kind, on_progress=lambda fraction: None)
 
 
 def hash_round(chosen: LearningRound) -> str:

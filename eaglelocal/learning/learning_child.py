@@ -32,6 +32,7 @@ def read_report(line: bytes) -> SessionReport:
     return SessionReport(
         state=str(fields["state"]),
         version=None if version is None else int(cast(int, version)),
+        head=str(fields["head"]),
         missing=int(cast(int, fields["missing"])),
         note=str(fields["note"]),
     )

@@ -21,6 +21,7 @@ from eaglelocal.core.json_text import read_json
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.model_fingerprint import fingerprint_model
 from eaglelocal.probe.machine import Machine
 
 FORMAT = 3  # 2: before the attention of our own on the CPU, whose costs are others
@@ -106,7 +107,7 @@ def placement_key(plan: Plan) -> str:
 def make_acceptance_key(plan: Plan) -> AcceptanceKey:
     scales = (f" {fingerprint(each.path)}:{each.scale:g}" for each in plan.adapters if each.scale)
     return AcceptanceKey(
-        target=fingerprint(plan.target) + "".join(scales),
+        target=fingerprint_model(plan.target) + "".join(scales),
         draft=fingerprint(plan.draft) if plan.draft else plan.draft_kind,
     )
 

@@ -22,7 +22,6 @@ from eaglelocal.backend.weight_pages import Range, moving_weights
 from eaglelocal.core.adapters import usual_mix
 from eaglelocal.core.background_work import BackgroundWork
 from eaglelocal.core.events import EngineInfo, LoadProgress
-from eaglelocal.core.file_fingerprint import fingerprint
 from eaglelocal.core.plan import Plan
 from eaglelocal.drafters.drafter import Drafter, Lookup
 from eaglelocal.drafters.head_holder import HeadHolder
@@ -33,6 +32,7 @@ from eaglelocal.engine.input_queue import start_lanes
 from eaglelocal.engine.warmup import WaitUntilQuiet, Warmup
 from eaglelocal.errors import LibraryError
 from eaglelocal.gguf.draft_pairing import branch_problem, read_model
+from eaglelocal.gguf.model_fingerprint import fingerprint_model
 from eaglelocal.gguf.recommended_sampling import read_recommended_sampling
 from eaglelocal.loading.calibration_store import load as load_learned
 from eaglelocal.loading.calibration_store import make_acceptance_key, make_cost_key
@@ -162,7 +162,7 @@ def describe_engine(loader: PlanLoader, target: LlamaModel, draft: OpenDraft) ->
     buffers = sum_buffer_bytes(loader.library.log)
     return EngineInfo(
         target=plan.target_label,
-        weights=fingerprint(plan.target),
+        weights=fingerprint_model(plan.target),
         draft=plan.draft_label if draft.drafters else "none",
         draft_reason="" if draft.drafters else plan.draft_reason,
         n_ctx=plan.n_ctx,

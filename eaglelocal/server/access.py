@@ -23,13 +23,13 @@ from pathlib import Path
 from eaglelocal import locations
 from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.request import LOCAL
 from eaglelocal.core.utf8_text import FaultInLine, read_text_file
 from eaglelocal.errors import UsageError
 
 KEY_VARIABLE = "EAGLELOCAL_API_KEY"
 MIN_KEY_CHARS = 16
 LEARN = "learn"  # after a key in a key file
-LOCAL = "local"  # owner of requests when no key is needed
 THIS_MACHINE = "this machine"  # owner of requests with the key from the state folder
 ENVIRONMENT = "environment"  # owner of requests with the key of that variable
 OWN_NAMES = (LOCAL, THIS_MACHINE, ENVIRONMENT)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from doubles.deadly_calls import Fault, write_program
 
 from eaglelocal.cli.completion import complete_head
 from eaglelocal.gguf.eagle_info import EagleInfo
@@ -112,3 +114,31 @@ def test_a_folder_is_replaced_if_that_is_asked_for(environ: dict[str, str], tmp_
     assert run(environ, *arguments, "--force", "--type", "f32").returncode == 0
     assert json.loads((tmp_path / "out" / "config.json").read_text())["torch_dtype"] == "float32"
     assert sorted(path.name for path in tmp_path.glob(".*out*")) == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_there"),
+    [
+        (Fault("eaglelocal.hub.heads.safetensors_writer:write_safetensors", cuts=0), True),
+        (Fault("pathlib:Path.rename", call=2), False),  # the older one was moved away
+        (Fault("pathlib:Path.rename", call=2, is_after=True), True),
+    ],
+)
+def test_an_export_that_is_killed_leaves_a_whole_head_or_none_and_the_next_one_cleans_up(
+    fault: Fault, is_there: bool, environ: dict[str, str], tmp_path: Path
+) -> None:
+    out, path = tmp_path / "out", os.pathsep.join([str(tmp_path), str(ROOT / "tests"), str(ROOT)])
+    arguments = ("export", str(HEAD), "--format", "specforge", "--out", str(out), "--force")
+    assert run(environ, *arguments).returncode == 0
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    program = write_program(tmp_path, fault, "eaglelocal.cli.main:main")
+    command = [sys.executable, "-P", "-m", program, *arguments]
+    killed = subprocess.run(command, capture_output=True, env=environ | {"PYTHONPATH": path}, timeout=300)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert out.exists() == is_there
+    if is_there:
+        assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+    assert len(list(tmp_path.glob(".*out*"))) > 0
+    assert run(environ, *arguments).returncode == 0
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+    assert list(tmp_path.glob(".*out*")) == []

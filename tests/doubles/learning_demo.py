@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 import torch
+from doubles.shift_kinds import tasks_of
 
 from eaglelocal import locations
 from eaglelocal.client.engine_client import EngineClient
@@ -15,7 +16,7 @@ from eaglelocal.core.events import Failed, Finished, RequestEvent
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.demo.corpus.mixture import render_prompt, tasks_of
+from eaglelocal.demo.corpus.mixture import render_prompt
 from eaglelocal.hub.heads.head_store import write_head_file
 from eaglelocal.learning.answer_keeper import AnswerKeeper, RequestActivity
 from eaglelocal.learning.kept_answers import KeptAnswers
@@ -65,7 +66,7 @@ def make_plan(head: Path, *, num_slots: int = 4) -> Plan:
 
 
 def make_requests(kinds: Iterable[str], per_kind: int, *, seed: int = 1, owner: str = OWNER) -> list[ChatRequest]:
-    """Return questions of these kinds of the demo's corpus."""
+    """Return questions of these kinds of the demo's corpus, and of those in `shift_kinds`."""
     return [
         ChatRequest(
             id=f"{owner}-{kind}-{seed}-{number}",

@@ -1,6 +1,6 @@
 """What learning from answers gives, and what it costs the person who asks.
 
-    python tests/measures/learning.py shift [--kind translate] [--answers 500,1000,2000] [--general 400]
+    python tests/measures/learning.py shift [--kind translate] [--seed 1] [--answers 500,1000,2000] [--general 400]
     python tests/measures/learning.py experience [--pairs 20]
 
 shift: trains a head for the embedded demo without one kind of work (and one with it, to compare with), lets the demo
@@ -29,15 +29,16 @@ from statistics import fmean, median, stdev
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from doubles.learning_demo import OWNER, TARGET, keep_answers, make_job, make_plan, make_requests, write_worse_head
+from doubles.shift_kinds import KINDS, tasks_of
 
 from eaglelocal import locations
 from eaglelocal.bench.statistics import Bound, bound_mean
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.events import Finished, Tokens
-from eaglelocal.core.file_fingerprint import fingerprint
 from eaglelocal.core.request import ChatRequest
-from eaglelocal.demo.corpus.mixture import tasks_of
+from eaglelocal.demo.corpus import mixture
 from eaglelocal.gguf.draft_pairing import read_model
+from eaglelocal.gguf.model_fingerprint import fingerprint_model
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.heads.head_store import write_head_file
 from eaglelocal.hub.heads.version_records import BASE
@@ -53,7 +54,7 @@ from eaglelocal.training.head_comparison import compare_heads, read_source
 from eaglelocal.training.loop import scale_recipe
 from eaglelocal.training.trainer import HeadTraining, train_head
 
-KINDS = ("chat", "summarise", "passage", "math", "translate", "python", "copy")
+CORPUS = tuple(mixture.KINDS)  # without those that are only learned
 TRAINED_PER_KIND, EPOCHS = 150, 6  # of the head that does not know the shifted kind
 JUDGED_PER_KIND = 40
 ASKED_AT_ONCE = 125  # answers between two chances to learn
@@ -69,9 +70,9 @@ def collect(folder: Path, kinds: Sequence[str], per_kind: int, seed: int) -> tup
     return tuple(map(as_text, keep_answers(plan, folder, make_requests(kinds, per_kind, seed=seed)).read()))
 
 
-def train_on(kinds: Sequence[str], folder: Path) -> Path:
+def train_on(kinds: Sequence[str], folder: Path, seed: int) -> Path:
     """Train a new head on these kinds of work."""
-    texts = collect(folder / "trained", kinds, TRAINED_PER_KIND, seed=11)
+    texts = collect(folder / "trained", kinds, TRAINED_PER_KIND, seed=10 + seed)
     header = read_header(TARGET)
     source = HeadSource(header, read_model(header))
     num_steps = EPOCHS * math.ceil(len(texts) / 8)
@@ -85,6 +86,7 @@ def train_on(kinds: Sequence[str], folder: Path) -> Path:
         rows_per_step=8,
         recipe=scale_recipe(source.info.n_embd, num_steps, scale=1.0, decay_share=0.5),
         device="cpu",
+        seed=seed,
         unrolling=Unrolling(),
     )
     trained = train_head(training)
@@ -127,22 +129,22 @@ def learn_all(job: LearningJob) -> list[str]:
 
 def general_questions(kind: str, num: int) -> tuple[str, ...]:
     """Return questions to rehearse, of all other kinds."""
-    kinds = [each for each in KINDS if each != kind]
+    kinds = [each for each in CORPUS if each != kind]
     tasks = [islice(tasks_of(each, 5, "train"), num) for each in kinds]
     turns = (task.messages for turn in zip(*tasks, strict=True) for task in turn)
     return tuple(islice((messages[0].content for messages in turns if len(messages) == 1), num))
 
 
-def measure_shift(kind: str, steps: Sequence[int], num_general: int) -> list[dict[str, object]]:
-    folder = Path(tempfile.mkdtemp())
-    base = train_on([each for each in KINDS if each != kind], folder / "without")
-    whole = train_on(KINDS, folder / "with")
+def measure_shift(kind: str, first_seed: int, steps: Sequence[int], num_general: int) -> list[dict[str, object]]:
+    folder, usual = Path(tempfile.mkdtemp()), [each for each in CORPUS if each != kind]
+    base = train_on(usual, folder / "without", first_seed)
+    whole = train_on([*usual, kind], folder / "with", first_seed)
     job, rows = make_job(make_plan(base), base, folder, general=general_questions(kind, num_general)), []
-    judged = {name: collect(folder / f"judged-{name}", [name], JUDGED_PER_KIND, seed=99) for name in KINDS}
+    judged = {name: collect(folder / f"judged-{name}", [name], JUDGED_PER_KIND, seed=99) for name in [*usual, kind]}
     elsewhere = [text for name, texts in judged.items() if name != kind for text in texts]
     there, others = measure(job, whole, judged[kind]), measure(job, whole, elsewhere)
     print(f"trained with {kind} from the start: {kind} {there}  elsewhere {others}")
-    num_answers, seed, versions = 0, 1000, HeadVersions(job.versions)
+    num_answers, seed, versions = 0, 1000 * first_seed, HeadVersions(job.versions)
     for step in (0, *steps):
         notes = []
         while num_answers < step:
@@ -187,8 +189,8 @@ def measure_experience(pairs: int) -> dict[str, Bound]:
     folder = Path(tempfile.mkdtemp())
     os.environ["XDG_STATE_HOME"] = str(folder)
     plan = make_plan(write_worse_head(folder / "worse.gguf", 0.5))
-    place = locations.learning_dir() / fingerprint(plan.target)
-    keep_answers(plan, place / ANSWERS, make_requests(KINDS, 60))
+    place = locations.learning_dir() / fingerprint_model(plan.target)
+    keep_answers(plan, place / ANSWERS, make_requests(CORPUS, 60))
     asked = make_requests(["summarise", "passage"], -(-pairs // 2), seed=77, owner="who asks")
     learning = IdleLearning(LearningOptions(idle_s=0.5, owners=frozenset({OWNER})), on_battery=lambda: False)
     model = learning.open(plan)
@@ -222,12 +224,14 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=["shift", "experience"])
     parser.add_argument("--kind", default="translate", choices=KINDS)
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--answers", default="500,1000,2000")
     parser.add_argument("--general", type=int, default=400)
     parser.add_argument("--pairs", type=int, default=20)
     given = parser.parse_args()
     if given.what == "shift":
-        print(json.dumps(measure_shift(given.kind, [int(each) for each in given.answers.split(",")], given.general)))
+        steps = [int(each) for each in given.answers.split(",")]
+        print(json.dumps(measure_shift(given.kind, given.seed, steps, given.general)))
     else:
         for name, ratio in measure_experience(given.pairs).items():
             print(f"{name:15} {ratio.mean:.3f} ({ratio.low:.3f} to {ratio.high:.3f})")

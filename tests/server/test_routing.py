@@ -13,8 +13,9 @@ from doubles.running_server import directed, serving_of
 from pydantic import BaseModel
 from starlette.types import ASGIApp
 
+from eaglelocal.core.request import LOCAL
 from eaglelocal.errors import ResourceError
-from eaglelocal.server.access import LOCAL, Access
+from eaglelocal.server.access import Access
 from eaglelocal.server.middleware.api_key import ApiKeyMiddleware
 from eaglelocal.server.middleware.request_body import BodyMiddleware
 from eaglelocal.server.openai.field_types import Body

@@ -12,16 +12,21 @@ import pytest
 
 pytest.importorskip("torch")
 
+from doubles.deadly_calls import write_program
 from doubles.learning_demo import OWNER, keep_answers, make_plan, make_requests, write_worse_head
 
 from eaglelocal import locations
 from eaglelocal.client.client import OnEvent
-from eaglelocal.core.events import Failed
-from eaglelocal.core.file_fingerprint import fingerprint
+from eaglelocal.core.events import Embeddings, Failed
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import AnyRequest, ChatRequest
+from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest
 from eaglelocal.errors import EngineError
-from eaglelocal.hub.heads.version_records import BASE
+from eaglelocal.gguf.model_fingerprint import fingerprint_model
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.hub.heads import requantized_copy
+from eaglelocal.hub.heads.version_records import BASE, LearnedFrom
+from eaglelocal.hub.heads.versions import find_versions
+from eaglelocal.learning import learning_child
 from eaglelocal.learning.idle_learning import IdleLearning, LearningOptions, ModelLearning
 
 KINDS = ("chat", "translate", "math", "passage")
@@ -77,7 +82,7 @@ def answered(tmp_path_factory: pytest.TempPathFactory, plan: Plan) -> Path:
 def folder(tmp_path: Path, plan: Plan, answered: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the target in a state folder of its own, with answers."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    folder = locations.learning_dir() / fingerprint(plan.target)
+    folder = locations.learning_dir() / fingerprint_model(plan.target)
     shutil.copytree(answered, folder / "answers")
     return folder
 
@@ -158,9 +163,51 @@ def test_a_failure_is_reported_and_not_repeated_at_once(learning: IdleLearning, 
 def test_answers_of_owners_who_do_not_agree_any_more_teach_nothing(folder: Path, plan: Plan) -> None:
     learning = IdleLearning(replace(OPTIONS, owners=frozenset({"another"})), on_battery=lambda: False)
     model, client = open_model(learning, plan)
-    time.sleep(15.0)
-    assert (client.swapped, model.note, learning.status().state) == ([], "", "idle")
+    wait_until(lambda: model.due_at_kept)  # the first session has ended
+    assert (model.due_at_kept, client.swapped, model.note) == (OPTIONS.min_new, [], "")
     learning.close()
+
+
+def test_nothing_is_learned_while_another_model_embeds(folder: Path, plan: Plan) -> None:
+    learning = IdleLearning(replace(OPTIONS, idle_s=0.0), on_battery=lambda: True)  # it never begins by itself
+    try:
+        model, _ = open_model(learning, plan)
+        engine = SilentEngine()
+        learning.count_request(engine.submit, EmbedRequest(id="1", inputs=("hi",)), lambda event: None)
+        assert learning._activity.idle_s() == 0.0
+        engine.waiting[0](Embeddings("1", b"", 0, 3))
+        assert learning._activity.num_running == 1
+        engine.waiting[0](Failed("1", EngineError("gone")))
+        assert learning._activity.num_running == 0 and model.keeper.num_kept == 0
+    finally:
+        learning.close()
+
+
+def test_the_copy_in_fewer_bits_is_written_by_the_learning_process(
+    folder: Path, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for it: this process would fail at it."""
+    copies = tmp_path / "cache" / "eaglelocal" / "heads"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(locations, "light_heads_dir", lambda: copies)  # again where it is for the other process
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(learning_child, "MODULE", write_program(tmp_path, None))
+    light = replace(plan, draft=tmp_path / "worse-0123-q8_0.gguf", draft_origin=plan.draft)
+    made = find_versions(plan.target, light.base_head)
+    made.folder.mkdir(parents=True)
+    candidate = write_worse_head(made.scratch_path(), 0.1)
+    made.add_candidate(candidate, made_at=1.0, learned_from=LearnedFrom())
+    made.make_current(1, "better")
+    monkeypatch.setattr(requantized_copy, "_write", None)
+    learning = IdleLearning(replace(OPTIONS, min_new=10_000), on_battery=lambda: False)  # no round begins
+    try:
+        model, client = open_model(learning, light)
+        wait_until(lambda: client.swapped or model.note)
+        ((path, version),) = client.swapped
+    finally:
+        learning.close()
+    assert version == 1 and path == requantized_copy.make_copy_path(made.path(1), "q8_0")
+    assert {tensor.type.name for tensor in read_header(path).tensors.values()} >= {"Q8_0"}
 
 
 def test_a_closed_model_is_left_alone(learning: IdleLearning, plan: Plan) -> None:

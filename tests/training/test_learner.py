@@ -14,13 +14,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from doubles.deadly_calls import Fault, write_program  # noqa: E402
 from doubles.learning_demo import TARGET, keep_answers, make_job, make_plan, make_requests, write_worse_head  # noqa: E402
 
 from eaglelocal.core.plan import Plan  # noqa: E402
 from eaglelocal.errors import EagleLocalError  # noqa: E402
 from eaglelocal.hub.heads.version_records import BASE, VersionState  # noqa: E402
 from eaglelocal.hub.heads.versions import HeadVersions  # noqa: E402
-from eaglelocal.learning import learner  # noqa: E402
+from eaglelocal.learning import learner, learning_child  # noqa: E402
 from eaglelocal.learning.kept_answers import KeptAnswers, hash_owner, make_answer  # noqa: E402
 from eaglelocal.learning.learner import LearningJob, LearningSession, SessionReport  # noqa: E402
 from eaglelocal.learning.learning_child import LearningChild  # noqa: E402
@@ -191,6 +192,50 @@ def test_a_killed_process_leaves_a_state_from_which_the_next_goes_on(job: Learni
     if phase == "judging":  # the candidate was there already: nothing is learned again
         assert [report.state for report in reports] == ["judging", "done"]
         assert len(HeadVersions(job.versions).read()[0].versions) == len(before.versions) == 1
+
+
+# in the order of a round, each in the session after the one before
+FAULTS = {
+    "reading the target's states": Fault("eaglelocal.training.target_capture:TargetCapture.read", call=3),
+    "a training step": Fault("eaglelocal.training.loop:update", call=4),
+    "saving a checkpoint": Fault("torch:save", call=3, cuts=1),
+    "writing the candidate": Fault("eaglelocal.hub.heads.head_store:write_streamed", cuts=0),
+    "moving the candidate": Fault("eaglelocal.hub.heads.versions:flush_and_rename"),
+    "recording the candidate": Fault("eaglelocal.hub.heads.versions:write_atomically", call=2),
+    "after that record": Fault("eaglelocal.hub.heads.versions:write_atomically", call=2, is_after=True),
+    "judging": Fault("eaglelocal.learning.judged_file:JudgedFile.add", call=3, cuts=0),
+    "making it current": Fault("eaglelocal.hub.heads.versions:write_atomically", call=2),
+    "after it became current": Fault("eaglelocal.hub.heads.versions:write_atomically", call=2, is_after=True),
+    "writing its copy in fewer bits": Fault("eaglelocal.hub.heads.head_store:write_streamed", cuts=0),
+}
+
+
+@pytest.mark.slow
+def test_killed_in_every_phase_of_a_round_learning_still_comes_to_its_end(
+    job: LearningJob, worse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGKILL of a real process in one phase after the other: no head is lost, and no step that had been saved."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    light = replace(job.plan, draft=tmp_path / "head-q8_0.gguf", draft_origin=worse)
+    job = replace(job, plan=light)
+    steps_done: dict[str, int] = {}
+    for phase, fault in FAULTS.items():
+        monkeypatch.setattr(learning_child, "MODULE", write_program(tmp_path, fault))
+        reports = run_child(job, lambda child, report: None)
+        assert reports[-1].note == f"the learning process ended with status {-signal.SIGKILL}", phase
+        check_loadable(job)
+        for checkpoint in job.folder.glob(f"*{CHECKPOINT}"):
+            steps_done[phase] = torch.load(checkpoint, weights_only=True)["done"]
+    assert (steps_done["a training step"], steps_done["saving a checkpoint"]) == (3, 5)
+    monkeypatch.setattr(learning_child, "MODULE", write_program(tmp_path, None))
+    report = run_child(job, lambda child, report: None)[-1]
+    known, _ = HeadVersions(job.versions).read()
+    assert (report.state, report.version) == ("done", known.current) and known.current != BASE
+    assert read_source(TARGET, Path(report.head)).start_info is not None
+    left = {path.name for folder in (job.folder, job.versions, Path(report.head).parent) for path in folder.iterdir()}
+    heads = {version.file_name for version in known.versions} | {Path(report.head).name}
+    assert left - heads == {"learning.json", "versions.json", ".lock"}
 
 
 @pytest.mark.slow

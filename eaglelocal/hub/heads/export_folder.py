@@ -33,7 +33,7 @@ from eaglelocal.hub.hub_references import resolve_draft_reference
 from eaglelocal.hub.inventory import list_imported
 from eaglelocal.probe.process_info import is_alive, start_mark
 
-PARTIAL = ".partial"
+PARTIAL, OLDER = ".partial", ".older"  # OLDER begins the name of a folder that is replaced
 WRITER = re.compile(r"\.(?P<pid>\d+)-(?P<birth>[\w.]+)\.partial$")  # ends a partial folder's name
 KINDS = {"dflash": "a block head", "mtp": "an MTP layer", "draft_model": "a model"}
 
@@ -157,10 +157,11 @@ def write_head_folder(
 @contextmanager
 def _partial_folder(folder: Path) -> Iterator[Path]:
     """Make a folder beside `folder`, deleted afterwards unless it was renamed, and delete those of killed writers."""
-    for left in folder.parent.glob(f".{_escape(folder.name)}.*{PARTIAL}"):
-        writer = WRITER.search(left.name)
-        if writer and not is_alive(int(writer["pid"]), writer["birth"]):
-            shutil.rmtree(left, ignore_errors=True)
+    for prefix in ("", OLDER):
+        for left in folder.parent.glob(f"{prefix}.{_escape(folder.name)}.*{PARTIAL}"):
+            writer = WRITER.search(left.name)
+            if writer and not is_alive(int(writer["pid"]), writer["birth"]):
+                shutil.rmtree(left, ignore_errors=True)
     partial = folder.parent / f".{folder.name}.{os.getpid()}-{start_mark(os.getpid())}{PARTIAL}"
     partial.mkdir(SHARED)
     try:
@@ -182,7 +183,7 @@ def _flush(folder: Path) -> None:
 
 def _replace(partial: Path, folder: Path) -> None:
     """Rename the partial folder; an older head is moved away first, and back if that fails."""
-    older = partial.with_name(f".older{partial.name}")
+    older = partial.with_name(f"{OLDER}{partial.name}")
     if is_replaced := folder.exists():
         folder.rename(older)
     try:

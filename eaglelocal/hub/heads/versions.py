@@ -24,6 +24,7 @@ from eaglelocal.core.atomic_file import flush_and_rename, write_atomically
 from eaglelocal.core.file_fingerprint import fingerprint
 from eaglelocal.core.folders import make_folder
 from eaglelocal.errors import UsageError
+from eaglelocal.gguf.model_fingerprint import fingerprint_model
 from eaglelocal.hub.heads.head_store import delete_leftovers
 from eaglelocal.hub.heads.version_records import (
     BASE,
@@ -46,7 +47,7 @@ CANDIDATE_NAME = re.compile(r"candidate-(?P<pid>\d+)-(?P<birth>[\w.]+)\.gguf")
 
 def find_versions(target: Path, base: Path) -> HeadVersions:
     """Return the versions of a head for a target: the original head, not a copy in fewer bits. Raises OSError."""
-    digest = hashlib.blake2b(f"{fingerprint(target)} {fingerprint(base)}".encode(), digest_size=8)
+    digest = hashlib.blake2b(f"{fingerprint_model(target)} {fingerprint(base)}".encode(), digest_size=8)
     return HeadVersions(locations.learned_dir() / digest.hexdigest())
 
 
@@ -88,7 +89,7 @@ class HeadVersions:
         named = VersionList(
             target=target_label,
             base=base_label,
-            target_key=fingerprint(target),
+            target_key=fingerprint_model(target),
             target_path=str(target),
             base_path=str(base),
         )

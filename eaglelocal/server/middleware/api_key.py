@@ -5,7 +5,8 @@ from __future__ import annotations
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from eaglelocal.server.access import LOCAL, Access, find_key
+from eaglelocal.core.request import LOCAL
+from eaglelocal.server.access import Access, find_key
 from eaglelocal.server.http_errors import AUTHENTICATION, Problem
 from eaglelocal.server.middleware.refusal import refuse
 

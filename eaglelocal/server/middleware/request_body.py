@@ -8,7 +8,7 @@ from collections import Counter
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from eaglelocal.server.access import LOCAL
+from eaglelocal.core.request import LOCAL
 from eaglelocal.server.http_errors import Problem, unavailable
 from eaglelocal.server.middleware.refusal import refuse
 

@@ -18,10 +18,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from eaglelocal.client.http_server import SNAPSHOT_COUNTS, SNAPSHOT_SECONDS
 from eaglelocal.core.events import EngineSnapshot
-from eaglelocal.core.request import parse_spec
+from eaglelocal.core.request import LOCAL, parse_spec
 from eaglelocal.core.sampling import RECOMMENDED, SamplingParams, fill_recommended
 from eaglelocal.core.stats import encode_stats
-from eaglelocal.server.access import LOCAL
 from eaglelocal.server.answer_encoder import encode_event
 from eaglelocal.server.answer_response import EVENT_STREAM
 from eaglelocal.server.answer_state import AnswerState

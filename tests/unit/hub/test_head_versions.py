@@ -172,6 +172,16 @@ def test_records_come_back_as_they_were_written(store: HeadVersions, tmp_path: P
     assert read_versions(write_versions(known)) == known
 
 
+def test_another_second_part_of_a_split_target_has_versions_of_its_own(tmp_path: Path) -> None:
+    base, parts = tmp_path / "head.gguf", [tmp_path / f"big-0000{number}-of-00002.gguf" for number in (1, 2)]
+    for path in (base, *parts):
+        path.write_bytes(b"weights")
+    before = find_versions(parts[0], base).folder
+    assert find_versions(parts[0], base).folder == before
+    parts[1].write_bytes(b"trained on")
+    assert find_versions(parts[0], base).folder != before
+
+
 class Killed(BaseException):
     pass
 

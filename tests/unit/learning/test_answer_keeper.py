@@ -130,6 +130,18 @@ def test_requests_that_run_are_counted_whatever_becomes_of_them(tmp_path: Path) 
     keeper.close()
 
 
+@pytest.mark.parametrize("request_", [ChatRequest(id="1", text="hi"), EmbedRequest(id="1", inputs=("hi",))])
+def test_a_request_ends_once_though_its_listener_fails_at_every_event(request_: AnyRequest) -> None:
+    activity = RequestActivity(lambda: None, lambda: 50.0)
+
+    def fail(event: RequestEvent) -> None:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        activity.submit(AnsweringEngine().submit, request_, fail)
+    assert activity.num_running == 0
+
+
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
