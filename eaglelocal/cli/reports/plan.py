@@ -7,7 +7,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from eaglelocal.catalog.draft_entries import MTP, NGRAM
-from eaglelocal.core.byte_sizes import GIB
+from eaglelocal.core.adapters import adapter_objects, describe_adapters
+from eaglelocal.core.byte_sizes import GIB, format_memory
 from eaglelocal.core.drafting_words import describe_draft
 from eaglelocal.core.rpc_hosts import WARNING
 from eaglelocal.core.run_options import AUTO, RunOptions
@@ -37,6 +38,7 @@ def report_lines(outcome: SearchOutcome, chosen: Chosen, *, show_all: bool) -> l
         *(bar_line(load, outcome) for load in chosen.memory.used),
         *link_lines(outcome),
         *wrap_text("         ", sum_text(chosen)),
+        *adapter_lines(outcome.options, candidate),
         "",
         *reason_lines(explain_choice(outcome, chosen), show_all=show_all),
         "",
@@ -89,6 +91,18 @@ def speed_text(candidate: Candidate, num_slots: int) -> str:
         f"{prediction.spec_tok_s:.1f} tokens/s with the draft, {prediction.plain_tok_s:.1f} without "
         f"({prediction.gain:.2f}x), {source}"
     )
+
+
+def adapter_lines(options: RunOptions, candidate: Candidate) -> list[str]:
+    """Return the lines on LoRA adapters, whose memory is part of the weights."""
+    if not options.lora:
+        return []
+    size = format_memory(adapter_bytes(candidate))
+    return wrap_text("adapters ", f"{describe_adapters(options.adapters)}: {size} of the weights")
+
+
+def adapter_bytes(candidate: Candidate) -> int:
+    return sum(tensor.nbytes for tensor in candidate.option.adapters)
 
 
 def link_lines(outcome: SearchOutcome) -> Iterator[str]:
@@ -194,6 +208,8 @@ def run_flags(options: RunOptions, candidate: Candidate) -> Iterator[str]:
         yield f"--n-cpu-moe {candidate.n_cpu_moe}"
     if draft := draft_flag(options, candidate):
         yield f"--draft {shlex.quote(draft)}"
+    for adapter in options.lora:
+        yield f"--lora {shlex.quote(adapter)}"
     if options.mmproj != "auto":
         yield f"--mmproj {shlex.quote(options.mmproj)}"
     if options.parallel > 1:
@@ -297,8 +313,10 @@ def chosen_object(outcome: SearchOutcome, chosen: Chosen) -> dict[str, object]:
         "kv_type": candidate.setup.kv_type,
         "gpu_layers": candidate.gpu_layers,
         "n_cpu_moe": candidate.n_cpu_moe,
+        "adapters": adapter_objects(outcome.options.adapters),
         "memory": {
             "weights_bytes": sum.weights_bytes,
+            "adapters_bytes": adapter_bytes(candidate),
             "kv_bytes": sum.kv_bytes,
             "draft_bytes": sum.draft_bytes,
             "draft_kv_bytes": sum.draft_kv_bytes,
