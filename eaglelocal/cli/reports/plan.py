@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from eaglelocal.catalog.draft_entries import MTP, NGRAM
+from eaglelocal.cli.reports.rpc import describe_link, link_object
 from eaglelocal.core.adapters import adapter_objects, describe_adapters
 from eaglelocal.core.byte_sizes import GIB, format_memory
 from eaglelocal.core.drafting_words import describe_draft
@@ -14,6 +15,7 @@ from eaglelocal.core.rpc_hosts import WARNING
 from eaglelocal.core.run_options import AUTO, RunOptions
 from eaglelocal.memory.budget import DeviceLoad
 from eaglelocal.planning.candidate import Candidate, Chosen, Rejected
+from eaglelocal.planning.machine_spec import name_places
 from eaglelocal.planning.options import list_lookup_options
 from eaglelocal.planning.plan_search import SearchOutcome
 from eaglelocal.planning.reasons import explain_choice
@@ -36,9 +38,9 @@ def report_lines(outcome: SearchOutcome, chosen: Chosen, *, show_all: bool) -> l
         *wrap_text("speed    ", speed_text(candidate, outcome.options.parallel)),
         "",
         *(bar_line(load, outcome) for load in chosen.memory.used),
-        *link_lines(outcome),
         *wrap_text("         ", sum_text(chosen)),
         *adapter_lines(outcome.options, candidate),
+        *link_lines(outcome),
         "",
         *reason_lines(explain_choice(outcome, chosen), show_all=show_all),
         "",
@@ -75,7 +77,7 @@ def layers_text(outcome: SearchOutcome, candidate: Candidate) -> str:
     blocks = candidate.option.shape.n_layer + 1
     on_gpu = blocks if candidate.gpu_layers is None else min(candidate.gpu_layers, blocks)
     experts = f", experts of {candidate.n_cpu_moe} of {blocks - 1} in main memory" if candidate.n_cpu_moe else ""
-    return f", {on_gpu} of {blocks} layers on the GPU{'s' if len(outcome.machine.gpus) > 1 else ''}{experts}"
+    return f", {on_gpu} of {blocks} layers on the {name_places(outcome.machine.gpus)}{experts}"
 
 
 def speed_text(candidate: Candidate, num_slots: int) -> str:
@@ -109,8 +111,8 @@ def link_lines(outcome: SearchOutcome) -> Iterator[str]:
     """Yield the measured link to each device of an rpc-server, what is assumed of it, and the warning."""
     links = [(gpu.name, gpu.link) for gpu in outcome.machine.gpus if gpu.link is not None]
     for name, link in links:
-        speed = f"{link.latency_s * 1e3:.2f} ms, {link.bytes_s / 1e6:.0f} MB/s, both measured"
-        yield from wrap_text(f"{name:<8} ", f"at {link.address}: {speed}; as fast as this processor, assumed")
+        speed = "as fast as this processor, assumed"
+        yield from wrap_text(f"{name:<8} ", f"at {link.address}: {describe_link(link)}; {speed}")
     if links:
         yield from wrap_text("warning  ", WARNING)
 
@@ -291,6 +293,7 @@ def outcome_object(outcome: SearchOutcome) -> dict[str, object]:
                 "total_bytes": device.total_bytes,
                 "free_bytes": device.free_bytes,
                 "bandwidth_bytes_s": device.bytes_s,
+                "link": None if device.link is None else link_object(device.link),
             }
             for device in outcome.machine.devices
         ],
