@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import urllib.error
@@ -26,6 +25,7 @@ from doubles.other_server import running_program
 from doubles.real_engine import ask, real_engine
 from doubles.real_prompts import render
 from doubles.serve_process import free_port
+from doubles.shell_words import split_command
 
 from eaglelocal.bench.bench_prompts import builtin_prompts
 from eaglelocal.core.request import fixed_spec
@@ -44,9 +44,9 @@ ACCEPTANCE = re.compile(r"^vllm:spec_decode_num_(\w+?)_total\{[^}]*\} (\S+)$", r
 
 
 @contextmanager
-def running_vllm(line: str, log: Path) -> Iterator[str]:
-    """Run the server of an exported line, and yield its address."""
-    words = shlex.split(line)
+def running_vllm(text: str, log: Path) -> Iterator[str]:
+    """Run the server of an exported command, and yield its address."""
+    words = split_command(text)
     variables = dict(word.split("=", 1) for word in words[: words.index("vllm")])
     arguments = words[words.index("serve") + 1 :]
     port = free_port()
