@@ -74,12 +74,11 @@ def estimate(
     Raises UsageError on an unknown KV type.
     """
     gpus = choose_gpus(devices, device=plan.device, split=plan.split)
-    beside = tuple(adapter_buffers(adapters, plan, target, gpus))
+    buffers = [*adapter_buffers(adapters, plan, target, gpus)]
     dividing = gpus if plan.split == TENSOR else ()
     gpus = gpus[:1] if dividing else gpus
     contexts = plan_contexts(plan, target, draft)
     output = place_layers(target, gpus, plan.shares, gpu_layers=plan.gpu_layers)[-1]
-    buffers: list[Buffer] = [*beside]
     for context in contexts:
         head_shares = single_device_shares(gpus, output) if context.shape.is_head else ()
         near = [gpu for gpu in gpus if not (context.of_draft and is_rpc_device(gpu.device))]  # drafts stay here
