@@ -53,6 +53,7 @@ OF_SETTINGS = (
         "ctx",
         "parallel",
         "mmproj",
+        "lora",
         "draft",
         "gpu_layers",
         "n_cpu_moe",
@@ -76,6 +77,7 @@ def plan(
     machine: MachineNames = None,
     ram: Ram = None,
     mmproj: flags.Mmproj = None,
+    lora: flags.Lora = None,
     draft: flags.Draft = None,
     gpu_layers: flags.GpuLayers = None,
     n_cpu_moe: flags.NCpuMoe = None,
@@ -163,7 +165,7 @@ def show_plans(plans: Sequence[SearchOutcome | PlanFailure], output: Output, *, 
 
     Raises the errors of failed plans as one, and ResourceError if nothing fits anywhere.
     """
-    from eaglelocal.cli.reports.plan import list_all_rejected
+    from eaglelocal.cli.reports.plan import link_lines, list_all_rejected
     from eaglelocal.cli.reports.plan_table import PlanFailure, join_failures, plan_object, plan_table
 
     failures = [plan for plan in plans if isinstance(plan, PlanFailure)]
@@ -172,6 +174,7 @@ def show_plans(plans: Sequence[SearchOutcome | PlanFailure], output: Output, *, 
         output.object({"plans": [plan_object(plan) for plan in plans]})
     elif outcomes:
         output.lines(plan_table(plans))
+        output.lines(link_lines(outcomes[0]))
         if show_all:
             output.lines(line for outcome in outcomes for line in ["", *list_all_rejected(outcome)])
     if failures:

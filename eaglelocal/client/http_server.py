@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from eaglelocal.client.http_stream import read_speculation
 from eaglelocal.client.json_fields import amount, count, mapping, number, objects, text
+from eaglelocal.core.adapters import AdapterFile
 from eaglelocal.core.drafting_words import NOT_REPORTED
 from eaglelocal.core.events import NOTHING_YET, EngineInfo, EngineSnapshot
 from eaglelocal.core.model_task import ModelTask
@@ -72,12 +74,18 @@ def read_info(entry: Mapping[str, object], snapshot: Mapping[str, object], url: 
         task=_task(info, entry),
         embedding_size=count(info, "embedding_size"),
         sees_images=may_see_images(entry),
+        adapters=read_adapters(info),
         sampling={
             name: value
             for name in RECOMMENDED
             if (value := number(sampling, name)) is not None and is_valid_value(name, value)
         },
     )
+
+
+def read_adapters(info: Mapping[str, object]) -> tuple[AdapterFile, ...]:
+    """Return the LoRA adapters of a model of a server of ours, with their present scales; a path is only a name."""
+    return tuple(AdapterFile(Path(text(one, "name")), amount(one, "scale")) for one in objects(info.get("adapters")))
 
 
 def _task(info: Mapping[str, object], entry: Mapping[str, object]) -> ModelTask:

@@ -35,7 +35,7 @@ class Dialect:
     """The fields beyond OpenAI's that a server understands, and whether to reuse cached prompts."""
 
     extensions: bool = True  # llama.cpp's: more samplers, and `cache_prompt`
-    is_ours: bool = False  # it also understands `spec` and `tell_drafted`
+    is_ours: bool = False  # it also understands `spec`, `lora` and `tell_drafted`
     reuses_prompts: bool = False
 
 
@@ -59,6 +59,8 @@ def build_request(request: ChatRequest, model: str, dialect: Dialect) -> tuple[s
     if dialect.is_ours and request.spec is not None:
         spec = request.spec
         body["spec"] = spec.num_draft_tokens if spec.drafting is DraftPolicy.FIXED else spec.drafting.value
+    if dialect.is_ours and request.adapters is not None:
+        body["lora"] = [{"id": number, "scale": scale} for number, scale in request.adapters]
     if request.messages:
         return "/chat/completions", {
             **body,

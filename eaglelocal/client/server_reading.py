@@ -80,6 +80,7 @@ class ServerReading:
     model: str = ""
     other_models: tuple[str, ...] = ()  # other loaded models
     draft: str = ""
+    adapters: str = ""  # LoRA adapters with their scales, in words
     n_ctx: int | None = None  # tokens of a request
     num_slots: int | None = None
     running: int | None = None

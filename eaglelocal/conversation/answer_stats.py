@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from eaglelocal.core.adapters import describe_adapters
 from eaglelocal.core.drafting_words import SWITCHED_OFF, describe_drafting
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished
 from eaglelocal.core.plan import Plan
@@ -21,11 +22,13 @@ FULL_MARGIN = 2  # tokens of the context that the end of an answer may leave unu
 
 
 def model_lines(info: EngineInfo, plan: Plan | None) -> list[str]:
-    """Return lines on the model: target, draft with its length or why there is none, images, context, sampling.
+    """Return lines on the model: target, adapters, draft or why there is none, images, context, sampling.
 
     plan None: the model is at a server.
     """
     lines = [f"target   {info.target}"]
+    if info.adapters:
+        lines.append(f"adapters {describe_adapters(info.adapters)}")
     if plan is None:
         return [*lines, *_server_lines(info)]
     if plan.speculates:
@@ -55,14 +58,15 @@ def system_line(system: str) -> str:
 
 
 def model_line(info: EngineInfo, plan: Plan) -> str:
-    """Return target, draft and context in one line."""
+    """Return target, adapters, draft and context in one line."""
     draft = (
         f"{info.draft}, {describe_draft_length(plan.spec)}"
         if plan.speculates
         else f"no draft: {_no_draft_reason(info, plan)}"
     )
     images = " · reads images" if info.sees_images else ""
-    return f"{info.target} · {draft} · context {info.n_ctx}{images}"
+    adapters = f" · LoRA {describe_adapters(info.adapters)}" if info.adapters else ""
+    return f"{info.target}{adapters} · {draft} · context {info.n_ctx}{images}"
 
 
 def describe_draft_length(spec: Spec) -> str:

@@ -14,6 +14,7 @@ from eaglelocal.conversation.context_window import TokenEstimate, calibrate_esti
 from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.conversation.pictures import AttachedPicture, Pictures, join_pictures
 from eaglelocal.conversation.sampling_form import apply_changes, find_changes
+from eaglelocal.core.adapters import AdapterMix, list_scales, make_mix
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished, RequestEvent
 from eaglelocal.core.learning_status import LEARNING_OFF, LearningStatus
 from eaglelocal.core.plan import Plan
@@ -143,6 +144,7 @@ class Session:
     params: SamplingParams
     conversation: Conversation = field(default_factory=Conversation)
     spec: Spec | None = None  # how requests are drafted for; None: as planned
+    adapters: AdapterMix | None = None  # the scales of all LoRA adapters, if they were changed
     choice: ModelChoice = field(default_factory=ModelChoice)
     estimate: TokenEstimate = field(default_factory=TokenEstimate)
     answers: list[Finished] = field(default_factory=list)
@@ -173,6 +175,13 @@ class Session:
         """Go on with another conversation, and with what was set in it."""
         self.conversation = conversation
         self.params = apply_changes(self._base_params, conversation.sampling)
+
+    def set_scale(self, number: int, scale: float) -> None:
+        """Apply a LoRA adapter with this scale from the next question on. Raises ValueError if it cannot."""
+        files = self.model.info.adapters
+        make_mix([(number, scale)], len(files))
+        scales = list_scales(files) if self.adapters is None else self.adapters
+        self.adapters = tuple((each, scale if each == number else before) for each, before in scales)
 
     def attach(self, pictures: Iterable[AttachedPicture]) -> None:
         """Attach pictures to the next question. Raises UsageError if the model reads none, or they are too many."""
@@ -212,6 +221,7 @@ class Session:
             ),
             params=self.params,
             spec=self.spec,
+            adapters=self.adapters,
             is_split=True,  # keep reasoning apart from the answer; it is not sent again
         )
 
@@ -233,7 +243,7 @@ class Session:
         """
         if self.model.plan is None and choice.target is None:
             raise UsageError("the server decides how it drafts", hint="/model REF loads a model here")
-        old, new = self.model.plan, self.loader.plan(choice)
+        old, new, adapters = self.model.plan, self.loader.plan(choice), self.model.info.adapters
         if old is None:
             server, self.model = self.model, self.loader.load(new)
             server.client.close()
@@ -241,6 +251,8 @@ class Session:
         elif new != old or self.model.client.state in DEAD:
             self._replace(old, choice)
         self.choice, self.spec = choice, None
+        if self.model.info.adapters != adapters:
+            self.adapters = None
 
     def _replace(self, old: Plan, choice: ModelChoice) -> None:
         """Unload the old model, then plan again (its memory is free only now) and load."""

@@ -20,6 +20,7 @@ from eaglelocal.conversation.sampling_form import FIELDS, format_field, set_fiel
 from eaglelocal.conversation.saved_session import resume_conversation, save_session
 from eaglelocal.conversation.session import ModelChoice, Session, check_sees
 from eaglelocal.conversation.spelling import COMMAND_CUTOFF, closest_word
+from eaglelocal.core.adapters import apply_mix, describe_adapters, parse_scale
 from eaglelocal.core.drafting_words import SWITCHED_OFF, describe_drafting
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AUTO, OFF, Spec, parse_spec
@@ -27,6 +28,7 @@ from eaglelocal.core.sampling import fill_recommended
 from eaglelocal.errors import UsageError
 
 HELP_COLUMN, HELP_WIDTH = 31, 79  # a terminal of 80 columns breaks a line of 80
+LORA_HINT = "/lora 0 0.5; /lora 0 0 switches adapter 0 off"
 SPEC_HINT = "/spec auto, /spec off, /spec pid or /spec N"
 LINE_KEYS: Mapping[str, str] = {
     '"""': "begin and end a text of several lines",
@@ -261,6 +263,19 @@ def _draft(context: ActionContext, argument: str) -> None:
     return context.say(_spec_line(context.session))
 
 
+def _lora(context: ActionContext, argument: str) -> None:
+    """Show the LoRA adapters, after setting the scale of one: `0 0.5`."""
+    session = context.session
+    if argument:
+        try:
+            session.set_scale(*parse_scale(argument))
+        except ValueError as problem:
+            raise UsageError(f"/lora {argument}: {problem}", hint=LORA_HINT) from None
+    files = session.model.info.adapters
+    shown = files if session.adapters is None else apply_mix(files, session.adapters)
+    context.say(f"adapters: {describe_adapters(shown)}" if shown else "no adapter is loaded: --lora FILE loads one")
+
+
 def _model(context: ActionContext, argument: str) -> None:
     session = context.session
     if argument:
@@ -317,6 +332,7 @@ COMMANDS: dict[str, SlashCommand] = {
     "/export": SlashCommand(_export, "[FILE]", "write the conversation to a Markdown file"),
     "/model": SlashCommand(_model, "[REF]", "show or change the model"),
     "/draft": SlashCommand(_draft, "[auto|ngram|lookahead|mtp|none|REF],...", "show or change the draft"),
+    "/lora": SlashCommand(_lora, "[ID SCALE]", "show the LoRA adapters, or set the scale of one; 0 is off"),
     "/exit": SlashCommand(_exit, "", "leave the chat, as ctrl-d and /bye do"),
 }
 OTHER_NAMES: Mapping[str, str] = {  # names of the same commands in other programs

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from eaglelocal.core.records import dataclass
@@ -78,6 +79,35 @@ def describe_ids(num_adapters: int) -> str:
     return "the only id is 0" if num_adapters == 1 else f"the ids are 0 to {num_adapters - 1}"
 
 
-def describe_mix(mix: AdapterMix, files: Sequence[AdapterFile]) -> str:
-    """Return a mix for people, such as `poems.gguf, code.gguf x 0.5`; empty without adapters."""
-    return ", ".join(files[number].path.name + ("" if scale == 1.0 else f" x {scale:g}") for number, scale in mix)
+def parse_scale(text: str) -> tuple[int, float]:
+    """Parse `0 0.5`, an adapter's id and its scale. Raises ValueError, which says what the text must be."""
+    number, scale = (*text.split(), "", "")[:2]
+    value = _read_number(scale)
+    if len(text.split()) != 2 or not (number.isascii() and number.isdecimal() and len(number) < 3) or value is None:
+        raise ValueError("the id of an adapter and its scale")
+    return int(number), value
+
+
+def apply_mix(files: Sequence[AdapterFile], mix: AdapterMix) -> tuple[AdapterFile, ...]:
+    """Return the adapters with the scales that they have in a mix."""
+    scales = dict(mix)
+    return tuple(replace(file, scale=scales.get(number, 0.0)) for number, file in enumerate(files))
+
+
+def list_scales(files: Sequence[AdapterFile]) -> AdapterMix:
+    """Return the scale of every adapter, those that are off too."""
+    return tuple((number, file.scale) for number, file in enumerate(files))
+
+
+def adapter_objects(files: Sequence[AdapterFile]) -> list[dict[str, object]]:
+    """Return what a server reports of its adapters. Of a path only the file's name is shown."""
+    return [{"id": number, "name": file.path.name, "scale": file.scale} for number, file in enumerate(files)]
+
+
+def describe_adapters(files: Sequence[AdapterFile]) -> str:
+    """Return the adapters for people, such as `0 poems.gguf, 1 code.gguf x 0.5, 2 notes.gguf off`."""
+    return ", ".join(f"{number} {file.path.name}{_describe_scale(file.scale)}" for number, file in enumerate(files))
+
+
+def _describe_scale(scale: float) -> str:
+    return "" if scale == 1.0 else f" x {scale:g}" if scale else " off"

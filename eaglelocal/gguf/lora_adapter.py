@@ -8,11 +8,13 @@ token_embd.weight both are stored transposed.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.header import Header, TensorInfo
+from eaglelocal.gguf.reader import read_header
 
 A, B = ".lora_a", ".lora_b"
 EMBEDDING = "token_embd.weight"
@@ -29,8 +31,12 @@ class AdapterInfo:
     pairs: Mapping[str, tuple[TensorInfo, TensorInfo]]
 
     @property
+    def tensors(self) -> tuple[TensorInfo, ...]:
+        return tuple(tensor for pair in self.pairs.values() for tensor in pair)
+
+    @property
     def num_bytes(self) -> int:
-        return sum(a.nbytes + b.nbytes for a, b in self.pairs.values())
+        return sum(tensor.nbytes for tensor in self.tensors)
 
     @property
     def max_rank(self) -> int:
@@ -58,6 +64,11 @@ def read_adapter(header: Header) -> AdapterInfo:
     if not isinstance(architecture, str) or isinstance(alpha, bool) or not isinstance(alpha, float):
         raise ModelFileError(f"{name} is malformed: its architecture or its alpha has the wrong type")
     return AdapterInfo(architecture, alpha, pair_tensors(header))
+
+
+def read_adapter_tensors(paths: Iterable[Path]) -> tuple[TensorInfo, ...]:
+    """Return the tensors of all these adapters. Raises ModelFileError if one cannot be read."""
+    return tuple(tensor for path in paths for tensor in read_adapter(read_header(path)).tensors)
 
 
 def pair_tensors(header: Header) -> dict[str, tuple[TensorInfo, TensorInfo]]:
@@ -89,15 +100,19 @@ def two_dimensions(tensor: TensorInfo) -> tuple[int, int]:
 
 def check_adapter(name: str, adapter: AdapterInfo, target: Header) -> None:
     """Raise IncompatibleError if the adapter was made for a model of another architecture or shape."""
-    architecture = target.metadata.get("general.architecture")
-    if adapter.architecture != architecture:
-        raise IncompatibleError(f"{name} is for the architecture {adapter.architecture}, the target is {architecture}")
+    check_architecture(name, adapter, str(target.metadata.get("general.architecture")))
     for weight, pair in adapter.pairs.items():
         if weight not in target.tensors:
             raise IncompatibleError(f"{name} changes {weight}, which {target.path.name} does not have")
         if not fits(weight, pair, target.tensors[weight]):
             shape = " x ".join(map(str, target.tensors[weight].shape))
             raise IncompatibleError(f"{name} does not fit {weight} of {target.path.name}, which is {shape}")
+
+
+def check_architecture(name: str, adapter: AdapterInfo, architecture: str) -> None:
+    """Raise IncompatibleError if the adapter was made for a model of another architecture."""
+    if adapter.architecture != architecture:
+        raise IncompatibleError(f"{name} is for the architecture {adapter.architecture}, the target is {architecture}")
 
 
 def fits(weight: str, pair: tuple[TensorInfo, TensorInfo], changed: TensorInfo) -> bool:

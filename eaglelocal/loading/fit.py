@@ -26,6 +26,7 @@ from eaglelocal.gguf.draft_pairing import DraftInfo, branch_problem
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.lora_adapter import read_adapter_tensors
 from eaglelocal.gguf.medusa_info import MedusaInfo
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.gguf.projector import Projector, check_projector
@@ -47,7 +48,7 @@ from eaglelocal.memory.budget import (
 from eaglelocal.memory.compute_buffers import scores_bytes
 from eaglelocal.memory.contexts import ROLLBACKS, plan_contexts, plan_rollback
 from eaglelocal.memory.estimate import estimate
-from eaglelocal.memory.placement import choose_gpus, place_layers
+from eaglelocal.memory.placement import choose_gpus
 from eaglelocal.memory.projector_bytes import image_buffers
 from eaglelocal.memory.tensor_split import BORROWS_OUTPUT, check_tensor_gpus, explain_tensor_split
 from eaglelocal.probe.machine import Machine
@@ -322,10 +323,8 @@ def check_memory(
 
 def list_adapter_buffers(plan: Plan, target: ModelShape, free: Sequence[FreeMemory]) -> Iterator[Buffer]:
     """Yield the memory of LoRA adapters. Raises ModelFileError if one cannot be read."""
-    gpus = choose_gpus(free, device=plan.device, split=plan.split)
-    devices = place_layers(target, gpus, plan.shares, gpu_layers=plan.gpu_layers)
-    for adapter in plan.adapters:
-        yield from adapter_buffers(read_header(adapter.path).tensors.values(), devices)
+    tensors = read_adapter_tensors(adapter.path for adapter in plan.adapters)
+    yield from adapter_buffers(tensors, plan, target, choose_gpus(free, device=plan.device, split=plan.split))
 
 
 def list_image_buffers(plan: Plan, target: Header, free: Sequence[FreeMemory]) -> Iterator[Buffer]:

@@ -7,7 +7,6 @@ from eaglelocal.backend.cpu_repack import AMX
 from eaglelocal.backend.dry_run import DryRunPart
 from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.weight_loading import REPACKED_TYPES
-from eaglelocal.core.adapters import describe_mix, usual_mix
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.rpc_hosts import WARNING
 from eaglelocal.core.run_options import NGRAM
@@ -31,21 +30,11 @@ def collect_notes(
         *filter(None, [template_note, no_images, parts.plan.draft_note]),
         *list_draft_notes(parts.draft, header, target, parts.plan.n_ctx),
         *list_tree_notes(parts.plan, parts.shape),
-        *list_adapter_notes(parts.plan),
         *parts.notes,
         *list_repack_notes(library, header),
         *list_memory_notes(parts.plan),
         *([WARNING] if parts.plan.rpc else ()),
     )
-
-
-def list_adapter_notes(plan: Plan) -> tuple[str, ...]:
-    """Return a note with the LoRA adapters, and what answers get of them that choose none."""
-    if not plan.adapters:
-        return ()
-    names = ", ".join(f"{number} {adapter.path.name}" for number, adapter in enumerate(plan.adapters))
-    usual = describe_mix(usual_mix(plan.adapters), plan.adapters) or "none"
-    return (f"LoRA adapters: {names}; in use unless a request chooses: {usual}",)
 
 
 def list_memory_notes(plan: Plan) -> tuple[str, ...]:

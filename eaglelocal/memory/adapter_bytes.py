@@ -5,15 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.header import TensorInfo
-from eaglelocal.memory.budget import RAM, Buffer, MemoryKind
+from eaglelocal.gguf.model_shape import ModelShape
+from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
+from eaglelocal.memory.placement import place_layers
 
 BLOCK_TENSOR = re.compile(r"blk\.(\d+)\.")
 EMBEDDING = "token_embd."
 
 
-def adapter_buffers(tensors: Iterable[TensorInfo], devices: Sequence[str]) -> Iterator[Buffer]:
-    """Yield the memory of each tensor. devices: that of each layer, then that of the output."""
+def adapter_buffers(
+    tensors: Iterable[TensorInfo], plan: Plan, target: ModelShape, gpus: Sequence[FreeMemory]
+) -> Iterator[Buffer]:
+    """Yield the memory of each of the adapters' tensors. gpus: those that the plan uses, in llama.cpp's order."""
+    devices = place_layers(target, gpus, plan.shares, gpu_layers=plan.gpu_layers)
     for tensor in tensors:
         layer = BLOCK_TENSOR.match(tensor.name)
         output = RAM if tensor.name.startswith(EMBEDDING) else devices[-1]

@@ -16,8 +16,10 @@ from eaglelocal.core.gpu_split import TENSOR
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.rpc_hosts import is_rpc_device
+from eaglelocal.gguf.header import TensorInfo
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.gguf.projector import Projector
+from eaglelocal.memory.adapter_bytes import adapter_buffers
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 from eaglelocal.memory.cache_bytes import cache_bytes_of_layer
 from eaglelocal.memory.compute_buffers import (
@@ -63,19 +65,21 @@ def estimate(
     draft: ModelShape | None,
     devices: Sequence[FreeMemory],
     projector: Projector | None = None,
+    adapters: Sequence[TensorInfo] = (),
 ) -> tuple[Buffer, ...]:
     """Return the buffers that the plan would allocate on each device.
 
-    devices  RAM and each GPU
+    devices   RAM and each GPU
+    adapters  the tensors of LoRA adapters
 
     Raises UsageError on an unknown KV type.
     """
     gpus = choose_gpus(devices, device=plan.device, split=plan.split)
+    buffers = [*adapter_buffers(adapters, plan, target, gpus)]
     dividing = gpus if plan.split == TENSOR else ()
     gpus = gpus[:1] if dividing else gpus
     contexts = plan_contexts(plan, target, draft)
     output = place_layers(target, gpus, plan.shares, gpu_layers=plan.gpu_layers)[-1]
-    buffers: list[Buffer] = []
     for context in contexts:
         head_shares = single_device_shares(gpus, output) if context.shape.is_head else ()
         near = [gpu for gpu in gpus if not (context.of_draft and is_rpc_device(gpu.device))]  # drafts stay here

@@ -139,7 +139,7 @@ class CandidateEvaluator:
     ) -> CandidateMemory:
         """Return the memory of a way to run on each device."""
         plan = self.make_sizing_plan(option, draft, setup, offload)
-        buffers = estimate(plan, option.shape, draft.shape, self.free_memory, option.projector)
+        buffers = estimate(plan, option.shape, draft.shape, self.free_memory, option.projector, option.adapters)
         return CandidateMemory(
             buffers=buffers, loads=tuple(device_load(room, buffers, self.free_memory) for room in self.free_memory)
         )

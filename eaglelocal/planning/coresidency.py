@@ -12,6 +12,7 @@ from eaglelocal.catalog.catalog import load_machines
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.lora_adapter import read_adapter_tensors
 from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.reader import read_header
@@ -131,7 +132,8 @@ def estimate_needs(plan: Plan, free_memory: Sequence[FreeMemory]) -> Needs:
     target, *draft = read_models(plan)
     plan = decide_flash_attn(decide_unified_cache(plan, (target, *draft), free_memory), target, free_memory)
     projector = None if plan.projector is None else Projector.from_header(read_header(plan.projector))
-    return estimate(plan, target.shape, draft[0].shape if draft else None, free_memory, projector)
+    adapters = read_adapter_tensors(adapter.path for adapter in plan.adapters)
+    return estimate(plan, target.shape, draft[0].shape if draft else None, free_memory, projector, adapters)
 
 
 def estimate_embedding_needs(

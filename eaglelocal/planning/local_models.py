@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from eaglelocal.core.run_options import AUTO, NONE, RunOptions
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.head_requantization import choose_head_type, requantize_header
 from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.lora_adapter import AdapterInfo, check_adapter, check_architecture, read_adapter
 from eaglelocal.gguf.model_shape import ModelShape, read_draft_shape
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.hub_cache import list_models
@@ -71,6 +72,7 @@ def make_local_option(files: ModelFiles, reference: str, options: RunOptions, ca
     option = make_file_option(target.header, reference=reference, label=target.label, catalog=catalog, draft=head)
     notes = () if target.small is None else (f"inflated: it answers as {target.small.label} does",)
     option = dataclasses.replace(option, projector=files.projector.projector, notes=notes)
+    option = add_adapters(option, read_adapters(options))
     return restrict_drafts(option, options) if draft.kind != NONE else dataclasses.replace(option, drafts=(NO_DRAFT,))
 
 
@@ -110,7 +112,27 @@ def make_demo_option(reference: str, options: RunOptions, catalog: Catalog) -> M
     target, head = read_demo_headers(reference)
     draft = make_draft_option(DEMO_HEAD, read_loaded_shape(head, EAGLE, options), DEMO_ACCEPTANCE)
     option = make_file_option(target, reference=reference, label=reference, catalog=catalog, draft=draft)
-    return restrict_drafts(option, options)
+    return restrict_drafts(add_adapters(option, read_adapters(options)), options)
+
+
+def read_adapters(options: RunOptions) -> list[tuple[str, AdapterInfo]]:
+    """Return the LoRA adapters of the run, with their names. Raises UsageError and ModelFileError."""
+    return [(file.path.name, read_adapter(read_header(file.path))) for file in options.adapters]
+
+
+def add_adapters(option: ModelOption, adapters: Sequence[tuple[str, AdapterInfo]]) -> ModelOption:
+    """Return the option with these LoRA adapters.
+
+    Raises IncompatibleError if one is for another model; of a target that is not on this disk, only the architecture is
+    known.
+    """
+    for name, adapter in adapters:
+        if option.header is None:
+            check_architecture(name, adapter, option.shape.architecture)
+        else:
+            check_adapter(name, adapter, option.header)
+    tensors = (tensor for _, adapter in adapters for tensor in adapter.tensors)
+    return dataclasses.replace(option, adapters=tuple(tensors))
 
 
 def read_demo_headers(reference: str) -> tuple[Header, Header]:

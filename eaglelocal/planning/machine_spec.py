@@ -161,6 +161,13 @@ def add_rpc_devices(machine: MachineSpec, servers: Sequence[RpcServer]) -> Machi
     return replace(machine, gpus=(*added, *machine.gpus))
 
 
+def name_places(devices: Sequence[DeviceSpec]) -> str:
+    """Return what holds layers beside this machine's RAM: GPUs, rpc-servers, or both."""
+    gpus, servers = sum(each.link is None for each in devices), len({each.link for each in devices} - {None})
+    counted = (("GPU", gpus), ("rpc-server", servers))
+    return " and the ".join(name if count == 1 else f"{name}s" for name, count in counted if count)
+
+
 # ---- from what was probed
 def make_machine_spec(machine: Machine, known: Mapping[str, KnownMachine]) -> MachineSpec:
     """Return this machine as it was probed. `known`: the catalog, for the bandwidth and arithmetic of its GPUs."""

@@ -29,7 +29,7 @@ from eaglelocal.gguf.architectures import (
     RECURRENT_ARCHITECTURES,
     ROLLBACK_ARCHITECTURES,
 )
-from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.model_shape import ModelShape, count_parameters, read_shape
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.hub.repo_builds import read_quantization
@@ -93,6 +93,7 @@ class ModelOption:
     drafts: tuple[DraftOption, ...]  # the preferred first; one at least needs no model
     unusable: tuple[UnusableDraft, ...] = ()
     projector: Projector | None = None  # for images
+    adapters: tuple[TensorInfo, ...] = ()  # the tensors of LoRA adapters
     max_context: int = 0  # tokens it was trained for; 0: unknown
     is_here: bool = False  # on this disk
     is_unseen: bool = False  # the file's size was computed, not seen

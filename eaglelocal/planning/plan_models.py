@@ -15,7 +15,7 @@ from eaglelocal.catalog.draft_entries import MTP
 from eaglelocal.catalog.reference import DerivedModel, EmbeddedModel, File
 from eaglelocal.core.byte_sizes import GIB
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.errors import UsageError
+from eaglelocal.errors import IncompatibleError, UsageError
 from eaglelocal.hub.draft_resolver import check_one_model
 from eaglelocal.hub.hub_references import find_known_target
 from eaglelocal.hub.model_files import find_files
@@ -23,7 +23,14 @@ from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.planning.autoplan import add_servers, this_machine
 from eaglelocal.planning.catalog_models import list_entry_options
 from eaglelocal.planning.disk_choice import adjust_for_loading
-from eaglelocal.planning.local_models import choose_projector, make_demo_option, make_local_option, restrict_drafts
+from eaglelocal.planning.local_models import (
+    add_adapters,
+    choose_projector,
+    make_demo_option,
+    make_local_option,
+    read_adapters,
+    restrict_drafts,
+)
 from eaglelocal.planning.machine_spec import MachineSpec, make_known_spec, replace_ram
 from eaglelocal.planning.measured_costs import read_measured_costs
 from eaglelocal.planning.options import ModelOption
@@ -81,9 +88,27 @@ def find_models(options: RunOptions, catalog: Catalog) -> tuple[ModelOption, ...
     return _with_drafts(found, options)
 
 
+def adapt_models(models: Iterable[ModelOption], options: RunOptions) -> tuple[ModelOption, ...]:
+    """Return the models with the run's LoRA adapters, without those for which they were not made.
+
+    Raises UsageError, ModelFileError, or IncompatibleError if no model can have them.
+    """
+    adapters = read_adapters(options)
+    adapted: list[ModelOption] = []
+    refusals: list[IncompatibleError] = []
+    for model in models:
+        try:
+            adapted.append(add_adapters(model, adapters))
+        except IncompatibleError as error:
+            refusals.append(error)
+    if refusals and not adapted:
+        raise refusals[0]
+    return tuple(adapted)
+
+
 def _with_drafts(models: Iterable[ModelOption], options: RunOptions) -> tuple[ModelOption, ...]:
     """Return the models with the drafts that the options leave to them. Raises UsageError on an unknown draft."""
-    models = tuple(choose_projector(model, options) for model in models)
+    models = tuple(choose_projector(model, options) for model in adapt_models(models, options))
     check_one_model(options.draft)
     if not options.names_draft:
         return tuple(restrict_drafts(model, options) for model in models)

@@ -8,6 +8,7 @@ from eaglelocal.catalog.known_machines import METAL
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.planning.candidate import Chosen
 from eaglelocal.planning.goals import GOALS
+from eaglelocal.planning.machine_spec import name_places
 from eaglelocal.planning.model_age import Age
 from eaglelocal.planning.plan_search import SearchOutcome
 
@@ -52,7 +53,8 @@ def _about_layers(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
     layers = candidate.option.shape.n_layer
     memory = f" ({outcome.machine.assumed}, as assumed)" if outcome.machine.assumed else ""
     if candidate.gpu_layers is not None:
-        why = "are on the GPU, as asked" if options.gpu_layers is not None else "fit the GPU"
+        places = name_places(outcome.machine.gpus)
+        why = f"are on the {places}, as asked" if options.gpu_layers is not None else f"fit the {places}"
         on_gpu = f"{candidate.gpu_layers} of {layers + 1} layers {why}"
         yield f"{on_gpu}; the others run from main memory{memory}, prompts slowly"
     if candidate.n_cpu_moe:

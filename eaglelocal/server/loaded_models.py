@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import field
 from functools import partial
 
-from eaglelocal.core.adapters import AdapterMix
+from eaglelocal.core.adapters import AdapterFile, AdapterMix, apply_mix
 from eaglelocal.core.events import EngineInfo
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.records import dataclass
@@ -51,9 +51,7 @@ class LoadedModel:
     failed_at: float | None = None  # when its engine failed for good
     is_unloading: bool = False  # it is, or will be once it is free: no request may acquire it
     is_free: asyncio.Event = field(default_factory=asyncio.Event)
-    adapters: AdapterMix | None = (
-        None  # LoRA adapters of requests that choose none, if they were set since it was loaded
-    )
+    adapters: AdapterMix | None = None  # of requests that choose none, if it was set since the model was loaded
 
     def __post_init__(self) -> None:
         self.is_free.set()
@@ -61,6 +59,11 @@ class LoadedModel:
     @property
     def client(self) -> RestartingClient:
         return self.client_thread.client
+
+    @property
+    def present_adapters(self) -> tuple[AdapterFile, ...]:
+        """Return the LoRA adapters with the scales of requests that choose none."""
+        return self.info.adapters if self.adapters is None else apply_mix(self.info.adapters, self.adapters)
 
     def set_adapters(self, mix: AdapterMix) -> None:
         """Set the LoRA adapters of later requests that choose none, until the model is unloaded."""

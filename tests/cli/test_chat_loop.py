@@ -20,6 +20,7 @@ from eaglelocal.cli.output import Output
 from eaglelocal.conversation.conversation import Turn
 from eaglelocal.conversation.session import ActiveModel, ModelChoice, ModelLoader, Session
 from eaglelocal.conversation.slash_commands import ActionContext
+from eaglelocal.core.adapters import AdapterFile
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AUTO, OFF, Spec, fixed_spec, parse_spec
 from eaglelocal.core.sampling import SamplingParams
@@ -92,8 +93,9 @@ def talk(tmp_path: Path) -> Start:
         n_ctx: int = 2048,
         spec: Spec = AUTO,
         sees_images: bool = False,
+        adapters: tuple[AdapterFile, ...] = (),
     ) -> ChatLoopHarness:
-        client = ScriptedClient(scripts, n_ctx=n_ctx, sees_images=sees_images)
+        client = ScriptedClient(scripts, n_ctx=n_ctx, sees_images=sees_images, adapters=adapters)
         return ChatLoopHarness(client, tmp_path / "conversations", list(lines), spec)
 
     return start
@@ -195,6 +197,40 @@ def test_spec_with_rubbish_is_an_error(talk: Start, argument: str) -> None:
     chat = talk(f"/spec {argument}")
     chat.run()
     assert "error: /spec must be auto, off, pid or a number from 0 to 16, not" in chat.stderr.getvalue()
+
+
+def test_lora_shows_the_adapters_and_sets_their_scales(talk: Start) -> None:
+    adapters = (AdapterFile(Path("poems.gguf")), AdapterFile(Path("code.gguf"), 0.0))
+    chat = talk("/lora", "a", "/lora 1 0.5", "b", "/lora 0 0", "c", "/model", adapters=adapters)
+    chat.run()
+    assert [request.adapters for request in chat.client.requests] == [
+        None,
+        ((0, 1.0), (1, 0.5)),
+        ((0, 0.0), (1, 0.5)),
+    ]
+    said = chat.stderr.getvalue()
+    for line in ("0 poems.gguf, 1 code.gguf off", "0 poems.gguf, 1 code.gguf x 0.5", "0 poems.gguf off, 1 code.gguf"):
+        assert f"adapters: {line}" in said
+    assert "adapters 0 poems.gguf, 1 code.gguf off\n" in said
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [("1 1", "the only id is 0"), ("0 5000", "a scale must lie between"), ("0 nan", "a scale"), ("x", "its scale")],
+)
+def test_lora_with_rubbish_is_an_error(talk: Start, argument: str, said: str) -> None:
+    chat = talk(f"/lora {argument}", "hi", adapters=(AdapterFile(Path("poems.gguf")),))
+    chat.run()
+    assert f"error: /lora {argument}: " in chat.stderr.getvalue() and said in chat.stderr.getvalue()
+    assert chat.client.requests[0].adapters is None
+
+
+def test_adapters_are_as_at_the_start_with_another_model(talk: Start) -> None:
+    adapters = (AdapterFile(Path("poems.gguf")),)
+    chat = talk("/lora 0 0", "/draft ngram", "/lora", "/model other", "/lora", adapters=adapters)
+    chat.run()
+    assert chat.session.adapters is None
+    assert "no adapter is loaded: --lora FILE loads one" in chat.stderr.getvalue()
 
 
 def test_system_shows_sets_and_removes(talk: Start) -> None:

@@ -6,7 +6,6 @@ import copy
 import hashlib
 import json
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from doubles.loopback_hub import HubRepo, LoopbackHub, serving
+from doubles.shell_words import split_command
 
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.hub.target_resolver import demo_sources
@@ -68,8 +68,8 @@ def read_flags(words: list[str]) -> dict[str, str]:
 def test_a_command_pins_target_and_draft_to_the_commits_of_the_hub(environ: dict[str, str]) -> None:
     done = run(environ, "vllm", *QWEN, "--ctx", "8192", "--parallel", "24")
     assert done.returncode == 0, done.stderr
-    words = shlex.split(done.stdout)
-    assert words[:3] == ["vllm", "serve", "Qwen/Qwen3-8B"] and done.stdout.count("\n") == 1
+    words = split_command(done.stdout)
+    assert words[:3] == ["vllm", "serve", "Qwen/Qwen3-8B"]
     flags = read_flags(words[3:])
     assert flags["--revision"] == flags["--tokenizer-revision"] == TARGET_COMMIT
     assert (flags["--max-model-len"], flags["--max-num-seqs"]) == ("8192", "24")
@@ -155,6 +155,15 @@ def test_offline_a_commit_must_be_stated_and_is_then_taken(environ: dict[str, st
     assert done.returncode == 2  # a branch is no commit
 
 
+def test_a_command_has_a_flag_on_each_line_and_is_one_to_a_shell(environ: dict[str, str]) -> None:
+    command = run(environ, "vllm", *QWEN).stdout
+    first, *lines = command.removesuffix("\n").split(" \\\n  ")
+    assert first.startswith("vllm serve ") and lines and all(line.startswith("--") for line in lines)
+    printing = command.replace("vllm serve", "printf '%s\\n' vllm serve", 1)
+    done = subprocess.run(["sh", "-c", printing], capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout.splitlines() == split_command(command)
+
+
 def test_a_compose_file_has_the_same_arguments(environ: dict[str, str], tmp_path: Path) -> None:
     file = tmp_path / "vllm.yaml"
     done = run(environ, "compose", *QWEN, "--out", str(file))
@@ -162,7 +171,7 @@ def test_a_compose_file_has_the_same_arguments(environ: dict[str, str], tmp_path
     service = yaml.safe_load(file.read_text())["services"]["vllm"]
     line = run(environ, "vllm", *QWEN).stdout
     assert service["image"] == "vllm/vllm-openai:v0.32.0"
-    assert ["vllm", "serve", *service["command"]] == shlex.split(line)
+    assert ["vllm", "serve", *service["command"]] == split_command(line)
     assert service["deploy"]["resources"]["reservations"]["devices"][0]["count"] == 1
     done = run(environ, "compose", *QWEN, "--out", str(file))
     assert done.returncode == 2 and "`--force` replaces it" in done.stderr
@@ -170,7 +179,7 @@ def test_a_compose_file_has_the_same_arguments(environ: dict[str, str], tmp_path
 
 def test_an_own_head_is_exported_beside_the_file(environ: dict[str, str], tmp_path: Path) -> None:
     own = ("demo@native", "--machine", "rtx-4090", "--target-repo", "Qwen/Qwen3-8B", "--draft", str(HEAD))
-    place = tmp_path / "a$b"
+    place = tmp_path / "a$b:c"  # both mean something to compose
     place.mkdir()
     file = place / "vllm.yaml"
     done = run(environ, "compose", *own, "--out", str(file))
@@ -178,8 +187,8 @@ def test_an_own_head_is_exported_beside_the_file(environ: dict[str, str], tmp_pa
     service = yaml.safe_load(file.read_text())["services"]["vllm"]
     folder = place / f"{HEAD.stem}-{hashlib.sha256(HEAD.read_bytes()).hexdigest()[:8]}-export"
     config = json.loads(read_flags(service["command"][1:])["--speculative-config"])
-    mount = f"{folder}:{config['model']}:ro"
-    assert mount.replace("$", "$$") in service["volumes"]
+    mount = {"type": "bind", "source": str(folder).replace("$", "$$"), "target": config["model"], "read_only": True}
+    assert mount in service["volumes"] and config["model"] == f"/heads/{folder.name}"
     assert json.loads((folder / "config.json").read_text())["speculators_model_type"] == "eagle3"
     done = run(environ, "vllm", *own)
     assert done.returncode == 0 and "eaglelocal export" in done.stderr and "--out" in done.stderr

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from doubles.lora_files import write_lora
 from doubles.projectors import projector_bytes
 from doubles.weightless_models import REAL, write_sketch
 
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.cli import main
 from eaglelocal.cli.reports.plan import WIDTH
-from eaglelocal.errors import EagleLocalError, ModelFileError, ResourceError, UsageError
+from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError, ResourceError, UsageError
 from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.target_resolver import demo_sources
@@ -464,3 +465,33 @@ def test_where_nothing_fits_the_reasons_are_shown_and_then_what_helps(capsys: py
 def test_rpc_servers_of_another_machine_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError, match="--rpc box:50052: its link can only be measured from that machine"):
         main.run(["plan", "qwen3-8b", "--machine", "rtx-3090", "--rpc", "box:50052"])
+
+
+def test_adapters_are_counted_with_the_weights_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "llama.gguf"
+    write_sketch(target, REAL["llama-3.1-8b"])
+    poems, code = (write_lora(tmp_path / f"{name}.gguf", target, seed=0) for name in ("poems", "code"))
+    plain = plan_report(capsys, str(target), "--ctx", "4096")["chosen"]
+    given = ("--ctx", "4096", "--lora", str(poems), "--lora", f"{code}:0.5")
+    adapted = plan_report(capsys, str(target), *given)["chosen"]
+    size = 2 * read_header(poems).tensor_bytes
+    assert (plain["memory"]["adapters_bytes"], adapted["memory"]["adapters_bytes"]) == (0, size)
+    assert adapted["memory"]["weights_bytes"] - plain["memory"]["weights_bytes"] == size
+    assert [each["scale"] for each in adapted["adapters"]] == [1.0, 0.5]
+    assert f"--lora {poems} --lora {code}:0.5" in adapted["commands"]["run"]
+    assert "adapters 0 poems.gguf, 1 code.gguf x 0.5: " in screen(capsys, str(target), *given)
+    other = write_lora(tmp_path / "other.gguf", target, seed=0, architecture="qwen3")
+    with pytest.raises(IncompatibleError, match=r"other\.gguf is for the architecture qwen3"):
+        main.run(["plan", str(target), "--lora", str(other)])
+
+
+def test_adapters_choose_among_the_models_of_the_catalogue(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "llama.gguf"
+    write_sketch(target, REAL["llama-3.1-8b"])
+    poems = write_lora(tmp_path / "poems.gguf", target, seed=0)
+    found = plan_report(capsys, "--machine", "rtx-3090", "--lora", str(poems))
+    targets = load_catalog().targets
+    shown = {found["chosen"]["target"], *(each["target"] for each in found["rejected"])}
+    assert {targets[name].outline.architecture for name in shown} == {"llama"}
+    with pytest.raises(IncompatibleError, match="is for the architecture llama, the target is qwen3"):
+        main.run(["plan", "qwen3-8b", "--machine", "rtx-3090", "--lora", str(poems)])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from eaglelocal.core.adapters import AdapterMix
+from eaglelocal.core.adapters import AdapterFile, AdapterMix
 from eaglelocal.core.events import (
     EngineInfo,
     EngineSnapshot,
@@ -119,6 +119,7 @@ class ScriptedClient:
     label: str = "scripted model"
     n_ctx: int = 2048
     sees_images: bool = False
+    adapters: tuple[AdapterFile, ...] = ()
     requests: list[ChatRequest] = field(default_factory=list)
     restarts: int = 0
     looked_at: list[int] = field(default_factory=list)  # questions so far, at each snapshot
@@ -142,6 +143,7 @@ class ScriptedClient:
             load_s=0.1,
             library="no llama.cpp",
             sees_images=self.sees_images,
+            adapters=self.adapters,
         )
 
     def stream(self, request: ChatRequest) -> ScriptedAnswer:

@@ -1,4 +1,4 @@
-"""LiteLLM in front of two servers, with the configuration of docs/serving.md: both answer, and one alone goes on.
+"""LiteLLM in front of two servers, as docs/serving.md configures it: both answer, one alone goes on, no answer moves.
 
 LITELLM names its program, in an environment of its own.
 """
@@ -25,6 +25,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "serving.md"
 START_S = 120
 KEY = f"sk-{secrets.token_hex(32)}"  # it starts with no weaker one
 FLAGS = ("--target", "demo@native", "--alias", "local", "--ctx", "512", "--threads", "1")
+NO_END = {"2": -100}  # the embedded model's end of text
 
 
 def write_configuration(path: Path, servers: tuple[ServeProcess, ...]) -> Path:
@@ -49,20 +50,30 @@ def running_router(configuration: Path, log: Path) -> Iterator[str]:
 
 def stream(url: str) -> str:
     """Return the text of a streamed answer, whose end must have been reached."""
+    with asking(url, max_tokens=24) as events:
+        *pieces, last = events
+    assert last == "[DONE]"
+    return "".join(map(read_text, pieces))
+
+
+@contextmanager
+def asking(url: str, **fields: object) -> Iterator[Iterator[str]]:
+    """Yield the data of a streamed answer's events."""
     messages = [{"role": "user", "content": "What does a draft head do?"}]
-    fields = {"model": "home", "messages": messages, "max_tokens": 24, "temperature": 0, "stream": True}
-    texts, is_done = [], False
+    body = {"model": "home", "messages": messages, "temperature": 0, "stream": True, **fields}
     headers = {"Authorization": f"Bearer {KEY}"}
-    with httpx.stream("POST", f"{url}/v1/chat/completions", json=fields, headers=headers, timeout=120) as reply:
+    with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, headers=headers, timeout=120) as reply:
         assert reply.status_code == 200, reply.read()
-        for line in reply.iter_lines():
-            data = line.removeprefix("data: ")
-            if data == "[DONE]":
-                is_done = True
-            elif data != line:
-                texts += [choice["delta"].get("content") or "" for choice in json.loads(data)["choices"]]
-    assert is_done
-    return "".join(texts)
+        lines = (line for line in reply.iter_lines() if line.startswith("data: "))
+        yield (line.removeprefix("data: ") for line in lines)
+
+
+def read_text(data: str) -> str:
+    return "".join(choice["delta"].get("content") or "" for choice in json.loads(data).get("choices", ()))
+
+
+def is_answering(server: ServeProcess) -> bool:
+    return httpx.get(f"{server.url}/v1/snapshot", timeout=30).json()["running"] > 0
 
 
 def count_answers(log: Path) -> int:
@@ -83,3 +94,24 @@ def test_both_answer_and_one_alone_goes_on(tmp_path: Path) -> None:
             first.process.wait()
             assert all(stream(url).strip() for _ in range(6))
             assert (count_answers(logs[0]), count_answers(logs[1])) == (before[0], before[1] + 6)
+
+
+def test_an_answer_that_has_begun_is_not_moved(tmp_path: Path) -> None:
+    logs = (tmp_path / "first", tmp_path / "second")
+    flags = (*FLAGS, "--draft", "none")  # slowly
+    with serve(*flags, log=logs[0]) as first, serve(*flags, log=logs[1]) as second:
+        configuration = write_configuration(tmp_path / "router.yaml", (first, second))
+        with running_router(configuration, tmp_path / "router") as url:
+            assert stream(url).strip()
+            before = tuple(map(count_answers, logs))
+            with asking(url, max_tokens=400, logit_bias=NO_END) as events:
+                beginning = [next(events), next(events)]
+                (busy,) = [server for server in (first, second) if is_answering(server)]
+                busy.process.kill()
+                busy.process.wait()
+                rest = list(events)
+            assert "[DONE]" not in rest
+            assert "error" in json.loads(rest[-1])
+            assert "".join(map(read_text, beginning)).strip()
+            assert tuple(map(count_answers, logs)) == before
+            assert stream(url).strip()

@@ -7,12 +7,15 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from eaglelocal.catalog.draft_entries import MTP, NGRAM
-from eaglelocal.core.byte_sizes import GIB
+from eaglelocal.cli.reports.rpc import describe_link, link_object
+from eaglelocal.core.adapters import adapter_objects, describe_adapters
+from eaglelocal.core.byte_sizes import GIB, format_memory
 from eaglelocal.core.drafting_words import describe_draft
 from eaglelocal.core.rpc_hosts import WARNING
 from eaglelocal.core.run_options import AUTO, RunOptions
 from eaglelocal.memory.budget import DeviceLoad
 from eaglelocal.planning.candidate import Candidate, Chosen, Rejected
+from eaglelocal.planning.machine_spec import name_places
 from eaglelocal.planning.options import list_lookup_options
 from eaglelocal.planning.plan_search import SearchOutcome
 from eaglelocal.planning.reasons import explain_choice
@@ -35,8 +38,9 @@ def report_lines(outcome: SearchOutcome, chosen: Chosen, *, show_all: bool) -> l
         *wrap_text("speed    ", speed_text(candidate, outcome.options.parallel)),
         "",
         *(bar_line(load, outcome) for load in chosen.memory.used),
-        *link_lines(outcome),
         *wrap_text("         ", sum_text(chosen)),
+        *adapter_lines(outcome.options, candidate),
+        *link_lines(outcome),
         "",
         *reason_lines(explain_choice(outcome, chosen), show_all=show_all),
         "",
@@ -73,7 +77,7 @@ def layers_text(outcome: SearchOutcome, candidate: Candidate) -> str:
     blocks = candidate.option.shape.n_layer + 1
     on_gpu = blocks if candidate.gpu_layers is None else min(candidate.gpu_layers, blocks)
     experts = f", experts of {candidate.n_cpu_moe} of {blocks - 1} in main memory" if candidate.n_cpu_moe else ""
-    return f", {on_gpu} of {blocks} layers on the GPU{'s' if len(outcome.machine.gpus) > 1 else ''}{experts}"
+    return f", {on_gpu} of {blocks} layers on the {name_places(outcome.machine.gpus)}{experts}"
 
 
 def speed_text(candidate: Candidate, num_slots: int) -> str:
@@ -91,12 +95,24 @@ def speed_text(candidate: Candidate, num_slots: int) -> str:
     )
 
 
+def adapter_lines(options: RunOptions, candidate: Candidate) -> list[str]:
+    """Return the lines on LoRA adapters, whose memory is part of the weights."""
+    if not options.lora:
+        return []
+    size = format_memory(adapter_bytes(candidate))
+    return wrap_text("adapters ", f"{describe_adapters(options.adapters)}: {size} of the weights")
+
+
+def adapter_bytes(candidate: Candidate) -> int:
+    return sum(tensor.nbytes for tensor in candidate.option.adapters)
+
+
 def link_lines(outcome: SearchOutcome) -> Iterator[str]:
     """Yield the measured link to each device of an rpc-server, what is assumed of it, and the warning."""
     links = [(gpu.name, gpu.link) for gpu in outcome.machine.gpus if gpu.link is not None]
     for name, link in links:
-        speed = f"{link.latency_s * 1e3:.2f} ms, {link.bytes_s / 1e6:.0f} MB/s, both measured"
-        yield from wrap_text(f"{name:<8} ", f"at {link.address}: {speed}; as fast as this processor, assumed")
+        speed = "as fast as this processor, assumed"
+        yield from wrap_text(f"{name:<8} ", f"at {link.address}: {describe_link(link)}; {speed}")
     if links:
         yield from wrap_text("warning  ", WARNING)
 
@@ -194,6 +210,8 @@ def run_flags(options: RunOptions, candidate: Candidate) -> Iterator[str]:
         yield f"--n-cpu-moe {candidate.n_cpu_moe}"
     if draft := draft_flag(options, candidate):
         yield f"--draft {shlex.quote(draft)}"
+    for adapter in options.lora:
+        yield f"--lora {shlex.quote(adapter)}"
     if options.mmproj != "auto":
         yield f"--mmproj {shlex.quote(options.mmproj)}"
     if options.parallel > 1:
@@ -275,6 +293,7 @@ def outcome_object(outcome: SearchOutcome) -> dict[str, object]:
                 "total_bytes": device.total_bytes,
                 "free_bytes": device.free_bytes,
                 "bandwidth_bytes_s": device.bytes_s,
+                "link": None if device.link is None else link_object(device.link),
             }
             for device in outcome.machine.devices
         ],
@@ -297,8 +316,10 @@ def chosen_object(outcome: SearchOutcome, chosen: Chosen) -> dict[str, object]:
         "kv_type": candidate.setup.kv_type,
         "gpu_layers": candidate.gpu_layers,
         "n_cpu_moe": candidate.n_cpu_moe,
+        "adapters": adapter_objects(outcome.options.adapters),
         "memory": {
             "weights_bytes": sum.weights_bytes,
+            "adapters_bytes": adapter_bytes(candidate),
             "kv_bytes": sum.kv_bytes,
             "draft_bytes": sum.draft_bytes,
             "draft_kv_bytes": sum.draft_kv_bytes,

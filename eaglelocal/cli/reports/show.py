@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 INDENT = 10
 
 
-def details_lines(details: ModelDetails, width: int | None) -> list[str]:
+def row_lines(rows: Iterable[tuple[str, str]], width: int | None) -> list[str]:
     """Return lines `name      text`, wrapped to `width` columns and indented to the text; None: not wrapped."""
     lines: list[str] = []
-    for name, text in details_rows(details):
+    for name, text in rows:
         label = f"{name:<{INDENT}}"
         if width is None:
             lines.append(f"{label}{text}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from eaglelocal.client.http_server import read_adapters
 from eaglelocal.client.http_stream import refusal
 from eaglelocal.client.json_fields import mapping, number, numbers, objects, text, to_int, whole
 from eaglelocal.client.server_reading import (
@@ -15,6 +16,7 @@ from eaglelocal.client.server_reading import (
     add_totals,
 )
 from eaglelocal.client.servers.connection import KeepAliveConnection
+from eaglelocal.core.adapters import describe_adapters
 from eaglelocal.core.learning_status import LearningStatus, describe_learning
 
 KIND = "eaglelocal"
@@ -52,6 +54,7 @@ def parse_snapshot(snapshot: Mapping[str, object]) -> ServerReading:
         model=text(model, "target") or text(model, "name"),
         other_models=tuple(text(other, "target") or text(other, "name") for other in others),
         draft=text(model, "draft"),
+        adapters=describe_adapters(read_adapters(model)),
         n_ctx=whole(model, "n_ctx"),
         num_slots=whole(model, "num_slots"),
         running=whole(snapshot, "running"),

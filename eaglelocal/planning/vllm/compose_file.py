@@ -14,9 +14,9 @@ HEADS = "/heads"  # of heads of this machine, in the container
 def make_compose_file(plan: VllmPlan, head_folder: Path | None = None) -> dict[str, object]:
     """Return the compose file. `head_folder`: of an exported head on the host, mounted where the plan names it."""
     draft = plan.pair.draft
-    volumes = ["models:/root/.cache/huggingface"]
+    volumes: list[object] = ["models:/root/.cache/huggingface"]
     if head_folder is not None and draft is not None and draft.pin is not None:
-        volumes.append(_escape(f"{head_folder}:{draft.pin.repo}:ro"))
+        volumes.append(make_mount(head_folder, draft.pin.repo))
     part = plan.fit.slice
     cards = (
         {"device_ids": ["${MIG_DEVICE:?the UUID of a slice of " + part.name + "}"]}
@@ -43,6 +43,11 @@ def make_compose_file(plan: VllmPlan, head_folder: Path | None = None) -> dict[s
         },
     }
     return {"services": {"vllm": service}, "volumes": {"models": {}}}
+
+
+def make_mount(folder: Path, place: str) -> dict[str, object]:
+    """Return the mount of a folder of the host in compose's long form: the short one is cut at each colon of a path."""
+    return {"type": "bind", "source": _escape(str(folder)), "target": _escape(place), "read_only": True}
 
 
 def _escape(text: str) -> str:

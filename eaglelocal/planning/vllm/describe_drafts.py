@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.catalog.draft_entries import BLOCKS, DRAFT_MODEL, EAGLE, DraftEntry
 from eaglelocal.catalog.estimated_shapes import BLOCK_LAYERS, P_EAGLE_LAYERS
 from eaglelocal.catalog.target_entries import TargetEntry
+from eaglelocal.core.json_text import read_object
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import IncompatibleError, UsageError
 from eaglelocal.gguf.draft_pairing import is_same_model
@@ -28,6 +30,7 @@ from eaglelocal.planning.vllm.served_pair import (
     VllmDraft,
     VllmTarget,
     WeightsPin,
+    names_folder,
 )
 
 Q8_0_BITS, BF16_BITS = 8.5, 16.0
@@ -153,12 +156,26 @@ def compare_vocab(draft: VllmDraft, target: VllmTarget, catalog: Catalog) -> tup
     if draft.method != DRAFT_MODEL or draft.pin is None:
         return draft, []
     repo, size = draft.pin.repo, target.shape.n_vocab
-    found = next((one.outline.n_vocab for one in catalog.targets.values() if one.source_repo == repo), None)
+    found = read_vocab_size(repo) if names_folder(repo) else find_vocab_size(repo, catalog)
     if found == size:
         return draft, []
     other = "a vocabulary of unknown size" if found is None else f"{found} tokens"
     note = f"{draft.id} has {other}, {target.id} {size} tokens: vLLM drafts with those that both have"
     return replace(draft, shares_vocab=False), [note]
+
+
+def find_vocab_size(repo: str, catalog: Catalog) -> int | None:
+    """Return the number of tokens of a repository's model; None if the catalog does not know it."""
+    return next((one.outline.n_vocab for one in catalog.targets.values() if one.source_repo == repo), None)
+
+
+def read_vocab_size(folder: str) -> int | None:
+    """Return the number of tokens of a model in a folder, as its config.json says; None if it does not."""
+    try:
+        size = read_object((Path(os.path.expanduser(folder)) / "config.json").read_bytes()).get("vocab_size")
+    except (OSError, ValueError):
+        return None
+    return size if isinstance(size, int) else None
 
 
 def check_head_serves(info: EagleInfo, verifier: str, target: VllmTarget) -> None:

@@ -48,6 +48,7 @@ from eaglelocal.planning.vllm.served_pair import (
     VllmDraft,
     VllmTarget,
     WeightsPin,
+    names_folder,
     widen_model,
 )
 
@@ -212,7 +213,7 @@ def pin_weights(pin: WeightsPin, flag: str) -> WeightsPin:
 
     flag  which states the commit
     """
-    if pin.repo.startswith(("/", "./", "../", "~")):  # a folder's text begins so; any other text is a repository
+    if names_folder(pin.repo):
         folder = Path(os.path.expanduser(pin.repo))
         if not folder.is_dir():
             raise UsageError(f"there is no folder {folder}", hint="--target-repo USER/REPO")

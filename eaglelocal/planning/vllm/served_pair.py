@@ -23,6 +23,11 @@ METHODS = (*REPO_METHODS, NGRAM, SUFFIX)
 IN_ONE_PASS = (PEAGLE, DFLASH, DSPARK, MEDUSA)
 
 
+def names_folder(repo: str) -> bool:
+    """Return whether a text names a folder on disk; any other text is a repository."""
+    return repo.startswith(("/", "./", "../", "~"))
+
+
 @dataclass(frozen=True, slots=True)
 class WeightsPin:
     """A repository at a commit. `revision`: empty for a folder on disk, which has none."""

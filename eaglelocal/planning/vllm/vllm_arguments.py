@@ -12,6 +12,7 @@ from eaglelocal.planning.vllm.speculative_config import SUFFIX_TOKENS, make_spec
 from eaglelocal.planning.vllm.vllm_memory import ServingFit
 
 VLLM_VERSION = "0.32.0"  # whose fields these are
+CONTINUED = " \\\n  "  # between the lines of a shell command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,13 @@ def list_extra_arguments(plan: VllmPlan) -> list[str]:
 
 
 def make_command(plan: VllmPlan) -> str:
-    """Return one line for a shell."""
+    """Return a command for a shell, with each flag on a line of its own."""
     before = [] if plan.fit.num_cards else [f"VLLM_CPU_KVCACHE_SPACE={plan.fit.cache_gib}"]  # GiB
-    return " ".join([*before, shlex.join(["vllm", "serve", *list_arguments(plan)])])
+    target, *arguments = list_arguments(plan)
+    lines = [" ".join([*before, "vllm serve", shlex.quote(target)])]
+    for word in arguments:
+        if word.startswith("--"):
+            lines.append(word)
+        else:
+            lines[-1] += f" {shlex.quote(word)}"
+    return CONTINUED.join(lines)

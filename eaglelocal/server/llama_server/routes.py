@@ -13,7 +13,7 @@ from collections.abc import Callable
 from starlette.responses import JSONResponse, Response
 
 from eaglelocal import __version__
-from eaglelocal.core.adapters import make_mix, usual_mix
+from eaglelocal.core.adapters import AdapterFile, adapter_objects, make_mix
 from eaglelocal.core.events import EngineInfo, Prompted
 from eaglelocal.core.request import ChatRequest, Mixed
 from eaglelocal.server.answer_response import EVENT_STREAM, respond, respond_once
@@ -142,8 +142,12 @@ def decode_piece(raw: bytes) -> str | list[int]:
 async def props(server: ServerState, model: str = "") -> PropsReply:
     """Return a model that is or was loaded, with the default settings of requests."""
     name, info = find_model(server, model)
+    adapters = find_adapters(server, name, info)
+    lora = [{"id": number, "scale": file.scale} for number, file in enumerate(adapters)]
+    params = sampling_settings(server.defaults, info) | {"lora": lora}
     return PropsReply(
-        default_generation_settings={"params": sampling_settings(server.defaults, info), "n_ctx": info.n_ctx},
+        default_generation_settings={"params": params, "n_ctx": info.n_ctx},
+        adapters=adapter_objects(adapters),
         total_slots=info.num_slots,
         model_alias=name,
         model_path=name,
@@ -163,12 +167,9 @@ async def props(server: ServerState, model: str = "") -> PropsReply:
 async def list_adapters(server: ServerState, model: str = "") -> Response:
     """List the LoRA adapters of a model, with the scales of requests that do not send `lora`."""
     name, info = find_model(server, model)
-    loaded = server.models.loaded_model(name)
-    mix = usual_mix(info.adapters) if loaded is None or loaded.adapters is None else loaded.adapters
-    scales = dict(mix)
     adapters = [
-        LlamaServerAdapter(id=number, path=file.path.name, scale=scales.get(number, 0.0))
-        for number, file in enumerate(info.adapters)
+        LlamaServerAdapter(id=number, path=file.path.name, scale=file.scale)
+        for number, file in enumerate(find_adapters(server, name, info))
     ]
     return JSONResponse([adapter.model_dump() for adapter in adapters])
 
@@ -204,6 +205,12 @@ async def slots(server: ServerState, model: str = "", fail_on_no_slot: str = "")
         for i in range(info.num_slots)
     ]
     return JSONResponse([slot.model_dump() for slot in slots])
+
+
+def find_adapters(server: ServerState, name: str, info: EngineInfo) -> tuple[AdapterFile, ...]:
+    """Return a model's LoRA adapters, with the scales of requests that do not send `lora`."""
+    loaded = server.models.loaded_model(name)
+    return info.adapters if loaded is None else loaded.present_adapters
 
 
 def find_model(server: ServerState, requested: str) -> tuple[str, EngineInfo]:

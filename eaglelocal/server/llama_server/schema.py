@@ -122,6 +122,7 @@ class PromptReply(ReplyModel):
 
 class PropsReply(ReplyModel):
     default_generation_settings: dict[str, Any]
+    adapters: list[dict[str, Any]]  # LoRA adapters with their present scales
     total_slots: int
     model_alias: str
     model_path: str

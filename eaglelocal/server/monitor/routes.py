@@ -17,6 +17,7 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from eaglelocal.client.http_server import SNAPSHOT_COUNTS, SNAPSHOT_SECONDS
+from eaglelocal.core.adapters import adapter_objects
 from eaglelocal.core.events import EngineSnapshot
 from eaglelocal.core.request import LOCAL, parse_spec
 from eaglelocal.core.sampling import RECOMMENDED, SamplingParams, fill_recommended
@@ -138,7 +139,7 @@ def model_fields(loaded: LoadedModel, defaults: SamplingParams) -> dict[str, obj
     params = fill_recommended(defaults, loaded.info.sampling)
     sampling = {name: getattr(params, name) for name in sorted(RECOMMENDED)}
     info = {name: value for name, value in asdict(loaded.info).items() if name not in LARGE_FIELDS}
-    return {"name": loaded.name, **info, "sampling": sampling}
+    return {"name": loaded.name, **info, "sampling": sampling, "adapters": adapter_objects(loaded.present_adapters)}
 
 
 def engine_fields(snapshot: EngineSnapshot) -> dict[str, object]:

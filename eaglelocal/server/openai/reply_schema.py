@@ -51,6 +51,7 @@ class ModelCard(ReplyModel):
     state: str = "unloaded"  # unloaded, loading, ready, restarting, failed
     max_model_len: int | None = None
     draft: str | None = None
+    adapters: list[dict[str, Any]] = []  # LoRA adapters: id, name, and the scale of requests that send no `lora`
     capabilities: list[str] = []
 
 

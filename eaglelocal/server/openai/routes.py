@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from starlette.responses import Response
 
+from eaglelocal.core.adapters import adapter_objects
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.server.answer_response import EVENT_STREAM, NOT_TRANSLATED, respond
 from eaglelocal.server.model_manager import ModelManager
@@ -64,6 +65,7 @@ def model_card(server: ServerState, name: str) -> ModelCard:
     """Return the card of a model under one of its names. Raises Problem."""
     resolved = server.models.names.resolve(name)
     info, state = server.models.loaded_info(resolved), server.models.model_state(resolved)
+    loaded = server.models.loaded_model(resolved)
     return ModelCard(
         id=name,
         created=int(server.started_at),
@@ -71,6 +73,7 @@ def model_card(server: ServerState, name: str) -> ModelCard:
         state=state,
         max_model_len=None if info is None else info.n_ctx,
         draft=None if info is None else info.draft,
+        adapters=adapter_objects(() if loaded is None else loaded.present_adapters),
         capabilities=list_capabilities(server.models, resolved, text=("completion",), vision="multimodal"),
     )
 

@@ -60,6 +60,7 @@ def format_load(reading: ServerReading | None, width: int) -> Line:
         *_list_counts(reading),
         *list_caches(reading),
         ("drafting", name_setting(reading.drafting.setting)),
+        ("adapters", sanitize(reading.adapters) or UNKNOWN),
         ("learning", sanitize(reading.learning) or UNKNOWN),
         ("drift", sanitize("; ".join(reading.drift)) or UNKNOWN),
         ("engine memory", format_bytes(reading.memory_bytes)),

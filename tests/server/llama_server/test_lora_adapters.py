@@ -11,7 +11,9 @@ import pytest
 from doubles.directed_server_engine import plan
 from doubles.running_server import Server, directed, served
 
-from eaglelocal.core.adapters import AdapterFile
+from eaglelocal.client.http_client import HttpClient
+from eaglelocal.client.servers.eaglelocal_server import parse_snapshot
+from eaglelocal.core.adapters import AdapterFile, describe_adapters
 from eaglelocal.server.access import THIS_MACHINE, Access, ApiKeys
 
 OPERATOR, GUEST, OTHER = "o" * 20, "g" * 20, "h" * 20
@@ -41,6 +43,21 @@ def test_adapters_are_listed_and_their_scales_are_set(adapted: Server) -> None:
     assert scales(adapted) == [0.0, 2.0]
     assert adapted.http.post("/lora-adapters", json=[]).status_code == 200
     assert scales(adapted) == [0.0, 0.0]
+
+
+def test_they_are_shown_wherever_a_model_is(adapted: Server) -> None:
+    assert adapted.http.post("/lora-adapters", json=[{"id": 1, "scale": 2}]).status_code == 200
+    expected = [{"id": 0, "name": "poems.gguf", "scale": 0.0}, {"id": 1, "name": "code.gguf", "scale": 2.0}]
+    props = adapted.http.get("/props").json()
+    lora = props["default_generation_settings"]["params"]["lora"]
+    assert (props["adapters"], [each["scale"] for each in lora]) == (expected, [0.0, 2.0])
+    assert adapted.http.get("/v1/models").json()["data"][0]["adapters"] == expected
+    snapshot = adapted.http.get("/v1/snapshot").json()
+    assert snapshot["model"]["adapters"] == snapshot["loaded"][0]["adapters"] == expected
+    assert parse_snapshot(snapshot).adapters == "0 poems.gguf off, 1 code.gguf x 2"
+    client = HttpClient(adapted.url, api_key=OPERATOR)
+    assert describe_adapters(client.start().adapters) == "0 poems.gguf off, 1 code.gguf x 2"
+    client.close()
 
 
 @pytest.mark.parametrize(

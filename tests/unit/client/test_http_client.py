@@ -253,6 +253,14 @@ def test_only_servers_of_ours_are_reported_how_to_draft(spec: str, said: object)
     assert "spec" not in build_request(question(), "m", Dialect(is_ours=True))[1]
 
 
+def test_only_servers_of_ours_are_asked_for_adapters() -> None:
+    request = question(adapters=((0, 0.5), (1, 0.0)))
+    said = [{"id": 0, "scale": 0.5}, {"id": 1, "scale": 0.0}]
+    assert build_request(request, "m", Dialect(is_ours=True))[1]["lora"] == said
+    assert "lora" not in build_request(request, "m", Dialect())[1]
+    assert "lora" not in build_request(question(), "m", Dialect(is_ours=True))[1]
+
+
 def test_all_sampling_is_passed_on_and_only_where_it_is_not_the_default() -> None:
     params = SamplingParams(
         temperature=0.5,

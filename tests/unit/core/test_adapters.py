@@ -6,7 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.core.adapters import AdapterFile, AdapterMix, describe_mix, make_mix, parse_adapter, usual_mix
+from eaglelocal.core.adapters import (
+    AdapterFile,
+    AdapterMix,
+    adapter_objects,
+    apply_mix,
+    describe_adapters,
+    list_scales,
+    make_mix,
+    parse_adapter,
+    parse_scale,
+    usual_mix,
+)
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import UsageError
 
@@ -67,4 +78,18 @@ def test_what_people_read() -> None:
         AdapterFile(Path("off.gguf"), 0.0),
     )
     assert usual_mix(files) == ((0, 1.0), (1, 0.5))
-    assert describe_mix(usual_mix(files), files) == "poems.gguf, code.gguf x 0.5"
+    assert describe_adapters(files) == "0 poems.gguf, 1 code.gguf x 0.5, 2 off.gguf off"
+    mixed = apply_mix(files, ((1, 1.0), (2, -2.0)))
+    assert describe_adapters(mixed) == "0 poems.gguf off, 1 code.gguf, 2 off.gguf x -2"
+    assert list_scales(mixed) == ((0, 0.0), (1, 1.0), (2, -2.0))
+    assert adapter_objects(mixed[:1]) == [{"id": 0, "name": "poems.gguf", "scale": 0.0}]
+
+
+def test_an_id_and_a_scale_are_parsed() -> None:
+    assert [parse_scale(text) for text in ("0 0.5", " 12  -1 ", "0 0")] == [(0, 0.5), (12, -1.0), (0, 0.0)]
+
+
+@pytest.mark.parametrize("text", ["", "0", "0 x", "x 0", "-1 1", "² 1", "0 1 2", "9" * 5000 + " 1", "0.5 0"])
+def test_what_is_no_id_with_a_scale(text: str) -> None:
+    with pytest.raises(ValueError, match="the id of an adapter and its scale"):
+        parse_scale(text)

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.core.plan import Plan
 from eaglelocal.errors import ResourceError, UsageError
+from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
+from eaglelocal.gguf.header import TensorInfo
 from eaglelocal.gguf.image_limits import RESERVED_TOKENS
 from eaglelocal.gguf.model_shape import ModelShape, read_shape
 from eaglelocal.gguf.projector import Projector
@@ -24,6 +26,7 @@ from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes, kv_bytes_of_
 from eaglelocal.memory.compute_buffers import converted_cache_bytes, inputs_bytes
 from eaglelocal.memory.contexts import plan_contexts
 from eaglelocal.memory.estimate import RUNTIME_BYTES, estimate, runtime_bytes, sum_by_purpose
+from eaglelocal.memory.placement import place_layers
 from eaglelocal.memory.projector_bytes import encoding_bytes
 from eaglelocal.planning.options import make_catalog_options
 
@@ -81,6 +84,16 @@ EYES = Projector(
     n_head=16,
     has_windows=False,
     weights_bytes=1_160_000_000,
+)
+
+
+ADAPTER_BYTES = 4096 * 16 * 4  # of each tensor
+ADAPTER = tuple(
+    TensorInfo(
+        name=f"{weight}.lora_{part}", shape=(4096, 16), type=GGML_TYPES_BY_NAME["F32"], offset=0, nbytes=ADAPTER_BYTES
+    )
+    for weight in (*(f"blk.{layer}.attn_q.weight" for layer in range(32)), "output.weight", "token_embd.weight")
+    for part in "ab"
 )
 
 
@@ -366,3 +379,18 @@ def test_what_images_take_is_named_with_a_way_out() -> None:
     with pytest.raises(ResourceError, match=r"[\d.]+ GiB for images and") as error:
         check_fits(held, (FreeMemory(RAM, 6 * GIB),), AdjustableSizes(n_ctx=PLAN.n_ctx))
     assert "--mmproj none" in error.value.hint
+
+
+@pytest.mark.parametrize("plan", [PLAN, replace(PLAN, gpu_layers=20), replace(PLAN, shares=(3.0, 1.0)), WITH_HEAD])
+@pytest.mark.parametrize("rooms", [CPU, ONE, TWO])
+def test_adapters_lie_where_the_layers_lie_that_they_change(plan: Plan, rooms: Sequence[FreeMemory]) -> None:
+    if plan.shares and len(rooms) < 3:
+        return
+    draft = HEAD if plan.draft else None
+    gpus = [room for room in rooms if room.device != RAM]
+    devices = place_layers(EIGHT_B, gpus, plan.shares, gpu_layers=plan.gpu_layers)
+    expected = Counter((*devices, RAM))  # RAM: that of the embeddings
+    held, plain = (estimate(plan, EIGHT_B, draft, rooms, None, added) for added in (ADAPTER, ()))
+    for room in rooms:
+        more = on(held, room.device, MemoryKind.WEIGHTS) - on(plain, room.device, MemoryKind.WEIGHTS)
+        assert more == expected[room.device] * 2 * ADAPTER_BYTES, room.device

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -83,3 +84,21 @@ def test_a_model_maps_its_tokens_where_the_vocabulary_may_have_another_size(
     assert found.shares_vocab == is_shared and bool(notes) != is_shared
     config = make_speculative_config(found, ((1, 4, 5),), 1)
     assert config.get("use_heterogeneous_vocab", False) != is_shared
+
+
+@pytest.mark.parametrize(
+    ("config", "is_shared"),
+    [
+        ('{"vocab_size": 151936}', True),
+        ('{"vocab_size": 151643}', False),
+        ("{}", False),
+        ("no JSON", False),
+        ("", False),
+    ],
+)
+def test_a_folder_says_how_many_tokens_its_model_has(config: str, is_shared: bool, tmp_path: Path) -> None:
+    if config:
+        (tmp_path / "config.json").write_text(config)
+    draft = VllmDraft(id="draft", method=DRAFT_MODEL, most=5, pin=WeightsPin(str(tmp_path)))
+    found, notes = compare_vocab(draft, target("qwen3-8b"), CATALOG)
+    assert found.shares_vocab == is_shared and bool(notes) != is_shared
