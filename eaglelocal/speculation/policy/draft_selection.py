@@ -40,7 +40,7 @@ class DraftSelection:
             return False
         primary = drafters.primary or ""
         step_cost = step.token_costs.draft_step(primary, len(step.auto)) / len(step.auto)
-        costs = step.slot_costs(step.max_draft[slot])
+        costs = step.slot_costs(step.room(slot, primary))
         mean = step.outlook(slot, primary).mean
         return best >= estimate_worth(mean, costs, step_cost, block_size=drafters.block_size)
 
