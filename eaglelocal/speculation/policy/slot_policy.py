@@ -55,6 +55,15 @@ class DrafterSet:
         return (self.kept, *self.lookups) if self.primary else self.lookups
 
 
+class DraftCall(NamedTuple):
+    """A call of a drafter: num_levels levels after num_rows tokens, of several slots or in a slot's tree."""
+
+    drafter: str
+    num_rows: int
+    seconds: float
+    num_levels: int = 1
+
+
 class DecodeSlot(NamedTuple):
     """A slot that decodes in this step; `max_draft` is how many drafted tokens can be of use to it."""
 
