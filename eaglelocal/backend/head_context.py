@@ -45,6 +45,7 @@ class LlamaHeadContext(HeadCells):
 
     has_encoder  False: the tapped rows are the states themselves, as an MTP layer takes them
     reads_cache  it has no cells of its own, and attends to the target's
+    num_layers   MTP layers of which each drafts one token; else 1
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class LlamaHeadContext(HeadCells):
         norms: HeadNorms = NO_NORMS,
         has_encoder: bool = True,
         reads_cache: bool = False,
+        num_layers: int = 1,
     ) -> None:
         self.width = model.n_embd_out
         if not has_encoder and self.width != target.num_taps * target.n_embd:
@@ -70,7 +72,7 @@ class LlamaHeadContext(HeadCells):
         self._encoded = (C.c_char * (self._max_encoded * self._state_bytes))()
         self._states = (C.c_char * (self.n_batch * self._state_bytes))()
         self._set_norms(norms)
-        self._struct.has_encoder, self._struct.reads_cache = has_encoder, reads_cache
+        fill_struct(self._struct, has_encoder=has_encoder, reads_cache=reads_cache, num_layers=num_layers)
         if not target.has_head:  # otherwise it is opened to replace that one, perhaps while the target decodes
             self.attach()
 
@@ -123,20 +125,26 @@ class LlamaHeadContext(HeadCells):
         confident: bool,
         depth: int = 1,
         extra_levels: ExtraLevels = NO_EXTRA_LEVELS,
+        layer: int = 0,
     ) -> Proposals:
-        n, n_out = len(batch.tokens), len(batch.outputs)
-        if not 0 < n <= self.n_batch:
-            raise EngineError(f"a batch of {n} pairs does not fit {self.n_batch}")
+        n, n_out, is_layered = len(batch.tokens), len(batch.outputs), self._struct.num_layers > 1
+        most_rows = n + n_out * (self._struct.num_layers - 1 - layer)
+        if not 0 < n <= most_rows <= self.n_batch:
+            raise EngineError(f"a batch of {most_rows} pairs does not fit {self.n_batch}")
         ranked, top = num_ranked(branches, self._target.n_vocab, confident=confident), self._top_tokens
         top.reserve((depth + extra_levels.num_levels) * n_out * ranked)
         rows = array("i", [*batch.tokens, *batch.positions, *batch.sequences, *batch.outputs])
         states = b"".join(batch.states)
         given = (self._address, n, rows.buffer_info()[0], states, n_out)
-        taken = (ranked, top.tokens_at, top.shares_at)
-        if code := self._native.draft(*given, depth, *extra_levels, *taken):
+        taken = (depth, *extra_levels, ranked, top.tokens_at, top.shares_at)
+        native = self._native
+        code = native.draft_layers(*given, layer, *taken) if is_layered else native.draft(*given, *taken)
+        if code:
             raise native_error(code, n, self._library)
-        proposals = top.read(self._struct.num_levels * n_out, ranked, branches, confident=confident)
-        proposals.states.extend(read_states(self._states, range(n_out), self._state_bytes))
+        num_proposed = self._struct.num_levels * n_out
+        proposals = top.read(num_proposed, ranked, branches, confident=confident)
+        num_states = num_proposed if is_layered else n_out
+        proposals.states.extend(read_states(self._states, range(num_states), self._state_bytes))
         return proposals
 
     def close(self) -> None:

@@ -39,6 +39,7 @@ SYMBOLS = {
     "last_position": "llama_memory_seq_pos_max",
     "apply": "llama_sampler_apply",
     "accept": "llama_sampler_accept",
+    "set_nextn_layer": "_Z28llama_set_nextn_layer_offsetP13llama_contexti",
 }
 
 
@@ -97,6 +98,7 @@ class HeadStruct(C.Structure):
         ("were_states_read", C.c_int32),
         ("has_encoder", C.c_int32),
         ("reads_cache", C.c_int32),
+        ("num_layers", C.c_int32),
         ("num_levels", C.c_int32),
         ("upper", C.c_void_p),
         ("upper_memory", C.c_void_p),
@@ -138,6 +140,9 @@ class NativeStep:
         self.collect = get_function(long, "native_collect", [at, i32, at], i32)
         self.encode = get_function(long, "native_encode", [at, i32, at, at], i32)
         self.draft = get_function(long, "native_draft", [at, i32, at, at, i32, i32, i32, f32, i32, at, at], i32)
+        self.draft_layers = get_function(
+            long, "native_draft_layers", [at, i32, at, at, i32, i32, i32, i32, f32, i32, at, at], i32
+        )
         self.write_features = get_function(long, "native_write_features", [at, i32, at, at, at], i32)
         self.draft_blocks = get_function(
             long, "native_draft_blocks", [at, i32, at, i32, i32, i32, i32, i32, at, at], i32

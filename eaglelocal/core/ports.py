@@ -176,12 +176,15 @@ class HeadContext(NativeContext, Swappable, Cache, Protocol):
         confident: bool,
         depth: int = 1,
         extra_levels: ExtraLevels = NO_EXTRA_LEVELS,
+        layer: int = 0,
     ) -> Proposals:
         """Write the pairs, replacing each sequence's cells from its first pair on, and propose at the output rows.
 
         confident  return confidences too, see backend/top_tokens.py
         depth      number of levels: after each output row the best token is followed, depth - 1 rows more
         extra_levels  optional levels after those; only with `confident`
+        layer      of MTP layers that draft one token each: the one that drafts first. At 0 all of them keep the pairs.
+                   The states after every level are returned, level by level; elsewhere those after the last one
         """
 
     def forget(self, sequence: int, end: int) -> None:

@@ -19,6 +19,7 @@ from eaglelocal.core.batch import NO_EXTRA_LEVELS, Bytes, ExtraLevels, Features,
 from eaglelocal.core.draft import ROOT
 from eaglelocal.core.ports import NativeContext
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.request import MAX_DRAFT_TOKENS
 
 StateT = TypeVar("StateT")
 PRIVATE = "\0private "  # begins the name of an owner of whose texts nothing is kept on disk
@@ -74,6 +75,7 @@ class DraftTraits:
     name          of the method, as statistics show it
     taps          layers of the target whose inputs `commit` needs; empty: none
     block_size    tokens that `draft` proposes in one pass, and none after them (a block); 1: each token takes a pass
+    max_depth     tokens that it can draft after a root, in several passes
     reuse_margin  rows of a reused prefix that the target must decode again for this drafter
     num_branches  chains of a slot's tree that it can draft besides the trunk
     reads_refused `commit` needs the drafted tokens that were refused, each with the target's likeliest token after it;
@@ -83,6 +85,7 @@ class DraftTraits:
     name: str
     taps: tuple[int, ...] = ()
     block_size: int = 1
+    max_depth: int = MAX_DRAFT_TOKENS
     reuse_margin: int = 0
     num_branches: int = 0
     reads_refused: bool = False

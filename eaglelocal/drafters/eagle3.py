@@ -120,6 +120,7 @@ class Eagle3(ContextDrafter):
         self._first_needed: dict[int, int] = {}  # position in the prompt, by slot
         self._slots: defaultdict[int, EagleSlot] = defaultdict(EagleSlot)
         self.num_rows_to_wake = MAX_BUFFERED
+        self._rows_beside_pairs = traits.block_size  # of one slot in a call, besides the waiting pairs
 
     def begin(self, slot: int, owner: str, num_prompt: int) -> None:
         self._first_needed[slot] = 0 if self._max_prompt_rows is None else num_prompt - self._max_prompt_rows
@@ -259,7 +260,7 @@ class Eagle3(ContextDrafter):
 
     def _write_long_queues(self) -> None:
         """Write long queues of pairs, so that the next drafts of all slots fit in one batch."""
-        most = min(MAX_WAITING_PAIRS, max(self._head.n_batch // len(self._slots) - self.traits.block_size, 0))
+        most = min(MAX_WAITING_PAIRS, max(self._head.n_batch // len(self._slots) - self._rows_beside_pairs, 0))
         for index, slot in self._slots.items():
             if len(slot.waiting_tokens) <= most:
                 continue

@@ -23,8 +23,9 @@ from eaglelocal.speculation.policy.slot_policy import MATCH_LENGTHS
 
 MAX_GRAMS = 8192  # of an owner, by two tokens and by one; the oldest go first
 MAX_OWNERS = 16  # whose n-grams are kept; the least recent goes first
-# Confidences only tell the three sources apart: what they are worth is learned (acceptance_table.py)
-PAIR, SINGLE, PLACE = 0.6, 0.3, 0.15
+# Confidences tell the three sources apart: what they are worth is learned (acceptance_table.py), whether or not they
+# are sent. So they begin low: guesses that are right are soon sent, and those that never are take few rows.
+PAIR, SINGLE, PLACE = 0.06, 0.035, 0.02
 KeyT = TypeVar("KeyT")
 UNKNOWN = -1  # stands for the token before a text's first one
 

@@ -10,38 +10,26 @@ rows of a prompt, drafting waits for the next one.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels, Features, Floats
+from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels, Floats
 from eaglelocal.core.ports import MedusaContext
-from eaglelocal.core.records import dataclass
 from eaglelocal.drafters.drafter import (
     NOTHING,
     Committed,
-    ContextDrafter,
     Continuation,
     DraftTraits,
     Node,
-    Swapped,
     skip_rows,
     split_proposals,
 )
+from eaglelocal.drafters.newest_state import NewestStateDrafter
 
 
-@dataclass(slots=True)
-class MedusaSlot:
-    """The draft state of a slot: `state` [n_embd] is the target's at the newest committed row, at position end - 1."""
-
-    state: Floats | None = None
-    end: int = 0
-
-
-class Medusa(ContextDrafter):
-    """A drafter (drafters.drafter.Drafter) over one head context.
+class Medusa(NewestStateDrafter[Floats]):
+    """A drafter (drafters.drafter.Drafter) over one head context. A slot's state is [n_embd].
 
     tap         the layer whose input is the state after the output norm
     block_size  heads: tokens of a draft
@@ -52,14 +40,14 @@ class Medusa(ContextDrafter):
         # no margin: a prompt's last token is always decoded
         super().__init__(head, DraftTraits(name="medusa", taps=(tap,), block_size=block_size))
         self._head, self._branches = head, branches
-        self._slots: defaultdict[int, MedusaSlot] = defaultdict(MedusaSlot)
         self.num_rows_to_wake = 0  # the newest state is taken over
 
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
     ) -> list[Continuation]:
         """Return a block after each root, and nothing after other nodes: no pass continues a block."""
-        states = {node.slot: state for node in nodes if (state := self._find_state(node)) is not None}
+        roots = [node for node in nodes if node.is_root]
+        states = {root.slot: state for root in roots if (state := self.find_state(root)) is not None}
         if not states:
             return [NOTHING for _ in nodes]
         depth = min(depth, self.traits.block_size, self._head.max_rows // len(states))
@@ -67,19 +55,8 @@ class Medusa(ContextDrafter):
         by_slot = dict(zip(states, split_proposals(proposals, len(states)), strict=True))
         return [by_slot.get(node.slot, NOTHING) if node.is_root else NOTHING for node in nodes]
 
-    def _find_state(self, node: Node) -> Floats | None:
-        """Return the state that gave the node; None where it is no root, or its state is not known."""
-        slot = self._slots[node.slot]
-        return slot.state if node.is_root and node.position == slot.end else None
-
-    def commit(self, committed: Sequence[Committed]) -> None:
-        for rows in committed:
-            num_rows = len(rows.tokens)
-            state = None if rows.features is None else copy_state(skip_rows(rows.features, num_rows - 1))
-            self._slots[rows.slot] = MedusaSlot(state, rows.first_position + num_rows)
-
-    def buffer(self, committed: Sequence[Committed]) -> None:
-        self.commit(committed)
+    def read_states(self, committed: Sequence[Committed]) -> list[Floats | None]:
+        return [copy_state(rows) for rows in committed]
 
     def inherit(self, old: Medusa) -> None:
         """Take over the target's states, which every head of this kind reads."""
@@ -88,29 +65,11 @@ class Medusa(ContextDrafter):
     def attach(self) -> None:
         """Do nothing: the states are read from the slots."""
 
-    def skip(self, image: Committed) -> None:
-        """Forget the slot: drafting starts over after the image."""
-        self.rollback(image.slot, 0)
 
-    def rollback(self, slot: int, position: int) -> None:
-        if position < self._slots[slot].end:
-            self._slots[slot] = MedusaSlot()
-
-    def copy_slot(self, source: int, target: int, position: int) -> None:
-        self._slots[target] = replace(self._slots[source])
-        self.rollback(target, position)
-
-    def swapped_bytes(self, slot: int) -> int:
-        return 0
-
-    def swap_out(self, slot: int) -> Swapped[MedusaSlot]:
-        return Swapped(replace(self._slots[slot]))
-
-    def swap_in(self, slot: int, swapped: Swapped[MedusaSlot], tokens: Sequence[int]) -> None:
-        self._slots[slot] = replace(swapped.state)
-
-
-def copy_state(row: Features | Floats) -> Floats:
-    """Return an owned copy [n_embd] of the one tap of one row."""
+def copy_state(rows: Committed) -> Floats | None:
+    """Return an owned copy [n_embd] of the one tap of the last row; None: the decode gave no states."""
+    if rows.features is None:
+        return None
+    row = skip_rows(rows.features, len(rows.tokens) - 1)
     copied: Floats = row.copy() if isinstance(row, np.ndarray) else row.copied()
     return copied.reshape(-1)

@@ -46,7 +46,7 @@ class PEagle(Eagle3):
     ) -> None:
         super().__init__(head, taps, branches=branches, window=window, max_prompt_rows=max_prompt_rows)
         self.traits = replace(self.traits, name="p-eagle", block_size=mask.num_depths)
-        self._mask = mask
+        self._mask, self._rows_beside_pairs = mask, mask.num_depths
 
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS

@@ -10,8 +10,8 @@ from eaglelocal.core.draft import ROOT, Draft
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.drafters.drafter import Drafter, Node
+from eaglelocal.speculation.policy.slot_policy import DraftCall
 from eaglelocal.speculation.policy.step_policy import StepPolicy
-from eaglelocal.speculation.policy.step_report import DraftCall
 from eaglelocal.speculation.tree import DraftChain
 
 EMPTY = Draft()

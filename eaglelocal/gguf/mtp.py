@@ -2,8 +2,8 @@
 
 They take the same input as an EAGLE head's decoder, the next token and the target's final state before it, and feed
 their own state to the next step. A layer is in the target's file after the ordinary ones, or, with embeddings and
-output, in its own file; of several, one for each position, the first drafts at all of them. Gemma 4 has a small
-stack in its own file, which reads the target's cache.
+output, in its own file. Of several, each drafts one token. Gemma 4 has a small stack in its own file, which reads the
+target's cache.
 Sources: graph_mtp of src/models/*.cpp, gemma4-assistant.cpp, common/speculative.cpp (`draft-mtp`).
 """
 
@@ -46,7 +46,7 @@ class MtpInfo:
 
     architecture  of its target
     block         index of the layer: the number of ordinary layers; None: a stack that reads the target's cache
-    num_layers    MTP layers in the file; the first drafts at all positions
+    num_layers    MTP layers in the file, each for one position of a draft
     cache_widths  for such a stack: values in one token's keys, in a layer with a window and in one without
     """
 
@@ -69,8 +69,8 @@ class MtpInfo:
     def from_header(cls, header: Header) -> MtpInfo:
         """Read a header with an MTP layer.
 
-        Raises IncompatibleError where there is no such layer, or several of which llama.cpp runs none, ModelFileError
-        on senseless keys.
+        Raises IncompatibleError where there is no such layer, or several of which llama.cpp runs one at most,
+        ModelFileError on senseless keys.
         """
         keys = ArchitectureKeys(header, read_architecture(header))
         if keys.prefix in ASSISTANTS:
@@ -80,6 +80,7 @@ class MtpInfo:
             many = f"{ahead} MTP layers, where one can draft" if ahead else "no MTP layer"
             raise IncompatibleError(f"{header.path.name} has {many}", hint="--draft auto")
         block = keys.count("block_count") - ahead
+        layers = range(block, block + ahead)
         return cls(
             name=keys.model_name,
             architecture=keys.prefix,
@@ -88,8 +89,8 @@ class MtpInfo:
             n_vocab=vocabulary_size(keys),
             is_alone=FIRST_TENSOR not in header.tensors,
             num_layers=ahead,
-            missing=tuple(name for layer in range(block, block + ahead) for name in missing_tensors(keys, layer)),
-            abort_reason=find_abort_reason(keys, block),
+            missing=tuple(name for layer in layers for name in missing_tensors(keys, layer)),
+            abort_reason=next(filter(None, (find_abort_reason(keys, layer) for layer in layers)), ""),
         )
 
 

@@ -24,6 +24,7 @@ from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.lookahead import Lookahead
 from eaglelocal.drafters.lookup_memory import LookupMemory
 from eaglelocal.drafters.medusa import Medusa
+from eaglelocal.drafters.mtp_layers import MtpLayers
 from eaglelocal.drafters.ngram import Ngram
 from eaglelocal.drafters.p_eagle import Mask, PEagle
 from eaglelocal.drafters.target_cache import TargetCacheDrafter
@@ -83,12 +84,21 @@ def open_model_drafter(
         return BranchSequences(context, num_slots, part.context.num_branches // num_slots)
 
     match part.info:
-        case MtpInfo(reads_cache=reads_cache):
-            layer = LlamaHeadContext(model, part.context, target=context, has_encoder=False, reads_cache=reads_cache)
+        case MtpInfo(reads_cache=reads_cache, num_layers=num_layers):
+            layer = LlamaHeadContext(
+                model,
+                part.context,
+                target=context,
+                has_encoder=False,
+                reads_cache=reads_cache,
+                num_layers=num_layers,
+            )
             loader.opened.callback(layer.close)
             taps = (target.n_layer,)
             if reads_cache:
                 return TargetCacheDrafter(layer, taps)
+            if num_layers > 1:
+                return MtpLayers(layer, taps, num_layers, branches=branches)
             return Eagle3(layer, taps, branches=branches, sequences=branch_sequences(layer), name="mtp")
         case EagleInfo() as info:
             head = LlamaHeadContext(model, part.context, target=context, norms=read_head_norms(part.header, info))

@@ -233,7 +233,7 @@ def make_controller(
     primary = next((drafter.traits for drafter in drafters if not isinstance(drafter, Lookup)), None)
     return Controller(
         plan.spec,
-        DrafterSet(primary.name, lookups, primary.block_size, primary.num_branches)
+        DrafterSet(primary.name, lookups, primary.block_size, primary.num_branches, primary.max_depth)
         if primary
         else DrafterSet(None, lookups),
         StepCosts(makes_kernels=makes_kernels),

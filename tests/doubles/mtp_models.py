@@ -85,6 +85,8 @@ def write_mtp(
     layer_gain: float = 0.0,
     part: str = "whole",
     num_mtp: int = 1,
+    wrong: int | None = None,
+    random: bool = False,
     keys: dict[str, object] | None = None,
     without: str = " ",
     seed: int = 0,
@@ -93,7 +95,8 @@ def write_mtp(
 
     They add `gain` of their usual output: at 0 drafts are always right, at 1 hardly ever. echoes: the MTP layer
     predicts from the target's state alone, which is what the target said before. layer_gain: the share of its usual
-    output that the MTP layer itself adds. part: `whole`, or only the `trunk` or the `layer`. keys: replace true ones.
+    output that the MTP layer itself adds. part: `whole`, or only the `trunk` or the `layer`. num_mtp: MTP layers, of
+    which number `wrong` is never right. random: their weights are, and they predict nothing. keys: replace true ones.
     without: leave out tensors with this in their names.
     """
     trunk = sketch_trunk(architecture)
@@ -106,14 +109,17 @@ def write_mtp(
     output_norm = np.ones(sketch.n_embd, np.float32)
     for name, shape in tensors_of(sketch):
         values = weights(rng, name, shape[::-1], sketch)
-        foreseen(name, values, trunk.n_layer, gain=gain, layer_gain=layer_gain, echoes=echoes)
+        of_layer = name.startswith("blk.") and int(name.split(".")[1]) >= trunk.n_layer
+        if not (random and of_layer):
+            foreseen(name, values, trunk.n_layer, gain=gain, layer_gain=layer_gain, echoes=echoes)
+        if wrong is not None and name == f"blk.{trunk.n_layer + wrong}.nextn.eh_proj.weight":
+            values *= -1
         if name == "output_norm.weight":
             output_norm = values
         elif name.endswith(("nextn.shared_head_norm.weight", "layer_output_norm.weight")):
             values[:] = output_norm
         elif name == "token_embd.weight" and architecture == "nemotron_h_moe":  # whose layer subtracts the mean
             values -= values.mean(axis=1, keepdims=True)
-        of_layer = name.startswith("blk.") and int(name.split(".")[1]) >= trunk.n_layer
         if without not in name and (part == "whole" or not name.startswith("blk.") or of_layer == (part == "layer")):
             writer.add_tensor(name, values)
     finish(writer)

@@ -426,8 +426,10 @@ class ScriptedHead:
         confident: bool,
         depth: int = 1,
         extra_levels: ExtraLevels = NO_EXTRA_LEVELS,
+        layer: int = 0,
     ) -> Proposals:
         assert 0 < len(batch.tokens) <= self.n_batch
+        assert layer == 0
         for row, sequence in enumerate(batch.sequences):
             if sequence not in batch.sequences[:row]:
                 self._cells.remove(sequence, batch.positions[row])

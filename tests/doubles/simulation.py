@@ -17,9 +17,9 @@ from eaglelocal.core.sampling import Sampled
 from eaglelocal.speculation.acceptance.acceptance_model import SIBLING_LEVEL, SIBLING_SLOPE
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
-from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet
+from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DraftCall, DrafterSet
 from eaglelocal.speculation.policy.step_policy import StepPolicy
-from eaglelocal.speculation.policy.step_report import Change, DraftCall, StepReport
+from eaglelocal.speculation.policy.step_report import Change, StepReport
 from eaglelocal.speculation.verify import verify
 
 from .simulated_machine import SimulatedMachine

@@ -10,10 +10,12 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from doubles.engine_harness import drive
 from doubles.mixed_traffic import MixedTraffic
 from doubles.mtp_models import num_layers, write_assistant, write_gemma, write_mtp
+from doubles.plain_mimo import PlainMimo
 from doubles.real_engine import ask, real_engine
 
 from eaglelocal.backend.context import LlamaContext
@@ -21,11 +23,13 @@ from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.head_context import LlamaHeadContext
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
+from eaglelocal.backend.top_tokens import MIN_RANKED
 from eaglelocal.core.batch import Batch
 from eaglelocal.core.draft import ROOT
 from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed_spec
-from eaglelocal.drafters.drafter import Committed, Node
+from eaglelocal.drafters.drafter import Committed, Continuation, Node
 from eaglelocal.drafters.eagle3 import Eagle3
+from eaglelocal.drafters.mtp_layers import MtpLayers
 from eaglelocal.drafters.target_cache import TargetCacheDrafter
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import IncompatibleError, ModelFileError
@@ -138,21 +142,126 @@ def test_drafted_texts_where_windows_keep_no_more_than_they_need(tmp_path: Path,
 
 
 @pytest.mark.parametrize("architecture", sorted(SEVERAL_MTP_ARCHITECTURES))
-def test_the_first_of_several_layers_drafts(tmp_path: Path, architecture: str) -> None:
-    """The others are loaded and priced, and change nothing."""
-    one = write_mtp(tmp_path / "one.gguf", architecture, gain=0.03)
-    three = write_mtp(tmp_path / "three.gguf", architecture, gain=0.03, num_mtp=3)
-    request, stats = ask("a", PROMPT, max_tokens=40), []
-    for target in (one, three):
-        engine = real_engine(target, "mtp", target)
-        assert texts_of(engine, [request]) == plain_texts(target, [request])
-        stats.append(engine.snapshot().speculation)
-        engine.close()
-    assert 0 < stats[0].accepted_tokens == stats[1].accepted_tokens
-    shapes = [read_mtp_shape(read_header(path)) for path in (one, three)]
-    assert shapes[1].weights_bytes == 3 * shapes[0].weights_bytes
-    assert shapes[1].active_bytes == shapes[0].active_bytes
-    assert [len(shape.kv_heads) for shape in shapes] == [1, 3]
+@pytest.mark.parametrize(("wrong", "accepted", "draft_tokens"), [(None, 30, 30), (0, 0, 117), (1, 20, 57), (2, 26, 39)])
+def test_each_of_several_layers_drafts_one_token(
+    tmp_path: Path, architecture: str, wrong: int | None, accepted: int, draft_tokens: int
+) -> None:
+    """Of three tokens, the one that the wrong layer drafts is refused, and those after it."""
+    target = write_mtp(tmp_path / "three.gguf", architecture, gain=0.0, num_mtp=3, wrong=wrong)
+    request = ask("a", PROMPT, max_tokens=41)
+    engine = real_engine(target, "mtp", target, spec=fixed_spec(4))
+    assert texts_of(engine, [request]) == plain_texts(target, [request])
+    stats = engine.snapshot().speculation
+    assert stats.accepted_tokens == accepted
+    assert stats.draft_tokens == pytest.approx(draft_tokens, abs=3)  # fewer of use at the end
+    engine.close()
+
+
+@pytest.mark.parametrize("architecture", sorted(SEVERAL_MTP_ARCHITECTURES))
+def test_what_several_layers_take(tmp_path: Path, architecture: str) -> None:
+    files = [write_mtp(tmp_path / f"{num_mtp}.gguf", architecture, num_mtp=num_mtp) for num_mtp in (1, 3)]
+    one, three = (read_mtp_shape(read_header(path)) for path in files)
+    assert three.weights_bytes == 3 * one.weights_bytes
+    assert three.active_bytes == one.active_bytes  # of one draft step
+    assert (len(one.kv_heads), len(three.kv_heads)) == (1, 3)
+
+
+@pytest.mark.parametrize("spec", [fixed_spec(1), fixed_spec(2), fixed_spec(16), AUTO], ids=str)
+@pytest.mark.parametrize("architecture", sorted(SEVERAL_MTP_ARCHITECTURES))
+def test_texts_drafted_by_several_layers_are_the_plain_ones(tmp_path: Path, architecture: str, spec: Spec) -> None:
+    target = write_mtp(tmp_path / "three.gguf", architecture, gain=0.03, layer_gain=0.1, num_mtp=3)
+    requests = [ask(f"r{i}", (*PROMPT, *range(40 + i, 50)), max_tokens=40 + 10 * i) for i in range(3)]
+    engine = real_engine(target, "mtp", target, num_slots=3, spec=spec)
+    assert texts_of(engine, requests) == plain_texts(target, requests, num_slots=3)
+    assert engine.snapshot().speculation.accepted_tokens > 0 or spec == AUTO
+    engine.close()
+
+
+def test_mixed_traffic_for_several_layers(tmp_path: Path) -> None:
+    target = write_mtp(tmp_path / "model.gguf", "step35", gain=0.03, num_mtp=3)
+    engine = real_engine(target, "mtp", target, num_slots=3, n_ctx=512, cache_ram=64)
+    engine._scheduler.swap.min_rows = 30
+    traffic = MixedTraffic(target, engine, seed=2)
+    traffic.run(40)
+    assert traffic.engine.snapshot().speculation.accepted_tokens > 0
+    traffic.close()
+
+
+class TwoTexts:
+    """A target with three random MTP layers, which draft for two texts at once, and the same in plain numpy."""
+
+    def __init__(self, path: Path) -> None:
+        self.model = LlamaModel(load_library(), path, Placement(has_mtp=True, repack=False))
+        first = num_layers("mimo2")
+        sizes = {"n_ctx": 256, "num_sequences": 2, "n_batch": 32, "flash_attn": "off", "kv_type": "f32"}
+        params = ContextParams(**sizes)  # type: ignore[arg-type]
+        self.target = LlamaContext(self.model, params, taps=(first,), final_by_nextn=True)
+        params = ContextParams(is_mtp=True, **sizes)  # type: ignore[arg-type]
+        layers = LlamaHeadContext(self.model, params, target=self.target, has_encoder=False, num_layers=3)
+        self.drafter = MtpLayers(layers, (first,), 3)
+        self.plain = PlainMimo(path, first)
+        self.tokens: list[list[int]] = [[], []]
+        self.roots = [7, 8]
+        self.states: list[list[np.ndarray]] = [[], []]  # of the target's rows
+
+    def commit(self, slot: int, further: list[int]) -> None:
+        """Commit the root and further tokens, of which the last is the next root."""
+        tokens, self.roots[slot] = [self.roots[slot], *further[:-1]], further[-1]
+        n, first = len(tokens), len(self.tokens[slot])
+        outputs = self.target.decode(Batch(tokens, list(range(first, first + n)), [(slot,)] * n, [True] * n))
+        features = outputs.features(list(range(n)))
+        self.states[slot] += list(features.copied()[:, 0])
+        self.drafter.commit([Committed(slot, first, tokens, features)])
+        self.tokens[slot] += tokens
+
+    def draft(self, slots: list[int], depth: int) -> dict[int, Continuation]:
+        """Draft after the roots of the slots: in two calls if `depth` is less than three."""
+        drafts = self.drafter.draft(
+            [Node(slot, ROOT, self.roots[slot], len(self.tokens[slot])) for slot in slots], depth
+        )
+        nodes = [
+            Node(slot, depth - 1, draft.tokens[-1], len(self.tokens[slot]) + depth)
+            for slot, draft in zip(slots, drafts, strict=True)
+        ]
+        rest = self.drafter.draft(nodes, 3)
+        pairs = zip(slots, drafts, rest, strict=True)
+        return {
+            slot: Continuation([*one.tokens, *two.tokens], [*one.confidences, *two.confidences])
+            for slot, one, two in pairs
+        }
+
+    def expect(self, slot: int) -> Continuation:
+        """Return what plain numpy drafts: three tokens, each by a layer of its own."""
+        tokens, states = [*self.tokens[slot][1:], self.roots[slot]], list(self.states[slot])
+        drafted, confidences = [], []
+        for layer in range(3):
+            after, logits = self.plain.run(layer, tokens, np.stack(states))
+            best = np.sort(logits[-1])[::-1][:MIN_RANKED]
+            drafted.append(int(logits[-1].argmax()))
+            confidences.append(float(1 / np.exp(best - best[0]).sum()))
+            tokens, states = [*tokens, drafted[-1]], [*states, after[-1]]
+        return Continuation(drafted, confidences)
+
+    def close(self) -> None:
+        self.drafter.close()
+        self.target.close()
+        self.model.close()
+
+
+def test_each_layer_computes_what_plain_numpy_does(tmp_path: Path) -> None:
+    """Drafts of one text or both, in one call or two, all of them rejected. Windows (96 rows) are left."""
+    texts = TwoTexts(write_mtp(tmp_path / "random.gguf", "mimo2", gain=1.0, num_mtp=3, random=True))
+    rng = random.Random(5)
+    for turn in range(12):
+        slots = [turn % 2, 1 - turn % 2]
+        for slot in slots:
+            texts.commit(slot, rng.choices(range(20, 280), k=rng.randrange(2, 24)))
+        for slot, draft in texts.draft(slots[: 1 + turn % 3], 1 + turn % 3).items():
+            expected = texts.expect(slot)
+            assert draft.tokens == expected.tokens
+            assert draft.confidences == pytest.approx(expected.confidences, abs=1e-3)
+    assert min(map(len, texts.tokens)) > 96
+    texts.close()
 
 
 def check_conversation(target: Path, draft: Path) -> None:
@@ -191,11 +300,12 @@ def test_a_layer_that_is_hardly_ever_right_is_put_to_sleep(tmp_path: Path) -> No
 class Feeding:
     """A target with its layer, by hand, and a text that is committed in pieces."""
 
-    def __init__(self, model: LlamaModel, text: list[int], *, n_batch: int) -> None:
+    def __init__(self, model: LlamaModel, text: list[int], *, n_batch: int, num_mtp: int = 1) -> None:
         params, taps = ContextParams(n_ctx=256, n_batch=64, flash_attn="off", num_snapshots=8), (model.n_layer,)
         self.target = LlamaContext(model, params, taps=taps, final_by_nextn=True)
         params = ContextParams(n_ctx=256, n_batch=n_batch, flash_attn="off", is_mtp=True)
-        self.drafter = Eagle3(LlamaHeadContext(model, params, target=self.target, has_encoder=False), taps)
+        head = LlamaHeadContext(model, params, target=self.target, has_encoder=False, num_layers=num_mtp)
+        self.drafter = MtpLayers(head, taps, num_mtp) if num_mtp > 1 else Eagle3(head, taps)
         self.text, self.end = text, 0
 
     def commit(self, num_rows: int, *, asleep: bool = False) -> None:
@@ -222,14 +332,22 @@ class Feeding:
 
 @pytest.mark.parametrize("architecture", MOSTLY)
 def test_its_cache_holds_the_text_however_it_came(tmp_path: Path, architecture: str) -> None:
-    """In small pieces, with drafts in between that were rejected, slept through in part, and swapped out and in again:
-    drafts are the same.
+    check_cache(write_mtp(tmp_path / "model.gguf", architecture, gain=1.0, layer_gain=1.0))
+
+
+@pytest.mark.parametrize("architecture", sorted(SEVERAL_MTP_ARCHITECTURES))
+def test_their_caches_hold_the_text_however_it_came(tmp_path: Path, architecture: str) -> None:
+    check_cache(write_mtp(tmp_path / "model.gguf", architecture, gain=1.0, num_mtp=3, random=True), num_mtp=3)
+
+
+def check_cache(path: Path, *, num_mtp: int = 1) -> None:
+    """Check that drafts are the same after a text that came in small pieces, with drafts in between that were rejected,
+    slept through in part, and swapped out and in again.
     """
-    path = write_mtp(tmp_path / "model.gguf", architecture, gain=1.0, layer_gain=1.0)
     model, rng = LlamaModel(load_library(), path, Placement(has_mtp=True)), random.Random(1)
     for trial in range(12):
         text = [rng.randrange(20, 280) for _ in range(100)]
-        messy, fresh = (Feeding(model, text, n_batch=n_batch) for n_batch in (rng.choice([4, 16]), 64))
+        messy, fresh = (Feeding(model, text, n_batch=n_batch, num_mtp=num_mtp) for n_batch in (rng.choice([4, 16]), 64))
         while messy.end < 20:
             messy.commit(rng.randrange(1, 9))
             messy.draft(rng.randrange(1, 6))

@@ -33,8 +33,8 @@ from eaglelocal.loading.engine_builder import build
 from eaglelocal.planning.resolve import resolve
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
-from eaglelocal.speculation.policy.slot_policy import DrafterSet
-from eaglelocal.speculation.policy.step_report import Change, DraftCall, StepReport
+from eaglelocal.speculation.policy.slot_policy import DraftCall, DrafterSet
+from eaglelocal.speculation.policy.step_report import Change, StepReport
 
 HERE = (1.0, 1.0, 1.01, 1.03, 1.09, 1.16, 1.4, 1.5, 1.54, 1.66, 1.75, 1.82, 2.02, 2.15, 2.23, 2.44, 2.44)
 CURVES = {"here": HERE, "bf16": BF16, "q8_0": Q8_0, "q4_0": Q4_0, "cliff": CLIFF, "gpu": GPU}

@@ -330,6 +330,21 @@ static bool all_are_confident(const struct target *t, int32_t n_out, int32_t ran
     return true;
 }
 
+/* Add the n pairs of native_draft to an empty batch, and remove each sequence's cells from its first pair on. */
+static int32_t begin_pairs(struct head *h, int32_t n, const int32_t *ints, const float *states) {
+    const int32_t *positions = ints + n, *sequences = ints + 2 * n;
+    void *memory = h->reads_cache ? h->target->memory : h->memory; /* the target removes rejected rows only later */
+    h->api->clear(h->pairs);
+    for (int32_t i = 0; i < n; i++) {
+        if (i == 0 || sequences[i] != sequences[i - 1]) {
+            if (!h->api->remove_cells(memory, sequences[i], positions[i], -1)) return CANNOT_REMOVE;
+            if (h->upper && !h->api->remove_cells(h->upper_memory, sequences[i], positions[i], -1)) return CANNOT_REMOVE;
+        }
+        add_pair(h, i, ints[i], positions[i], sequences[i], states + (size_t)i * h->width);
+    }
+    return 0;
+}
+
 /* Write n pairs (ints: tokens [n], positions [n], sequences [n], output rows [n_out]; states [n, width]), replacing
  * each sequence's cells from its first pair on, and rank the tokens at the output rows. Then continue from each with
  * its best token, for `depth` levels in all, and up to `extra_levels` more while all shares are at least `min_share`.
@@ -339,18 +354,10 @@ int32_t native_draft(struct head *h, int32_t n, const int32_t *ints, const float
                   int32_t extra_levels, float min_share, int32_t ranked, int32_t *tokens, float *shares) {
     if (!h->context) return CLOSED;
     const int32_t *positions = ints + n, *sequences = ints + 2 * n, *outputs = ints + 3 * n;
-    void *memory = h->reads_cache ? h->target->memory : h->memory; /* the target removes rejected rows only later */
     double started_at = now();
     h->num_levels = 0;
-    h->api->clear(h->pairs);
-    for (int32_t i = 0; i < n; i++) {
-        if (i == 0 || sequences[i] != sequences[i - 1]) {
-            if (!h->api->remove_cells(memory, sequences[i], positions[i], -1)) return CANNOT_REMOVE;
-            if (h->upper && !h->api->remove_cells(h->upper_memory, sequences[i], positions[i], -1)) return CANNOT_REMOVE;
-        }
-        add_pair(h, i, ints[i], positions[i], sequences[i], states + (size_t)i * h->width);
-    }
-    int32_t code = run_pairs(h, n, n_out > 0 && !h->upper);
+    int32_t code = begin_pairs(h, n, ints, states);
+    if (!code) code = run_pairs(h, n, n_out > 0 && !h->upper);
     if (!code && h->upper) code = run_upper_layers(h, n, positions, sequences, n_out, outputs);
     h->native_s += now() - started_at;
     bool is_confident = extra_levels > 0;
@@ -371,6 +378,40 @@ int32_t native_draft(struct head *h, int32_t n, const int32_t *ints, const float
                      sequences[outputs[i]], h->states + (size_t)i * h->width);
         code = run_pairs(h, n_out, true);
         h->native_s += now() - started_at;
+    }
+    return code;
+}
+
+/* Draft with MTP layers of which each drafts one token: layer `first`, then those after it. Arguments and results are
+ * those of native_draft, but the states after all levels are kept: h->states [h->num_levels, n_out, width].
+ *
+ * Each layer has keys and values of its own, in cells that all share. So every layer computes the n pairs, and the
+ * tokens drafted so far after them, each with the state that the layer before gave. Removing the same positions before
+ * each puts them in the same cells. Where `first` is 0 the pairs stay, and layers that draft nothing compute them too. */
+int32_t native_draft_layers(struct head *h, int32_t n, const int32_t *ints, const float *states, int32_t n_out, int32_t first,
+                            int32_t depth, int32_t extra_levels, float min_share, int32_t ranked, int32_t *tokens, float *shares) {
+    if (!h->context) return CLOSED;
+    const int32_t *positions = ints + n, *sequences = ints + 2 * n, *outputs = ints + 3 * n;
+    bool drafts = n_out > 0, is_confident = extra_levels > 0;
+    int32_t code = 0;
+    h->num_levels = 0;
+    for (int32_t layer = first; layer < h->num_layers && !code && (drafts || first == 0); layer++) {
+        const double started_at = now();
+        const int32_t num_drafted = drafts ? h->num_levels * n_out : 0, at = h->num_levels * n_out;
+        code = begin_pairs(h, n, ints, states);
+        for (int32_t k = 0; k < num_drafted; k++)
+            add_pair(h, n + k, tokens[k * ranked], positions[outputs[k % n_out]] + k / n_out + 1,
+                     sequences[outputs[k % n_out]], h->states + (size_t)k * h->width);
+        h->api->set_nextn_layer(h->context, layer);
+        if (!code) code = run_pairs(h, n + num_drafted, drafts);
+        h->native_s += now() - started_at;
+        if (!drafts) continue;
+        for (int32_t i = 0; i < n_out && !code; i++)
+            code = read_row(h, layer == first ? outputs[i] : n + num_drafted - n_out + i, ranked, tokens + (at + i) * ranked,
+                            shares + (at + i) * ranked, h->states + (size_t)(at + i) * h->width);
+        if (code) break;
+        is_confident = is_confident && all_are_confident(h->target, n_out, ranked, tokens + at * ranked, shares + at * ranked, min_share);
+        drafts = ++h->num_levels < depth + (is_confident ? extra_levels : 0);
     }
     return code;
 }

@@ -66,6 +66,7 @@ struct api { /* functions of llama.cpp; contexts, memories, batches and samplers
     int32_t (*last_position)(void *memory, int32_t sequence);
     void (*apply)(void *sampler, struct candidates *candidates);
     void (*accept)(void *sampler, int32_t token);
+    void (*set_nextn_layer)(void *context, int32_t number);
 };
 
 struct head;
@@ -108,6 +109,7 @@ struct head {
     int32_t were_states_read;   /* states of that decode were read; Python sets it */
     int32_t has_encoder; /* false for an MTP layer: the tapped rows are the states */
     int32_t reads_cache; /* it reads the target's cache and has none: all its rows have the position after that cache */
+    int32_t num_layers;  /* MTP layers of which each drafts one token; else 1 */
     int32_t num_levels;  /* of the last draft */
     void *upper, *upper_memory;  /* the context of the upper layers of a head of several layers; NULL: it has one */
     int32_t num_ranked_tokens;   /* that the upper layers give logits of */

@@ -275,7 +275,8 @@ class Controller:
         if not gate.is_awake:
             gate.record_tokens(len(verdict.samples))
             return
-        promised_speed = report.policy.promised_speed(slot) if report.policy is not None else 1.0
+        policy = report.policy
+        promised_speed = policy.promised_speed(slot, report.draft_calls) if policy is not None else 1.0
         if gate.is_probing:
             self.learn_costs()  # a probe is short, and the next step is to know what this one took
             if gate.is_probing:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.speculation.costs.step_costs import StepCosts
-from eaglelocal.speculation.policy.slot_policy import DrafterSet
-from eaglelocal.speculation.policy.step_report import DraftCall, StepReport
+from eaglelocal.speculation.policy.slot_policy import DraftCall, DrafterSet
+from eaglelocal.speculation.policy.step_report import StepReport
 
 AT_ONCE, LATER_AT_ONCE, MOST_AT_ONCE = 2, 8, 16  # steps learned together: early, later, if no draft depends on costs
 EARLY_STEPS = 64  # by number of decoding slots; costs move most in them, as sizes run for the first time

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from eaglelocal.core.request import MAX_DRAFT_TOKENS
 from eaglelocal.speculation.acceptance.acceptance_model import Outlook
 
 
@@ -130,15 +131,20 @@ def pays_to_grow_all(
     leveled: bool,
     *,
     block_size: int = 1,
+    max_depth: int = MAX_DRAFT_TOKENS,
 ) -> bool:
-    """Return `pays_to_grow` for another level of several chains; those without an outlook do not grow."""
+    """Return `pays_to_grow` for another level of several chains; those without an outlook do not grow.
+
+    max_depth  tokens that the drafter can draft in a chain
+    """
     worth = find_best_size(*split_into_units(chains, costs, leveled))[1]
     growing_chains = [(chain, outlook) for chain, outlook in zip(chains, outlooks, strict=True) if outlook is not None]
+    longest = max(len(chain) for chain, _ in growing_chains)
     if leveled:
-        rows_per_level, num_rows = len(chains), max(len(chain) for chain, _ in growing_chains) * len(chains)
+        rows_per_level, num_rows = len(chains), longest * len(chains)
     else:
         rows_per_level, num_rows = len(growing_chains), sum(map(len, chains))
-    next_costs = costs[num_rows + rows_per_level :: rows_per_level]
+    next_costs = costs[num_rows + rows_per_level :: rows_per_level][: max_depth - longest]
     reaches = [chain[-1] if chain else 1.0 for chain, _ in growing_chains]
     outlook = join_outlooks([outlook for _, outlook in growing_chains], reaches)
     return pays_to_draft(

@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import NamedTuple
 
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.request import DraftPolicy, Spec
+from eaglelocal.core.request import MAX_DRAFT_TOKENS, DraftPolicy, Spec
 from eaglelocal.speculation.policy.draft_gate import DraftGate, GateState
 from eaglelocal.speculation.policy.pending_drafts import kept_name
 from eaglelocal.speculation.policy.pid import LengthController
@@ -24,12 +24,18 @@ class DrafterSet:
 
     block_size    tokens of one draft step of the primary drafter, and none after them; 1: a step per token
     num_branches  chains of a slot's tree that the primary drafter can draft besides the trunk
+    max_depth     tokens that the primary drafter can draft after a root
     """
 
     primary: str | None = None
     lookups: tuple[str, ...] = ()
     block_size: int = 1
     num_branches: int = 0
+    max_depth: int = MAX_DRAFT_TOKENS
+
+    def depth_limit(self, drafter: str) -> int:
+        """Return how many tokens the drafter can draft after a root."""
+        return self.max_depth if drafter == self.primary else MAX_DRAFT_TOKENS
 
     def num_steps(self, drafter: str, num_tokens: int) -> int:
         """Return the draft steps that num_tokens of a slot take."""
@@ -48,6 +54,15 @@ class DrafterSet:
     def free(self) -> tuple[str, ...]:
         """The names of what costs next to nothing to propose."""
         return (self.kept, *self.lookups) if self.primary else self.lookups
+
+
+class DraftCall(NamedTuple):
+    """A call of a drafter: num_levels levels after num_rows tokens, of several slots or in a slot's tree."""
+
+    drafter: str
+    num_rows: int
+    seconds: float
+    num_levels: int = 1
 
 
 class DecodeSlot(NamedTuple):

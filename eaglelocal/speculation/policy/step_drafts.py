@@ -129,6 +129,10 @@ class StepDrafts:
         return [chain.pending() for chain in by_drafter if chain and chain.tokens]
 
     # ---- what is expected
+    def room(self, slot: int, drafter: str) -> int:
+        """Return how many tokens of the drafter can be of use to the slot."""
+        return min(self.max_draft[slot], self.drafters.depth_limit(drafter))
+
     def useful_length(self, slot: int) -> int:
         """Return how many tokens can be of use: those of a rule (fixed, PID), or for `auto` all that may be sent."""
         policy, most = self.policies[slot], self.max_draft[slot]

@@ -13,6 +13,7 @@ from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels
 from eaglelocal.core.draft import Draft
 from eaglelocal.speculation.policy.draft_selection import DraftSelection
 from eaglelocal.speculation.policy.goodput import count_paying_levels, pays_to_grow, pays_to_grow_all
+from eaglelocal.speculation.policy.slot_policy import DraftCall
 from eaglelocal.speculation.policy.step_drafts import StepDrafts
 from eaglelocal.speculation.policy.tree_growth import SlotTip, TreeGrowth
 from eaglelocal.speculation.tree import MIN_REACH, DraftChain
@@ -42,9 +43,12 @@ class StepPolicy:
         """Return the draft to verify for each slot."""
         return self._selection.select()
 
-    def promised_speed(self, slot: int) -> float:
-        """Return the speed relative to plain decoding if the primary drafter's chain for the slot were sent."""
-        return self._selection.promised_speed(slot)
+    def promised_speed(self, slot: int, calls: Sequence[DraftCall]) -> float:
+        """Return the speed relative to plain decoding if the primary drafter's draft for the slot were sent.
+
+        calls  of the drafters in this step
+        """
+        return self._selection.promised_speed(slot, calls)
 
     # ---- what is drafted on
     def select_tips(self, drafter: str) -> Sequence[SlotTip]:
@@ -88,7 +92,7 @@ class StepPolicy:
             return self._max_draft[slot] > 0
         return (
             not chain.ended
-            and len(chain.tokens) < self._max_draft[slot]
+            and len(chain.tokens) < self.drafts.room(slot, chain.drafter)
             and (not chain.gains or chain.gains[-1] >= MIN_REACH)
         )
 
@@ -115,7 +119,8 @@ class StepPolicy:
         block_size = self._drafters.block_size if drafter == self._drafters.primary else 1
         if len(self._auto) == 1:
             slot = slots[0]
-            return pays_to_grow(gains[slot], step.row_costs, outlook(slot, drafter), step_cost, block_size=block_size)
+            costs = step.row_costs[: step.room(slot, drafter) + 1]
+            return pays_to_grow(gains[slot], costs, outlook(slot, drafter), step_cost, block_size=block_size)
         return pays_to_grow_all(
             list(gains.values()),
             step.row_costs,
@@ -123,6 +128,7 @@ class StepPolicy:
             step_cost,
             step.is_leveled,
             block_size=block_size,
+            max_depth=self._drafters.depth_limit(drafter),
         )
 
     def _gains(self, drafter: str) -> dict[int, list[float]]:
@@ -138,22 +144,21 @@ class StepPolicy:
         if drafter == self._drafters.primary and self._drafters.block_size > 1:
             most = max([self.drafts.useful_length(slot) for slot in slots])
             return min(self._drafters.block_size, most), NO_EXTRA_LEVELS
-        forced = min([self._forced_length(slot) - num_drafted(slot, drafter) for slot in slots])
+        forced = min([self._forced_length(slot, drafter) - num_drafted(slot, drafter) for slot in slots])
         if forced > 0 or any(self._policies[slot].gate is None for slot in slots):
             return max(forced, 1), NO_EXTRA_LEVELS
-        most = min([self._max_draft[slot] - num_drafted(slot, drafter) for slot in slots])
+        most = min([self.drafts.room(slot, drafter) - num_drafted(slot, drafter) for slot in slots])
         if drafter != self._drafters.primary:
             return min(LOOKUP_LEVELS, most), NO_EXTRA_LEVELS
         if len(self._auto) > 1:
             return self._levels_in_doubt(drafter, slots, most), NO_EXTRA_LEVELS
         return self._levels_alone(drafter, slots[0], most)
 
-    def _forced_length(self, slot: int) -> int:
+    def _forced_length(self, slot: int, drafter: str) -> int:
         """Return how many tokens are drafted whatever they cost: by a rule, or for a probe."""
         policy = self._policies[slot]
-        if policy.gate is None:
-            return min(policy.length, self._max_draft[slot])
-        return min(policy.gate.probe_length, self._max_draft[slot])
+        length = policy.length if policy.gate is None else policy.gate.probe_length
+        return min(length, self.drafts.room(slot, drafter))
 
     def _levels_alone(self, drafter: str, slot: int, most: int) -> tuple[int, ExtraLevels]:
         """Return the levels of the only `auto` slot.
@@ -164,7 +169,8 @@ class StepPolicy:
         gains, outlook = self._gains(drafter)[slot], step.outlook(slot, drafter)
         if self._growth is not None and not gains and self._growth.is_hoped_for(slot):
             return 1, NO_EXTRA_LEVELS
-        chain_so_far = (gains, step.row_costs, outlook.mean, step.token_costs.draft_step(drafter, 1))
+        costs = step.row_costs[: step.room(slot, drafter) + 1]
+        chain_so_far = (gains, costs, outlook.mean, step.token_costs.draft_step(drafter, 1))
         depth = count_paying_levels(*chain_so_far, chance=outlook.doubtful, most=min(most, MOST_AHEAD))
         ends = len(gains) + 1, len(gains) + most
         sure = min([step.acceptance.probability(slot, drafter, at, SURE) for at in ends])

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from eaglelocal.core.draft import Draft, Verdict
 from eaglelocal.core.records import dataclass
 from eaglelocal.speculation.policy.draft_gate import GateState
+from eaglelocal.speculation.policy.slot_policy import DraftCall
 from eaglelocal.speculation.policy.step_policy import StepPolicy
-
-
-class DraftCall(NamedTuple):
-    """A call of a drafter: num_levels levels, num_rows slots."""
-
-    drafter: str
-    num_rows: int
-    seconds: float
-    num_levels: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

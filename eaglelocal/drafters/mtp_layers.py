@@ -1,0 +1,70 @@
+"""Draft by MTP layers that were trained for one position each (Step 3.5, MiMo-V2): layer k drafts the k-th token.
+
+    pairs           (t1,h0) (t2,h1) (t3,h2)
+    layer 0         (t4,h3) -> s4 -> child c5
+    layer 1         (t4,h3) (c5,s4) -> s5 -> c6
+    layer 2         (t4,h3) (c5,s4) (c6,s5) -> c7
+
+Each layer has keys and values of its own. The pairs of the target's tokens and states, which eagle3.py collects, are
+written for all layers in the call that drafts from them. The rows of a draft are computed by each layer that drafts a
+token after them. There is no token after the last layer's. Source: `chain_heads` of common/speculative.cpp, llama.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels, State
+from eaglelocal.core.ports import HeadContext
+from eaglelocal.drafters.drafter import NOTHING, Continuation, Node, split_proposals
+from eaglelocal.drafters.eagle3 import Eagle3, EagleSlot
+from eaglelocal.drafters.head_rows import HeadRows
+
+
+class MtpLayers(Eagle3):
+    """A drafter (drafters.drafter.Drafter) over the head context of `num_layers` layers. Drafts chains."""
+
+    def __init__(self, head: HeadContext, taps: tuple[int, ...], num_layers: int, *, branches: int = 1) -> None:
+        super().__init__(head, taps, branches=branches, name="mtp")
+        self.traits = replace(self.traits, max_depth=num_layers)
+        self._rows_beside_pairs = num_layers
+        self._drafted: dict[int, list[tuple[int, State]]] = {}  # by slot: tokens of its draft, and the states before
+
+    def draft(
+        self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
+    ) -> list[Continuation]:
+        """Return as Drafter.draft; slots that have drafted differently far take one call each."""
+        self._wake([node.slot for node in nodes if node.is_root])
+        continuations: dict[int, Continuation] = {}  # by slot
+        for layer in sorted({node.place + 1 for node in nodes}):
+            if layer < self.traits.max_depth:
+                group = [node for node in nodes if node.place + 1 == layer]
+                continuations |= self._draft_from(layer, group, depth, extra_levels)
+        return [continuations.get(node.slot, NOTHING) for node in nodes]
+
+    def _draft_from(
+        self, layer: int, nodes: Sequence[Node], depth: int, extra_levels: ExtraLevels
+    ) -> dict[int, Continuation]:
+        """Return what this layer and those after it propose, by slot; nothing where a state is missing."""
+        rows = HeadRows()
+        for node in nodes:
+            self._add_rows(node, rows)
+        if not rows.outputs:
+            return {}
+        proposals = self._head.decode(
+            rows.batch(), self._branches, confident=True, depth=depth, extra_levels=extra_levels, layer=layer
+        )
+        num_rows = len(rows.outputs)
+        drafts = split_proposals(proposals, num_rows)
+        for row, (node, draft) in enumerate(zip(rows.nodes, drafts, strict=True)):
+            drafted = list(zip(draft.tokens, proposals.states[row::num_rows], strict=True))
+            self._drafted[node.slot] = [*(self._drafted[node.slot] if layer else ()), *drafted]
+        return {node.slot: draft for node, draft in zip(rows.nodes, drafts, strict=True)}
+
+    def _add_drafted(self, node: Node, slot: EagleSlot, rows: HeadRows) -> None:
+        """Add the rows of all drafted tokens: this layer has none of them yet."""
+        drafted = self._drafted[node.slot]
+        for position, (token, state) in enumerate(drafted, start=node.position - len(drafted)):
+            rows.add(node.slot, position, token, state)
+        rows.mark_output(node)
