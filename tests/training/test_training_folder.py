@@ -110,7 +110,7 @@ def test_ls_tells_what_is_kept_and_rm_takes_it_away(folder: Path, capsys: pytest
     assert "one\n    1.0 kB, a model" in capsys.readouterr().err
     assert main.run(["ls", "--json"]) == 0
     (report,) = json.loads(capsys.readouterr().out.splitlines()[-1])["training"]
-    assert report == {"path": str(folder), "target": "a model", "size_bytes": 1000, "is_in_use": False}
+    assert report == {"path": str(folder), "target": "a model", "size_bytes": 1003, "is_in_use": False}
     assert main.run(["rm", str(folder), "--yes"]) == 0
     assert not folder.exists() and folder.parent.is_dir()
 
