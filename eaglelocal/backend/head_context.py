@@ -46,6 +46,7 @@ class LlamaHeadContext(HeadCells):
     has_encoder  False: the tapped rows are the states themselves, as an MTP layer takes them
     reads_cache  it has no cells of its own, and attends to the target's
     num_layers   MTP layers of which each drafts one token; else 1
+    selects_outputs  they return states of output rows alone; else all rows of a call are outputs, or none
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class LlamaHeadContext(HeadCells):
         has_encoder: bool = True,
         reads_cache: bool = False,
         num_layers: int = 1,
+        selects_outputs: bool = False,
     ) -> None:
         self.width = model.n_embd_out
         if not has_encoder and self.width != target.num_taps * target.n_embd:
@@ -72,7 +74,13 @@ class LlamaHeadContext(HeadCells):
         self._encoded = (C.c_char * (self._max_encoded * self._state_bytes))()
         self._states = (C.c_char * (self.n_batch * self._state_bytes))()
         self._set_norms(norms)
-        fill_struct(self._struct, has_encoder=has_encoder, reads_cache=reads_cache, num_layers=num_layers)
+        fill_struct(
+            self._struct,
+            has_encoder=has_encoder,
+            reads_cache=reads_cache,
+            num_layers=num_layers,
+            selects_outputs=selects_outputs,
+        )
         if not target.has_head:  # otherwise it is opened to replace that one, perhaps while the target decodes
             self.attach()
 

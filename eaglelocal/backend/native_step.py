@@ -99,6 +99,7 @@ class HeadStruct(C.Structure):
         ("has_encoder", C.c_int32),
         ("reads_cache", C.c_int32),
         ("num_layers", C.c_int32),
+        ("selects_outputs", C.c_int32),
         ("num_levels", C.c_int32),
         ("upper", C.c_void_p),
         ("upper_memory", C.c_void_p),

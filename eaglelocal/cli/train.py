@@ -143,10 +143,15 @@ def train(
 
 def run_training(options: TrainOptions, questions: TrainQuestions, *, tokens: int, epochs: int) -> TrainResult:
     """Collect answers, train the head and try it. Resumes from the files in the folder."""
+    from eaglelocal.gguf.model_fingerprint import fingerprint_model
     from eaglelocal.training.trainer import train_head
     from eaglelocal.training.training_folder import enter_folder
 
-    with enter_folder(options.folder, options.found.label), mention_resuming(options.output):
+    found = options.found
+    with (
+        enter_folder(options.folder, found.label, fingerprint_model(found.path)),
+        mention_resuming(options.output),
+    ):
         check_resources(options)
         collected = collect_answers(options, questions, max_answer_tokens=tokens)
         training = make_training(options, collected, epochs=epochs)

@@ -94,6 +94,7 @@ MTP_ARCHITECTURES = frozenset(
     }
 )  # fmt: skip
 SEVERAL_MTP_ARCHITECTURES = frozenset({"hy_v3", "mimo2", "step35"})  # whose files may have several such layers
+SELECTING_MTP_ARCHITECTURES = frozenset({"mimo2", "step35"})  # of those, which return states of output rows alone
 # whose MTP layers cannot draft, and why
 UNUSED_MTP: Mapping[str, str] = MappingProxyType(
     {

@@ -15,7 +15,13 @@ from types import MappingProxyType
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.arch_keys import ArchitectureKeys
-from eaglelocal.gguf.architectures import ASSISTANTS, MTP_ARCHITECTURES, SEVERAL_MTP_ARCHITECTURES, UNUSED_MTP
+from eaglelocal.gguf.architectures import (
+    ASSISTANTS,
+    MTP_ARCHITECTURES,
+    SELECTING_MTP_ARCHITECTURES,
+    SEVERAL_MTP_ARCHITECTURES,
+    UNUSED_MTP,
+)
 from eaglelocal.gguf.hazards import check_alignment
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.model_info import ModelInfo, num_mtp_layers, read_architecture, vocabulary_size
@@ -64,6 +70,11 @@ class MtpInfo:
     @property
     def reads_cache(self) -> bool:
         return self.block is None
+
+    @property
+    def selects_outputs(self) -> bool:
+        """Return whether its graph returns states of output rows alone."""
+        return self.architecture in SELECTING_MTP_ARCHITECTURES
 
     @classmethod
     def from_header(cls, header: Header) -> MtpInfo:

@@ -84,7 +84,7 @@ def open_model_drafter(
         return BranchSequences(context, num_slots, part.context.num_branches // num_slots)
 
     match part.info:
-        case MtpInfo(reads_cache=reads_cache, num_layers=num_layers):
+        case MtpInfo(reads_cache=reads_cache, num_layers=num_layers) as mtp:
             layer = LlamaHeadContext(
                 model,
                 part.context,
@@ -92,6 +92,7 @@ def open_model_drafter(
                 has_encoder=False,
                 reads_cache=reads_cache,
                 num_layers=num_layers,
+                selects_outputs=mtp.selects_outputs,
             )
             loader.opened.callback(layer.close)
             taps = (target.n_layer,)

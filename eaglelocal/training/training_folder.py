@@ -20,7 +20,7 @@ from eaglelocal.training.conversations import make_write_error, suggest_folder
 
 ANSWERS = "answers.jsonl"
 CHECKPOINT, PARTIAL = ".checkpoint", ".partial"
-TARGET = "target"  # holds the target's name; the run that uses the folder locks this file
+TARGET = "target"  # holds the target's name and fingerprint; the run that uses the folder locks this file
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,11 @@ class TrainingFolder:
 
 
 @contextmanager
-def enter_folder(folder: Path, target: str) -> Iterator[None]:
+def enter_folder(folder: Path, target: str, fingerprint: str) -> Iterator[None]:
     """Create the folder and lock it for this run alone.
+
+    target       the target's name, for people
+    fingerprint  of its file, by which it is the same one under another name
 
     Raises ResourceError where it cannot be written, or another run uses it; UsageError where its answers are another
     target's.
@@ -52,21 +55,21 @@ def enter_folder(folder: Path, target: str) -> Iterator[None]:
         except BlockingIOError:
             hint = f"wait for it, or `--work {suggest_folder()}`"
             raise ResourceError(f"another `eaglelocal train` is using {folder}", hint=hint) from None
-        _claim(folder, lock, target)
+        _claim(folder, lock, target, fingerprint)
         for left in folder.glob(f"*{PARTIAL}"):  # left by a run that was killed
             left.unlink(missing_ok=True)
         yield
 
 
-def _claim(folder: Path, lock: TextIO, target: str) -> None:
+def _claim(folder: Path, lock: TextIO, target: str, fingerprint: str) -> None:
     lock.seek(0)
-    before = lock.read().strip()
-    if before not in ("", target):
+    before = lock.read().splitlines()
+    if before and fingerprint not in before[1:] and before != [target]:  # once, only the name was written
         hint = f"rm -r {shlex.quote(str(folder))}, or `--work {suggest_folder()}`"
-        raise UsageError(f"{folder} holds the answers of another target: {before}", hint=hint)
+        raise UsageError(f"{folder} holds the answers of another target: {before[0]}", hint=hint)
     if not before:
         with suppress(OSError):  # a full disk: later writes will report it
-            lock.write(f"{target}\n")
+            lock.write(f"{target}\n{fingerprint}\n")
             lock.flush()
 
 
@@ -82,10 +85,10 @@ def list_folders() -> list[TrainingFolder]:
 def _read_folder(folder: Path) -> TrainingFolder:
     all_paths = list(folder.iterdir())
     own = sorted(path for path in all_paths if path.name in (ANSWERS, TARGET) or path.suffix in (CHECKPOINT, PARTIAL))
-    label = (folder / TARGET).read_text(encoding="utf-8", errors="replace") if folder / TARGET in own else ""
+    text = (folder / TARGET).read_text(encoding="utf-8", errors="replace") if folder / TARGET in own else ""
     size_bytes = sum(path.stat().st_size for path in own)
     paths = (*own, *([folder] if len(own) == len(all_paths) else []))
-    return TrainingFolder(folder, label.strip(), paths, size_bytes, _is_in_use(folder))
+    return TrainingFolder(folder, next(iter(text.splitlines()), ""), paths, size_bytes, _is_in_use(folder))
 
 
 def _is_in_use(folder: Path) -> bool:

@@ -128,7 +128,7 @@ def test_stopped_while_asking_it_ends_as_other_commands_do(
 
 
 def test_one_at_a_time_in_a_folder(environ: dict[str, str], target: Path, tmp_path: Path) -> None:
-    with enter_folder(tmp_path / "work", "guide"):
+    with enter_folder(tmp_path / "work", "guide", "f"):
         done = run(environ, "train", "--target", str(target), *SMALL, "--work", str(tmp_path / "work"))
     assert (done.returncode, "another `eaglelocal train` is using" in done.stderr) == (1, True)
     assert max(len(line) for line in done.stdout.splitlines() if str(tmp_path) not in line) <= 80

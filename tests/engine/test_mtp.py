@@ -190,14 +190,15 @@ def test_mixed_traffic_for_several_layers(tmp_path: Path) -> None:
 class TwoTexts:
     """A target with three random MTP layers, which draft for two texts at once, and the same in plain numpy."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, selects_outputs: bool) -> None:
         self.model = LlamaModel(load_library(), path, Placement(has_mtp=True, repack=False))
         first = num_layers("mimo2")
         sizes = {"n_ctx": 256, "num_sequences": 2, "n_batch": 32, "flash_attn": "off", "kv_type": "f32"}
         params = ContextParams(**sizes)  # type: ignore[arg-type]
         self.target = LlamaContext(self.model, params, taps=(first,), final_by_nextn=True)
         params = ContextParams(is_mtp=True, **sizes)  # type: ignore[arg-type]
-        layers = LlamaHeadContext(self.model, params, target=self.target, has_encoder=False, num_layers=3)
+        kind = {"has_encoder": False, "num_layers": 3, "selects_outputs": selects_outputs}
+        layers = LlamaHeadContext(self.model, params, target=self.target, **kind)  # type: ignore[arg-type]
         self.drafter = MtpLayers(layers, (first,), 3)
         self.plain = PlainMimo(path, first)
         self.tokens: list[list[int]] = [[], []]
@@ -248,9 +249,11 @@ class TwoTexts:
         self.model.close()
 
 
-def test_each_layer_computes_what_plain_numpy_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("selects_outputs", [False, True])
+def test_each_layer_computes_what_plain_numpy_does(tmp_path: Path, selects_outputs: bool) -> None:
     """Drafts of one text or both, in one call or two, all of them rejected. Windows (96 rows) are left."""
-    texts = TwoTexts(write_mtp(tmp_path / "random.gguf", "mimo2", gain=1.0, num_mtp=3, random=True))
+    path = write_mtp(tmp_path / "random.gguf", "mimo2", gain=1.0, num_mtp=3, random=True)
+    texts = TwoTexts(path, selects_outputs=selects_outputs)
     rng = random.Random(5)
     for turn in range(12):
         slots = [turn % 2, 1 - turn % 2]
@@ -300,11 +303,14 @@ def test_a_layer_that_is_hardly_ever_right_is_put_to_sleep(tmp_path: Path) -> No
 class Feeding:
     """A target with its layer, by hand, and a text that is committed in pieces."""
 
-    def __init__(self, model: LlamaModel, text: list[int], *, n_batch: int, num_mtp: int = 1) -> None:
+    def __init__(
+        self, model: LlamaModel, text: list[int], *, n_batch: int, num_mtp: int = 1, selects_outputs: bool = False
+    ) -> None:
         params, taps = ContextParams(n_ctx=256, n_batch=64, flash_attn="off", num_snapshots=8), (model.n_layer,)
         self.target = LlamaContext(model, params, taps=taps, final_by_nextn=True)
         params = ContextParams(n_ctx=256, n_batch=n_batch, flash_attn="off", is_mtp=True)
-        head = LlamaHeadContext(model, params, target=self.target, has_encoder=False, num_layers=num_mtp)
+        kind = {"has_encoder": False, "num_layers": num_mtp, "selects_outputs": selects_outputs}
+        head = LlamaHeadContext(model, params, target=self.target, **kind)  # type: ignore[arg-type]
         self.drafter = MtpLayers(head, taps, num_mtp) if num_mtp > 1 else Eagle3(head, taps)
         self.text, self.end = text, 0
 
@@ -345,9 +351,13 @@ def check_cache(path: Path, *, num_mtp: int = 1) -> None:
     slept through in part, and swapped out and in again.
     """
     model, rng = LlamaModel(load_library(), path, Placement(has_mtp=True)), random.Random(1)
+    selects = MtpInfo.from_header(read_header(path)).selects_outputs
     for trial in range(12):
         text = [rng.randrange(20, 280) for _ in range(100)]
-        messy, fresh = (Feeding(model, text, n_batch=n_batch, num_mtp=num_mtp) for n_batch in (rng.choice([4, 16]), 64))
+        messy, fresh = (
+            Feeding(model, text, n_batch=n_batch, num_mtp=num_mtp, selects_outputs=selects and n_batch < 64)
+            for n_batch in (rng.choice([4, 16]), 64)
+        )
         while messy.end < 20:
             messy.commit(rng.randrange(1, 9))
             messy.draft(rng.randrange(1, 6))

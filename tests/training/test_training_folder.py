@@ -6,6 +6,7 @@ import json
 import os
 import resource
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -32,13 +33,16 @@ def folder() -> Path:
 
 
 def test_one_run_works_in_a_folder_and_the_next_may_when_it_has_ended(folder: Path) -> None:
-    with enter_folder(folder, "a model"):
+    with enter_folder(folder, "a model", "f1"):
         assert list_folders()[0].is_in_use
-        with pytest.raises(ResourceError, match="another `eaglelocal train` is using"), enter_folder(folder, "a model"):
+        with (
+            pytest.raises(ResourceError, match="another `eaglelocal train` is using"),
+            enter_folder(folder, "a model", "f1"),
+        ):
             pass
     assert not list_folders()[0].is_in_use
-    with enter_folder(folder, "a model"):
-        assert (folder / TARGET).read_text() == "a model\n"
+    with enter_folder(folder, "a model", "f1"):
+        assert (folder / TARGET).read_text() == "a model\nf1\n"
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
@@ -46,12 +50,29 @@ def test_what_a_killed_run_was_writing_goes_and_what_it_had_written_stays(folder
     folder.mkdir(parents=True)
     for name in ("a.partial", "a.checkpoint", ANSWERS):
         (folder / name).write_text("x")
-    with enter_folder(folder, "a model"):
+    with enter_folder(folder, "a model", "f1"):
         assert sorted(path.name for path in folder.iterdir()) == ["a.checkpoint", ANSWERS, TARGET]
 
 
+@pytest.mark.parametrize(
+    ("before", "name", "is_same"),
+    [
+        ("old\nf1\n", "new", True),
+        ("a model\n", "a model", True),
+        ("a model\nf2\n", "a model", False),
+        ("a model\n", "b", False),
+    ],
+)
+def test_a_target_is_known_by_its_content(before: str, name: str, is_same: bool, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / TARGET).write_text(before)
+    allowed = nullcontext() if is_same else pytest.raises(UsageError, match="another target: a model")
+    with allowed, enter_folder(folder, name, "f1"):
+        assert list_folders()[0].target == before.splitlines()[0]
+
+
 def other_target(folder: Path) -> None:
-    with enter_folder(folder, "another model"):
+    with enter_folder(folder, "another model", "f2"):
         pass
 
 
@@ -76,12 +97,12 @@ def test_a_folder_that_cannot_be_used_is_reported(
     made: Callable[[Path], None], kind: type[EagleLocalError], says: str, folder: Path
 ) -> None:
     made(folder)
-    with pytest.raises(kind, match=says), enter_folder(folder, "a model"):
+    with pytest.raises(kind, match=says), enter_folder(folder, "a model", "f1"):
         pass
 
 
 def test_ls_tells_what_is_kept_and_rm_takes_it_away(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with enter_folder(folder, "a model"):
+    with enter_folder(folder, "a model", "f1"):
         (folder / ANSWERS).write_text("x" * 992)
         with pytest.raises(ResourceError, match="another process trains in"):
             main.run(["rm", str(folder), "--yes"])
@@ -89,13 +110,13 @@ def test_ls_tells_what_is_kept_and_rm_takes_it_away(folder: Path, capsys: pytest
     assert "one\n    1.0 kB, a model" in capsys.readouterr().err
     assert main.run(["ls", "--json"]) == 0
     (report,) = json.loads(capsys.readouterr().out.splitlines()[-1])["training"]
-    assert report == {"path": str(folder), "target": "a model", "size_bytes": 1000, "is_in_use": False}
+    assert report == {"path": str(folder), "target": "a model", "size_bytes": 1003, "is_in_use": False}
     assert main.run(["rm", str(folder), "--yes"]) == 0
     assert not folder.exists() and folder.parent.is_dir()
 
 
 def test_rm_leaves_what_people_put_there(folder: Path) -> None:
-    with enter_folder(folder, "a model"):
+    with enter_folder(folder, "a model", "f1"):
         (folder / "mine.txt").write_text("x")
     assert main.run(["rm", str(folder), "--yes"]) == 0
     assert [path.name for path in folder.iterdir()] == ["mine.txt"]

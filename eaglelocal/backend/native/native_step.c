@@ -398,16 +398,19 @@ int32_t native_draft_layers(struct head *h, int32_t n, const int32_t *ints, cons
     for (int32_t layer = first; layer < h->num_layers && !code && (drafts || first == 0); layer++) {
         const double started_at = now();
         const int32_t num_drafted = drafts ? h->num_levels * n_out : 0, at = h->num_levels * n_out;
+        const int32_t last = n + num_drafted - n_out; /* the first row of the last level; at level 0 they are `outputs` */
         code = begin_pairs(h, n, ints, states);
         for (int32_t k = 0; k < num_drafted; k++)
             add_pair(h, n + k, tokens[k * ranked], positions[outputs[k % n_out]] + k / n_out + 1,
                      sequences[outputs[k % n_out]], h->states + (size_t)k * h->width);
         h->api->set_nextn_layer(h->context, layer);
-        if (!code) code = run_pairs(h, n + num_drafted, drafts);
+        for (int32_t i = 0; i < n + num_drafted; i++) h->api->set_output(h->pairs, i, drafts && !h->selects_outputs);
+        for (int32_t i = 0; drafts && i < n_out; i++) h->api->set_output(h->pairs, layer == first ? outputs[i] : last + i, true);
+        if (!code) code = run(h, DECODE, h->pairs);
         h->native_s += now() - started_at;
         if (!drafts) continue;
         for (int32_t i = 0; i < n_out && !code; i++)
-            code = read_row(h, layer == first ? outputs[i] : n + num_drafted - n_out + i, ranked, tokens + (at + i) * ranked,
+            code = read_row(h, layer == first ? outputs[i] : last + i, ranked, tokens + (at + i) * ranked,
                             shares + (at + i) * ranked, h->states + (size_t)(at + i) * h->width);
         if (code) break;
         is_confident = is_confident && all_are_confident(h->target, n_out, ranked, tokens + at * ranked, shares + at * ranked, min_share);

@@ -110,6 +110,7 @@ struct head {
     int32_t has_encoder; /* false for an MTP layer: the tapped rows are the states */
     int32_t reads_cache; /* it reads the target's cache and has none: all its rows have the position after that cache */
     int32_t num_layers;  /* MTP layers of which each drafts one token; else 1 */
+    int32_t selects_outputs; /* those layers return logits and states of output rows alone; else all or none are outputs */
     int32_t num_levels;  /* of the last draft */
     void *upper, *upper_memory;  /* the context of the upper layers of a head of several layers; NULL: it has one */
     int32_t num_ranked_tokens;   /* that the upper layers give logits of */
