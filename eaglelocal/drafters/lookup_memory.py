@@ -16,6 +16,7 @@ from pathlib import Path
 
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.folders import PRIVATE, make_folder
+from eaglelocal.core.request import LOCAL
 
 SUFFIX = ".tokens"
 BREAK = -1
@@ -61,7 +62,8 @@ class LookupMemory:
             self.has_failed = True
 
     def _path(self, owner: str) -> Path:
-        return self._folder / f"{hashlib.blake2b(owner.encode(), digest_size=16).hexdigest()}{SUFFIX}"
+        """Return an owner's file; chats with an engine of their own and servers without keys have the same."""
+        return self._folder / f"{hashlib.blake2b((owner or LOCAL).encode(), digest_size=16).hexdigest()}{SUFFIX}"
 
 
 def read_newest(path: Path, max_tokens: int) -> array[int]:

@@ -47,6 +47,13 @@ def test_prompts_and_answers_are_found_in_another_process(tmp_path: Path) -> Non
     assert drafted_after(Ngram(CTX), "ann", [7, *CODE[20:30]]) == []
 
 
+def test_a_chat_and_a_server_without_keys_remember_together(tmp_path: Path) -> None:
+    answer(Ngram(CTX, memory=LookupMemory(tmp_path, 10_000, N_VOCAB)), "", CODE[:100], CODE[100:])
+    later = Ngram(CTX, memory=LookupMemory(tmp_path, 10_000, N_VOCAB))
+    assert drafted_after(later, "local", [7, *CODE[20:30]]) == CODE[30:38]
+    assert drafted_after(later, "this machine", [7, *CODE[20:30]]) == []
+
+
 def test_files_name_nobody_and_are_the_users_own(tmp_path: Path) -> None:
     memory = LookupMemory(tmp_path / "new" / "folder", 100, N_VOCAB)
     memory.append("ann", [1, 2, 3])
