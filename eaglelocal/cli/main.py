@@ -29,7 +29,6 @@ NO_HELP = " (Possible options: --help)"  # in typer's errors, where there is no 
 
 def main() -> int:
     """Run the command line and return the exit code; errors are shown on stderr."""
-    postpone_collections()
     handle_end_signals()
     open_missing_streams()
     standard_output()  # sets how the streams encode what they cannot carry
@@ -66,6 +65,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 def run(arguments: Sequence[str]) -> int:
     with start_early(arguments) or nullcontext() as spare:
         if spare is not None:
+            postpone_collections()
             os.environ.setdefault(*NO_PLUGINS)
         from typer.main import get_command
 

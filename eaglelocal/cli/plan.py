@@ -174,7 +174,7 @@ def show_plans(plans: Sequence[SearchOutcome | PlanFailure], output: Output, *, 
         output.object({"plans": [plan_object(plan) for plan in plans]})
     elif outcomes:
         output.lines(plan_table(plans))
-        output.lines(link_lines(outcomes[0]))
+        output.lines(dict.fromkeys(line for outcome in outcomes for line in link_lines(outcome)))
         if show_all:
             output.lines(line for outcome in outcomes for line in ["", *list_all_rejected(outcome)])
     if failures:

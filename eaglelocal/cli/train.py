@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -31,7 +32,7 @@ from eaglelocal.cli.train_options import (
     resolve_options,
 )
 from eaglelocal.core.events import LoadProgress
-from eaglelocal.errors import UsageError
+from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.training.device import DEVICES, choose_device
 
 if TYPE_CHECKING:
@@ -143,13 +144,12 @@ def train(
 
 def run_training(options: TrainOptions, questions: TrainQuestions, *, tokens: int, epochs: int) -> TrainResult:
     """Collect answers, train the head and try it. Resumes from the files in the folder."""
-    from eaglelocal.gguf.model_fingerprint import fingerprint_model
     from eaglelocal.training.trainer import train_head
     from eaglelocal.training.training_folder import enter_folder
 
     found = options.found
     with (
-        enter_folder(options.folder, found.label, fingerprint_model(found.path)),
+        enter_folder(options.folder, found.label, read_fingerprint(found.path)),
         mention_resuming(options.output),
     ):
         check_resources(options)
@@ -158,6 +158,16 @@ def run_training(options: TrainOptions, questions: TrainQuestions, *, tokens: in
         trained = keep_if_better(options, training, train_head(training), questions, collected)
         training.checkpoint.unlink(missing_ok=True)
     return trained
+
+
+def read_fingerprint(path: Path) -> str:
+    """Return the target's fingerprint. Raises ModelFileError if it can no longer be read."""
+    from eaglelocal.gguf.model_fingerprint import fingerprint_model
+
+    try:
+        return fingerprint_model(path)
+    except OSError as error:
+        raise ModelFileError(f"cannot read {path}: {error.strerror}") from error
 
 
 @contextmanager

@@ -175,6 +175,7 @@ class Session:
         """Go on with another conversation, and with what was set in it."""
         self.conversation = conversation
         self.params = apply_changes(self._base_params, conversation.sampling)
+        self.adapters = None
 
     def set_scale(self, number: int, scale: float) -> None:
         """Apply a LoRA adapter with this scale from the next question on. Raises ValueError if it cannot."""

@@ -2,7 +2,7 @@
 
 For type checkers they are the standard library's. That compiles the source of up to six methods for each class, which
 is a sixth of a start. Here only `__init__` is compiled. So nothing stops code from setting a field of a frozen one as
-it runs: mypy does, before.
+it runs: mypy does, before. It takes `frozen`, `slots`, `kw_only` and `eq`; use the standard library's for others.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from operator import attrgetter
+from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
 
 
@@ -33,6 +34,7 @@ def _make(cls: type, frozen: bool, slots: bool, kw_only: bool, eq: bool) -> type
 def _repr_of(cls: type) -> Callable[[object], str]:
     names = [field.name for field in dataclasses.fields(cls) if field.repr]
 
+    @recursive_repr()
     def describe(self: object) -> str:
         values = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
         return f"{type(self).__qualname__}({values})"
@@ -42,6 +44,8 @@ def _repr_of(cls: type) -> Callable[[object], str]:
 
 def _add_comparison(cls: type, frozen: bool) -> None:
     """Add `__eq__` by the fields, and `__hash__` if frozen, where the class does not define them itself."""
+    own = cls.__dict__
+    has_no_hash = "__hash__" not in own or (own["__hash__"] is None and "__eq__" in own)  # Python sets that None
     values = _values_of([field.name for field in dataclasses.fields(cls) if field.compare])
 
     def is_equal(self: object, other: object) -> Any:
@@ -50,15 +54,17 @@ def _add_comparison(cls: type, frozen: bool) -> None:
     def hash_values(self: object) -> int:
         return hash(values(self))
 
-    if "__eq__" not in cls.__dict__:
+    if "__eq__" not in own:
         cls.__eq__ = is_equal  # type: ignore[method-assign, assignment]
-    if cls.__dict__.get("__hash__") is None:
+    if has_no_hash:
         cls.__hash__ = hash_values if frozen else None  # type: ignore[method-assign, assignment]
 
 
 def _values_of(names: list[str]) -> Callable[[object], Any]:
-    """Return a function that gives the fields' values; of a single field, its value."""
-    return attrgetter(*names) if names else lambda _: ()
+    """Return a function that gives the fields' values as a tuple."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda self: tuple([getattr(self, name) for name in names])
 
 
 if TYPE_CHECKING:

@@ -59,12 +59,13 @@ class MtpLayers(Eagle3):
         drafts = split_proposals(proposals, num_rows)
         for row, (node, draft) in enumerate(zip(rows.nodes, drafts, strict=True)):
             drafted = list(zip(draft.tokens, proposals.states[row::num_rows], strict=True))
-            self._drafted[node.slot] = [*(self._drafted[node.slot] if layer else ()), *drafted]
+            before = self._drafted[node.slot][:layer] if layer else []
+            self._drafted[node.slot] = [*before, *drafted]
         return {node.slot: draft for node, draft in zip(rows.nodes, drafts, strict=True)}
 
     def _add_drafted(self, node: Node, slot: EagleSlot, rows: HeadRows) -> None:
         """Add the rows of all drafted tokens: this layer has none of them yet."""
-        drafted = self._drafted[node.slot]
+        drafted = self._drafted[node.slot][: node.place + 1]  # what was proposed may have been cut
         for position, (token, state) in enumerate(drafted, start=node.position - len(drafted)):
             rows.add(node.slot, position, token, state)
         rows.mark_output(node)

@@ -53,11 +53,13 @@ class RequestActivity:
             self.num_running += 1
         self._on_begin()
 
-    def end(self) -> None:
-        """Count a request as ended."""
+    def end(self, listener: _CountedListener) -> None:
+        """Count the request of a listener as ended, once; its engine and who submitted it may both say so."""
         with self._lock:
-            self.num_running -= 1
-            self.ended_at = self._now()
+            if not listener.is_over:
+                listener.is_over = True
+                self.num_running -= 1
+                self.ended_at = self._now()
 
     def idle_s(self) -> float:
         """Return for how many seconds nothing has run."""
@@ -70,12 +72,10 @@ class _CountedListener:
 
     def __init__(self, on_event: OnEvent, activity: RequestActivity) -> None:
         self._on_event, self._activity = on_event, activity
-        self._is_over = False
+        self.is_over = False
 
     def end(self) -> None:
-        if not self._is_over:
-            self._is_over = True
-            self._activity.end()
+        self._activity.end(self)
 
     def __call__(self, event: RequestEvent) -> None:
         if isinstance(event, Finished | Failed):

@@ -257,10 +257,12 @@ class IdleLearning:
     def _use_current(self, model: ModelLearning, last: SessionReport) -> None:
         """Let the engine draft with the current version, also where an earlier exchange failed or was cut off."""
         assert model.versions is not None
-        version, is_pinned = last.version, model.versions.read()[0].pinned is not None
-        if is_pinned or model.client is None or version is None or version == model.version:
+        version, known = last.version, model.versions.read()[0]
+        if known.pinned is not None or known.current != version:  # changed since by another process
             return
-        why = exchange_head(model.client, last.head, version) if last.head else last.note
+        if model.client is None or version is None or version == model.version:
+            return
+        why = exchange_head(model.client, last.head, version) if last.head else last.trouble
         if why:
             model.note = f"version {version} is used after the next start: {why}"
             _log.warning("%s", model.note)

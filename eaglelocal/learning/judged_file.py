@@ -44,7 +44,7 @@ def read_judged(path: Path) -> dict[str, JudgedText | None]:
     except OSError:
         return found
     for line in lines:
-        with suppress(ValueError, TypeError):  # of a write that was cut off, and the next one
+        with suppress(ValueError, TypeError, OverflowError):  # of a write that was cut off, and the next one
             key, figures = read_pair(line)
             found[key] = None if figures is None else read_text(figures)
     return found

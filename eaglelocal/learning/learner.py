@@ -97,6 +97,7 @@ class SessionReport:
     head     its file, in as few bits as the engine's own head; "" if no such copy could be written
     missing  new answers until there is something to do
     note     for people
+    trouble  why there is no such copy
     """
 
     state: str
@@ -104,6 +105,7 @@ class SessionReport:
     head: str = ""
     missing: int = 0
     note: str = ""
+    trouble: str = ""
 
 
 Tell = Callable[[SessionReport], None]
@@ -304,12 +306,14 @@ class LearningSession:
     # ---- files
     def _finish(self, *, missing: int, note: str = "") -> None:
         """Tell the end, and which head drafts from now on; its copy in fewer bits is written here if needed."""
-        version, head = self._versions.read()[0].current, ""
+        version, head, trouble = self._versions.read()[0].current, "", ""
         try:
             head = str(lighten(self._head_path(version), self._job.plan))
         except EagleLocalError as error:
-            note = "; ".join(filter(None, (note, error.message)))
-        self._tell(SessionReport(state="done", version=version, head=head, missing=missing, note=note))
+            trouble = error.message
+        except OSError as error:  # the version was deleted meanwhile
+            trouble = str(error)
+        self._tell(SessionReport(state="done", version=version, head=head, missing=missing, note=note, trouble=trouble))
 
     def _head_path(self, number: int) -> Path:
         return self._job.base if number == BASE else self._versions.path(number)

@@ -67,9 +67,9 @@ def _claim(folder: Path, lock: TextIO, target: str, fingerprint: str) -> None:
     if before and fingerprint not in before[1:] and before != [target]:  # once, only the name was written
         hint = f"rm -r {shlex.quote(str(folder))}, or `--work {suggest_folder()}`"
         raise UsageError(f"{folder} holds the answers of another target: {before[0]}", hint=hint)
-    if not before:
+    if fingerprint not in before[1:]:
         with suppress(OSError):  # a full disk: later writes will report it
-            lock.write(f"{target}\n{fingerprint}\n")
+            lock.write(f"{fingerprint}\n" if before else f"{target}\n{fingerprint}\n")
             lock.flush()
 
 

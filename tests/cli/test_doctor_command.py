@@ -59,11 +59,11 @@ def free_port() -> int:
 
 
 def pretend_installed(version: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Metadata of a distribution, found before the real one."""
-    info = folder / "site" / f"llama_cpp_python-{version}.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: llama-cpp-python\nVersion: {version}\n")
-    monkeypatch.syspath_prepend(str(info.parent))
+    """A package of this version, found before the real one."""
+    package = folder / "site" / "llama_cpp"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(f'__version__ = "{version}"\n')
+    monkeypatch.syspath_prepend(str(package.parent))
 
 
 def test_this_installation_can_run(examined: Examined) -> None:

@@ -139,6 +139,12 @@ def test_an_export_that_is_killed_leaves_a_whole_head_or_none_and_the_next_one_c
     if is_there:
         assert {file.name: file.read_bytes() for file in out.iterdir()} == before
     assert len(list(tmp_path.glob(".*out*"))) > 0
+    failing = write_program(
+        tmp_path, Fault("eaglelocal.hub.heads.safetensors_writer:write_safetensors", cuts=0), "eaglelocal.cli.main:main"
+    )
+    again = [sys.executable, "-P", "-m", failing, *arguments]
+    subprocess.run(again, capture_output=True, env=environ | {"PYTHONPATH": path}, timeout=300)
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before  # one that fails moves the older back too
     assert run(environ, *arguments).returncode == 0
     assert {file.name: file.read_bytes() for file in out.iterdir()} == before
     assert list(tmp_path.glob(".*out*")) == []

@@ -69,6 +69,9 @@ def test_a_target_is_known_by_its_content(before: str, name: str, is_same: bool,
     allowed = nullcontext() if is_same else pytest.raises(UsageError, match="another target: a model")
     with allowed, enter_folder(folder, name, "f1"):
         assert list_folders()[0].target == before.splitlines()[0]
+    if is_same:  # from now on it is known by that
+        with pytest.raises(UsageError), enter_folder(folder, name, "f3"):
+            pass
 
 
 def other_target(folder: Path) -> None:

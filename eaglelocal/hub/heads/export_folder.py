@@ -156,18 +156,29 @@ def write_head_folder(
 
 @contextmanager
 def _partial_folder(folder: Path) -> Iterator[Path]:
-    """Make a folder beside `folder`, deleted afterwards unless it was renamed, and delete those of killed writers."""
-    for prefix in ("", OLDER):
-        for left in folder.parent.glob(f"{prefix}.{_escape(folder.name)}.*{PARTIAL}"):
-            writer = WRITER.search(left.name)
-            if writer and not is_alive(int(writer["pid"]), writer["birth"]):
-                shutil.rmtree(left, ignore_errors=True)
+    """Make a folder beside `folder`, deleted afterwards unless it was renamed, and delete those of killed writers.
+
+    A writer may have been killed after it had moved the older head away: that is moved back first.
+    """
+    for left in [left for prefix in (OLDER, "") for left in _list_left(folder, prefix)]:
+        if left.name.startswith(OLDER) and not folder.exists():
+            left.rename(folder)
+        else:
+            shutil.rmtree(left, ignore_errors=True)
     partial = folder.parent / f".{folder.name}.{os.getpid()}-{start_mark(os.getpid())}{PARTIAL}"
     partial.mkdir(SHARED)
     try:
         yield partial
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _list_left(folder: Path, prefix: str) -> Iterator[Path]:
+    """Yield the folders that killed writers of `folder` left."""
+    for left in folder.parent.glob(f"{prefix}.{_escape(folder.name)}.*{PARTIAL}"):
+        writer = WRITER.search(left.name)
+        if writer and not is_alive(int(writer["pid"]), writer["birth"]):
+            yield left
 
 
 def _escape(name: str) -> str:

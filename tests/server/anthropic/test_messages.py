@@ -251,6 +251,7 @@ def test_tokens_are_counted_as_they_are_prompted(typist: Server) -> None:
 
 
 def test_counting_is_no_answer(actor: Server) -> None:
+    actor.wait_until_idle()
     before = (actor.serving.num_answered, len(actor.serving.recent), actor.serving.metrics.text())
     assert actor.anthropic().messages.count_tokens(model="", messages=run_script("show")).input_tokens == 4
     actor.wait_until_idle()

@@ -64,7 +64,12 @@ def make_classes(dataclass: Decorator) -> dict[str, type]:
         def __repr__(self) -> str:
             return f"own {self.x}"
 
-    return {one.__name__: one for one in (Point, Named, Bare, Keyed, Changing, Itself, Empty, Own)}
+    @dataclass(frozen=True, slots=True)
+    class Unhashable:
+        x: int
+        __hash__ = None
+
+    return {one.__name__: one for one in (Point, Named, Bare, Keyed, Changing, Itself, Empty, Own, Unhashable)}
 
 
 OURS, THEIRS = make_classes(records._dataclass), make_classes(dataclasses.dataclass)
@@ -76,6 +81,7 @@ VALUES: dict[str, st.SearchStrategy[dict[str, object]]] = {
     "Changing": st.fixed_dictionaries({}, optional={"items": st.lists(st.integers(0, 1), max_size=2)}),
     "Itself": st.fixed_dictionaries({"x": st.integers(0, 1)}),
     "Empty": st.just({}),
+    "Unhashable": st.fixed_dictionaries({"x": st.integers(0, 1)}),
     "Own": st.fixed_dictionaries({"x": st.integers(0, 20)}),
 }
 
@@ -122,6 +128,19 @@ class Sent:
 def test_they_go_through_a_pipe() -> None:
     sent = Sent(1, ("x",))
     assert pickle.loads(pickle.dumps(sent, pickle.HIGHEST_PROTOCOL)) == sent
+
+
+def test_values_that_do_not_equal_themselves_do_inside_records_as_inside_tuples() -> None:
+    nan = float("nan")
+    assert OURS["Empty"]() == OURS["Empty"]() and OURS["Own"](x=1) == OURS["Own"](x=11)
+    assert OURS["Itself"](x=1) != OURS["Itself"](x=1)
+    assert OURS["Changing"](items=nan) == OURS["Changing"](items=nan)
+
+
+def test_one_that_holds_itself_can_be_printed() -> None:
+    changing = OURS["Changing"]()
+    changing.items.append(changing)
+    assert "..." in repr(changing)
 
 
 def test_they_have_no_other_attributes() -> None:

@@ -26,3 +26,10 @@ def test_a_line_that_was_cut_off_costs_one_text_more_and_no_later_one(tmp_path: 
     for key in "bcd":
         JudgedFile(tmp_path, 0, 1).add(key, TEXT)
     assert list(JudgedFile(tmp_path, 0, 1).texts) == ["a", "c", "d"]
+
+
+def test_figures_that_are_no_numbers_cost_one_text(tmp_path: Path) -> None:
+    path = tmp_path / f"0-1{SUFFIX}"
+    path.write_text('["a", ["ann", Infinity, 1, 1, 1, 1, 1]]\n["b", ["ann", 1, NaN, 1, 1, 1, 1]]\n')
+    JudgedFile(tmp_path, 0, 1).add("c", TEXT)
+    assert list(JudgedFile(tmp_path, 0, 1).texts) == ["c"]
