@@ -122,7 +122,8 @@ def find_server(agent: Agent, settings: Settings, output: Output, *, starts: boo
         return
     n_ctx = settings.ctx or agent.min_ctx
     if not starts:
-        output.message("no server is running: `eaglelocal launch` would start one")
+        why = "" if settings.url == NO_SERVER else "no server is running: "
+        output.message(f"{why}`eaglelocal launch` would start one")
         yield Endpoint(f"http://{settings.host}:{settings.port}", "default", n_ctx)
         return
     with start_server(settings, n_ctx, output) as server:
@@ -139,7 +140,7 @@ def describe(url: str, api_key: str, agent: Agent) -> Endpoint:
         n_ctx = read_info(entry, {}, connection.url).n_ctx
         if 0 < n_ctx < agent.min_ctx:
             what = f"{agent.command} needs a context of {agent.min_ctx} tokens, and {connection.url} has {n_ctx}"
-            raise UsageError(what, hint=f"--url none --ctx {agent.min_ctx}")
+            raise UsageError(what, hint=f"--url none --target MODEL --ctx {agent.min_ctx}")
         return Endpoint(connection.url, str(entry["id"]), n_ctx or agent.min_ctx, api_key)
 
 

@@ -270,7 +270,8 @@ def _lora(context: ActionContext, argument: str) -> None:
         try:
             session.set_scale(*parse_scale(argument))
         except ValueError as problem:
-            raise UsageError(f"/lora {argument}: {problem}", hint=LORA_HINT) from None
+            hint = LORA_HINT if session.model.info.adapters else "eaglelocal chat --lora FILE"
+            raise UsageError(f"/lora {argument}: {problem}", hint=hint) from None
     files = session.model.info.adapters
     shown = files if session.adapters is None else apply_mix(files, session.adapters)
     context.say(f"adapters: {describe_adapters(shown)}" if shown else "no adapter is loaded: --lora FILE loads one")
@@ -280,11 +281,13 @@ def _model(context: ActionContext, argument: str) -> None:
     session = context.session
     if argument:
         before = session.choice
-        choice = before.retarget(argument, session.model.local_name)
+        choice, adapters = before.retarget(argument, session.model.local_name), session.model.info.adapters
         try:
             _load(context, choice)
         except UsageError as error:
             raise UsageError(error.message, hint=_suggest_model(context, argument, error.hint)) from error
+        if adapters and not session.model.info.adapters:
+            context.say("note     the adapters belong to the model before, and are not loaded")
         if before.ctx != choice.ctx:
             context.say(f"note     the context of {before.ctx} tokens was chosen for the model before")
     else:

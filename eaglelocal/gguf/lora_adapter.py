@@ -7,6 +7,7 @@ token_embd.weight both are stored transposed.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,10 +15,14 @@ from pathlib import Path
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.header import Header, TensorInfo
+from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.gguf.reader import read_header
 
 A, B = ".lora_a", ".lora_b"
 EMBEDDING = "token_embd.weight"
+BLOCK_WEIGHT = re.compile(r"blk\.(?P<layer>\d+)\.(?P<part>\w+)\.weight")
+READ_STATES = frozenset({"attn_q", "attn_k", "attn_v", "attn_qkv", "ffn_up", "ffn_gate"})  # columns: the model's width
+WRITE_STATES = frozenset({"attn_output", "ffn_down"})  # rows
 IGNORED = "_norm.weight"  # llama.cpp skips such tensors
 INVOCATION = "adapter.alora.invocation_tokens"
 
@@ -113,6 +118,24 @@ def check_architecture(name: str, adapter: AdapterInfo, architecture: str) -> No
     """Raise IncompatibleError if the adapter was made for a model of another architecture."""
     if adapter.architecture != architecture:
         raise IncompatibleError(f"{name} is for the architecture {adapter.architecture}, the target is {architecture}")
+
+
+def check_shape(name: str, adapter: AdapterInfo, target: ModelShape) -> None:
+    """Raise IncompatibleError if the adapter was made for a model of another architecture, width or depth.
+
+    For a target of which no file is there: only what all files of it have in common is compared.
+    """
+    check_architecture(name, adapter, target.architecture)
+    for weight, (a, b) in adapter.pairs.items():
+        block = BLOCK_WEIGHT.match(weight)
+        if block is None:
+            continue
+        columns, rows = two_dimensions(a)[0], two_dimensions(b)[1]
+        width = columns if block["part"] in READ_STATES else rows if block["part"] in WRITE_STATES else target.n_embd
+        if width != target.n_embd or int(block["layer"]) >= target.n_layer:
+            made_for = f"width {width}" if width != target.n_embd else f"more than {block['layer']} layers"
+            has = f"width {target.n_embd} and {target.n_layer} layers"
+            raise IncompatibleError(f"{name} is for a model with {made_for}, the target has {has}")
 
 
 def fits(weight: str, pair: tuple[TensorInfo, TensorInfo], changed: TensorInfo) -> bool:

@@ -153,9 +153,8 @@ def _parse(file: BinaryIO, path: Path, file_bytes: int, keys: Collection[str] | 
 def _read_version(cursor: HeaderCursor) -> int:
     magic = cursor.take(min(4, cursor.remaining_bytes), "the magic")
     if magic != b"GGUF":
-        raise malformed_error(
-            cursor.name, f"not a GGUF file: it starts with {magic!r}", hint="give the path of a .gguf file"
-        )
+        found = f"starts with {magic.decode('latin-1')!r}" if magic else "is empty"
+        raise malformed_error(cursor.name, f"not a GGUF file: it {found}", hint="fetch the file again")
     version = cursor.u32("the version")
     if version and not version & 0xFFFF:
         raise malformed_error(cursor.name, "a big-endian GGUF", hint="fetch the little-endian file")

@@ -31,6 +31,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.gguf.draft_pairing import read_model
 from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.lora_adapter import is_adapter
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.pooling import read_task
 from eaglelocal.gguf.reader import read_header
@@ -108,6 +109,9 @@ def read_target(path: Path, *, label: str = "", head: Path | None = None) -> Fou
         what, flag = NOT_TARGETS[architecture]
         hint = f"eaglelocal chat --target MODEL {flag} {shlex.quote(str(path))}"
         raise ModelFileError(f"{path.name} is {what}, not a model that can answer", hint=hint)
+    if is_adapter(header):
+        hint = f"eaglelocal chat --target MODEL --lora {shlex.quote(str(path))}"
+        raise ModelFileError(f"{path.name} is a LoRA adapter, not a model that can answer", hint=hint)
     info = read_model(header)
     return FoundTarget(path, label or make_label(info.name, path), header, info, read_task(header), head)
 

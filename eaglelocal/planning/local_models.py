@@ -20,7 +20,7 @@ from eaglelocal.core.run_options import AUTO, NONE, RunOptions
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.head_requantization import choose_head_type, requantize_header
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.lora_adapter import AdapterInfo, check_adapter, check_architecture, read_adapter
+from eaglelocal.gguf.lora_adapter import AdapterInfo, check_adapter, check_shape, read_adapter
 from eaglelocal.gguf.model_shape import ModelShape, read_draft_shape
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.hub_cache import list_models
@@ -123,12 +123,12 @@ def read_adapters(options: RunOptions) -> list[tuple[str, AdapterInfo]]:
 def add_adapters(option: ModelOption, adapters: Sequence[tuple[str, AdapterInfo]]) -> ModelOption:
     """Return the option with these LoRA adapters.
 
-    Raises IncompatibleError if one is for another model; of a target that is not on this disk, only the architecture is
-    known.
+    Raises IncompatibleError if one is for another model; of a target that is not on this disk, only the architecture,
+    the width and the number of layers are known.
     """
     for name, adapter in adapters:
         if option.header is None:
-            check_architecture(name, adapter, option.shape.architecture)
+            check_shape(name, adapter, option.shape)
         else:
             check_adapter(name, adapter, option.header)
     tensors = (tensor for _, adapter in adapters for tensor in adapter.tensors)

@@ -101,6 +101,9 @@ def adapt_models(models: Iterable[ModelOption], options: RunOptions) -> tuple[Mo
             adapted.append(add_adapters(model, adapters))
         except IncompatibleError as error:
             refusals.append(error)
+    if len({error.message for error in refusals}) > 1 and not adapted:
+        what = f"none of these {len(refusals)} models is the one that {', '.join(name for name, _ in adapters)} is for"
+        raise IncompatibleError(what, hint="eaglelocal plan MODEL.gguf --lora FILE")
     if refusals and not adapted:
         raise refusals[0]
     return tuple(adapted)

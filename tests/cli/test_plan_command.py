@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from doubles.lora_files import write_lora
 from doubles.projectors import projector_bytes
+from doubles.random_models import TargetShape, write_target
 from doubles.weightless_models import REAL, write_sketch
 
 from eaglelocal.catalog.catalog import load_catalog
@@ -495,3 +496,14 @@ def test_adapters_choose_among_the_models_of_the_catalogue(tmp_path: Path, capsy
     assert {targets[name].outline.architecture for name in shown} == {"llama"}
     with pytest.raises(IncompatibleError, match="is for the architecture llama, the target is qwen3"):
         main.run(["plan", "qwen3-8b", "--machine", "rtx-3090", "--lora", str(poems)])
+
+
+def test_an_adapter_of_a_model_that_the_catalogue_lacks_fits_none_of_it(tmp_path: Path) -> None:
+    small = write_lora(tmp_path / "small.gguf", write_target(tmp_path / "target.gguf", TargetShape()), seed=0)
+    with pytest.raises(IncompatibleError, match=r"none of these \d+ models is the one that small\.gguf is for"):
+        main.run(["plan", "--machine", "rtx-3090", "--lora", str(small)])
+    with pytest.raises(IncompatibleError, match=r"small\.gguf is for a model with width 128, .* has width 4096 and 32"):
+        main.run(["plan", "llama-3.1-8b", "--machine", "rtx-3090", "--lora", str(small)])
+    with pytest.raises(ModelFileError, match=r"small\.gguf is a LoRA adapter, not a model") as caught:
+        main.run(["plan", str(small)])
+    assert caught.value.hint == f"eaglelocal chat --target MODEL --lora {small}"
