@@ -64,6 +64,7 @@ def pretend_installed(version: str, folder: Path, monkeypatch: pytest.MonkeyPatc
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(f'__version__ = "{version}"\n')
     monkeypatch.syspath_prepend(str(package.parent))
+    monkeypatch.delitem(sys.modules, "llama_cpp", raising=False)  # an imported package is found where it came from
 
 
 def test_this_installation_can_run(examined: Examined) -> None:
