@@ -35,7 +35,7 @@ PARSE_FAILURES = {RecursionError: "it is nested too deeply", UnicodeDecodeError:
 def parse_problem(error: Exception, *, has_json_type: bool) -> Problem:
     """Return the Problem for an error of read_body. `has_json_type`: the Content-Type of the body is JSON."""
     if not has_json_type and isinstance(error, ValueError):
-        what = f"the body must be JSON: {error}"
+        what = f"the body must be JSON (application/json): {error}"
         return Problem(415, what, code="invalid_json")
     if isinstance(error, json.JSONDecodeError):
         return Problem(400, f"the body is not valid JSON: {error.msg}", code="invalid_json")
