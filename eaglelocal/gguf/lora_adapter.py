@@ -130,12 +130,18 @@ def check_shape(name: str, adapter: AdapterInfo, target: ModelShape) -> None:
         block = BLOCK_WEIGHT.match(weight)
         if block is None:
             continue
-        columns, rows = two_dimensions(a)[0], two_dimensions(b)[1]
-        width = columns if block["part"] in READ_STATES else rows if block["part"] in WRITE_STATES else target.n_embd
-        if width != target.n_embd or int(block["layer"]) >= target.n_layer:
-            made_for = f"width {width}" if width != target.n_embd else f"more than {block['layer']} layers"
-            has = f"width {target.n_embd} and {target.n_layer} layers"
-            raise IncompatibleError(f"{name} is for a model with {made_for}, the target has {has}")
+        if int(block["layer"]) >= target.n_layer:
+            raise IncompatibleError(f"{name} changes layer {block['layer']}, the target has {target.n_layer}")
+        width = find_width(block["part"], a, b)
+        if width not in (None, target.n_embd):
+            raise IncompatibleError(f"{name} is for a model of width {width}, the target has {target.n_embd}")
+
+
+def find_width(part: str, a: TensorInfo, b: TensorInfo) -> int | None:
+    """Return the width of the states that a layer's weight reads or writes; None for a weight that does neither."""
+    if part in READ_STATES:
+        return two_dimensions(a)[0]
+    return two_dimensions(b)[1] if part in WRITE_STATES else None
 
 
 def fits(weight: str, pair: tuple[TensorInfo, TensorInfo], changed: TensorInfo) -> bool:

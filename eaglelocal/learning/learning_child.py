@@ -35,6 +35,7 @@ def read_report(line: bytes) -> SessionReport:
         head=str(fields["head"]),
         missing=int(cast(int, fields["missing"])),
         note=str(fields["note"]),
+        trouble=str(fields["trouble"]),
     )
 
 

@@ -502,7 +502,7 @@ def test_an_adapter_of_a_model_that_the_catalogue_lacks_fits_none_of_it(tmp_path
     small = write_lora(tmp_path / "small.gguf", write_target(tmp_path / "target.gguf", TargetShape()), seed=0)
     with pytest.raises(IncompatibleError, match=r"none of these \d+ models is the one that small\.gguf is for"):
         main.run(["plan", "--machine", "rtx-3090", "--lora", str(small)])
-    with pytest.raises(IncompatibleError, match=r"small\.gguf is for a model with width 128, .* has width 4096 and 32"):
+    with pytest.raises(IncompatibleError, match=r"small\.gguf is for a model of width 128, the target has 4096"):
         main.run(["plan", "llama-3.1-8b", "--machine", "rtx-3090", "--lora", str(small)])
     with pytest.raises(ModelFileError, match=r"small\.gguf is a LoRA adapter, not a model") as caught:
         main.run(["plan", str(small)])
