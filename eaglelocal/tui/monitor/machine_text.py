@@ -177,7 +177,7 @@ def join_pairs(pairs: list[tuple[str, str]], width: int) -> Line:
             continue
         size = len(label) + 1 + len(value) + (2 if made else 0)
         if used + size > width:
-            break
+            continue
         made += [StyledSpan(f"{'  ' if made else ''}{label} ", "quiet"), StyledSpan(value)]
         used += size
     return tuple(made)

@@ -58,9 +58,9 @@ def format_load(reading: ServerReading | None, width: int) -> Line:
         return EMPTY
     pairs = [
         *_list_counts(reading),
+        ("adapters", sanitize(reading.adapters) or UNKNOWN),  # before what every server has, for narrow screens
         *list_caches(reading),
         ("drafting", name_setting(reading.drafting.setting)),
-        ("adapters", sanitize(reading.adapters) or UNKNOWN),
         ("learning", sanitize(reading.learning) or UNKNOWN),
         ("drift", sanitize("; ".join(reading.drift)) or UNKNOWN),
         ("engine memory", format_bytes(reading.memory_bytes)),

@@ -21,6 +21,7 @@ from eaglelocal.tui.monitor.machine_text import compute_prefix_share, format_mac
 from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot, RecentLoads
 from eaglelocal.tui.monitor.monitor_text import (
     format_header,
+    format_load,
     format_log,
     format_requests_title,
     format_snapshot,
@@ -490,3 +491,16 @@ def test_a_late_frame_makes_the_next_one_later_and_idleness_too() -> None:
     assert pace.next_gap_s(is_moving=True) == FASTEST_S
     assert pace.next_gap_s(is_moving=True, late_s=0.3) == pytest.approx(0.6)
     assert pace.next_gap_s(is_moving=False) == IDLE_S
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_adapters_are_seen_on_narrow_screens_too(width: int) -> None:
+    reading = replace(busy(), adapters="0 poems.gguf x 0.1")
+    assert "adapters 0 poems.gguf x 0.1" in plain_text(format_load(reading, width))
+    assert "adapters" not in plain_text(format_load(replace(reading, adapters=""), width))
+
+
+def test_what_does_not_fit_hides_nothing_that_does() -> None:
+    reading = replace(busy(), adapters="0 " + "x" * 90)
+    shown, without = format_load(reading, 80), format_load(replace(reading, adapters=""), 80)
+    assert shown == without
