@@ -14,7 +14,7 @@ from eaglelocal.backend.lora_adapters import load_adapter
 from eaglelocal.backend.rpc_devices import OUTPUT_TENSORS
 from eaglelocal.backend.upper_weights import UpperWeights
 from eaglelocal.backend.vocabulary import LlamaVocabulary
-from eaglelocal.backend.weight_pages import find_mappings
+from eaglelocal.backend.weight_pages import exclude_others, find_mappings
 from eaglelocal.core.gpu_split import TENSOR
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, ModelFileError, UsageError
@@ -174,7 +174,7 @@ class LlamaModel:
         library.log.begin()
         others = find_mappings(path)  # of another reader of this file
         self._load(params, layers, placement.gpu_layers if placement else None)
-        self.mapped = [each for each in find_mappings(path) if each not in others]
+        self.mapped = exclude_others(find_mappings(path), others)
         self.n_embd: int = api.llama_model_n_embd(self.handle)
         self.n_embd_out: int = api.llama_model_n_embd_out(self.handle)
         self.n_layer: int = api.llama_model_n_layer(self.handle)

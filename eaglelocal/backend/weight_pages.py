@@ -56,6 +56,11 @@ def move_weights(ranges: Sequence[Range], stop: C.c_int32) -> None:
             return
 
 
+def exclude_others(found: Sequence[Range], others: Sequence[Range]) -> list[Range]:
+    """Return the ranges outside of all `others`. What is left of a range whose weights move lies inside of it."""
+    return [(first, end) for first, end in found if all(end <= begin or first >= stop for begin, stop in others)]
+
+
 def find_mappings(file: Path) -> list[Range]:
     """Return where this process has mapped a file; empty where the system has no list of that."""
     path = os.path.realpath(file)

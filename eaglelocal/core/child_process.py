@@ -37,6 +37,9 @@ from eaglelocal.core.process_usage import read_usage
 from eaglelocal.errors import EagleLocalError, RequestError
 
 START_CPU_S, START_WALL_S = 60.0, 600.0  # for Python and what the function imports
+# The system limits addresses, of which some are there before they are used: resident memory may grow a little more.
+# This is for systems that set no limit.
+SLACK_PART = 8
 CHECK_S = 0.1  # between two checks of a process that takes long
 READ_BYTES = 1024 * 1024
 VARIABLES = (
@@ -148,13 +151,15 @@ class UsageWatch:
 
     def __init__(self, pid: int, cpu_s: float, wall_s: float) -> None:
         self._pid, self._cpu_s, self._wall_s = pid, cpu_s, wall_s
-        self._memory: tuple[int, int] | None = None  # bytes at the start, and how many more are allowed
+        self._most_bytes: int | None = None  # resident memory that ends it; None: not checked
+        self._allowed_bytes = 0  # as said in the error
         self._ends_at = time.monotonic() + wall_s
         self._used_before_s: float | None = None  # read at the first check: most calls end before
 
     def limit_memory(self, first_bytes: int, more_bytes: int) -> None:
         if first_bytes:  # 0: unknown
-            self._memory = first_bytes, more_bytes
+            self._allowed_bytes = more_bytes
+            self._most_bytes = first_bytes + more_bytes + more_bytes // SLACK_PART
 
     def wait(self, fd: int, event: int) -> None:
         """Return when the pipe is ready, or broken. Raises TookTooLong, TookTooMuchMemory."""
@@ -171,8 +176,8 @@ class UsageWatch:
             raise ran_too_long(self._cpu_s)
         if time.monotonic() > self._ends_at:
             raise TookTooLong(f"it gave no answer in {self._wall_s:g} s")
-        if self._memory is not None and usage.resident_bytes > sum(self._memory):  # some systems set no limit
-            raise TookTooMuchMemory(self._memory[1])
+        if self._most_bytes is not None and usage.resident_bytes > self._most_bytes:
+            raise TookTooMuchMemory(self._allowed_bytes)
 
 
 def ran_too_long(cpu_s: float) -> TookTooLong:

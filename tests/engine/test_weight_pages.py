@@ -16,7 +16,7 @@ from doubles.random_models import TargetShape, write_target
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.backend.native_step import get_function, load_native
-from eaglelocal.backend.weight_pages import find_mappings, move_weights, moving_weights
+from eaglelocal.backend.weight_pages import exclude_others, find_mappings, move_weights, moving_weights
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.events import Tokens
 from eaglelocal.core.plan import Plan
@@ -159,3 +159,11 @@ def test_answers_are_the_same_while_weights_move(tmp_path: Path) -> None:
                 request = ChatRequest(id=str(number), tokens=tuple(range(1, 40)), params=params)
                 texts.append([event.text for event in client.stream(request) if isinstance(event, Tokens)])
     assert texts[0] and all(text == texts[0] for text in texts)
+
+
+def test_what_is_left_of_another_readers_mapping_is_not_ours() -> None:
+    """The other's weights may have moved between the two looks: its mapping is shorter then."""
+    others = [(100, 200), (300, 400)]
+    assert exclude_others([(140, 200), (300, 350), (500, 600)], others) == [(500, 600)]
+    assert exclude_others([(200, 300), (90, 100)], others) == [(200, 300), (90, 100)]
+    assert exclude_others([(100, 200)], []) == [(100, 200)]
