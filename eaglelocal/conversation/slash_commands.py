@@ -20,7 +20,7 @@ from eaglelocal.conversation.sampling_form import FIELDS, format_field, set_fiel
 from eaglelocal.conversation.saved_session import resume_conversation, save_session
 from eaglelocal.conversation.session import ModelChoice, Session, check_sees
 from eaglelocal.conversation.spelling import COMMAND_CUTOFF, closest_word
-from eaglelocal.core.adapters import apply_mix, describe_adapters, parse_scale
+from eaglelocal.core.adapters import describe_adapters, parse_scale
 from eaglelocal.core.drafting_words import SWITCHED_OFF, describe_drafting
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AUTO, OFF, Spec, parse_spec
@@ -272,8 +272,7 @@ def _lora(context: ActionContext, argument: str) -> None:
         except ValueError as problem:
             hint = LORA_HINT if session.model.info.adapters else "eaglelocal chat --lora FILE"
             raise UsageError(f"/lora {argument}: {problem}", hint=hint) from None
-    files = session.model.info.adapters
-    shown = files if session.adapters is None else apply_mix(files, session.adapters)
+    shown = session.shown_adapters
     context.say(f"adapters: {describe_adapters(shown)}" if shown else "no adapter is loaded: --lora FILE loads one")
 
 
