@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from eaglelocal.conversation import conversation_file
+from eaglelocal.conversation.action_context import ActionContext, LeaveChat
 from eaglelocal.conversation.answer_stats import model_lines
 from eaglelocal.conversation.ask import ask
 from eaglelocal.conversation.conversation import Conversation
@@ -16,7 +17,7 @@ from eaglelocal.conversation.markdown_export import export_markdown
 from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.saved_session import save_session
 from eaglelocal.conversation.session import ActiveModel, ModelChoice, Session
-from eaglelocal.conversation.slash_commands import ActionContext, Command, LeaveChat, parse_command, run_command
+from eaglelocal.conversation.slash_commands import Command, parse_command, run_command
 from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.records import dataclass
