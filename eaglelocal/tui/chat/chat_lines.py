@@ -13,10 +13,10 @@ from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.panel.feed import PanelFrame
 from eaglelocal.tui.panel.graph_text import format_bar
 from eaglelocal.tui.panel.panel_text import format_percent, format_tok_s
-from eaglelocal.tui.styled_lines import Line, cell_width, fit_line, make_line, sanitize
+from eaglelocal.tui.styled_lines import ELLIPSIS, Line, cell_width, fit_line, make_line, sanitize
 
 BAR_CELLS = 16
-ELLIPSIS, MIN_NAME_CELLS = "...", 10  # cells
+MIN_NAME_CELLS = 10
 STATE_TEXTS = {  # by state of the engine
     "loading": "loading the model",
     "restarting": "restarting the engine",
