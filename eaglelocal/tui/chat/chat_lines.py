@@ -34,7 +34,9 @@ def format_title(changed: ModelChanged | None, name: str, width: int) -> Line:
     draft = info.draft if info.draft != "none" else "no draft"
     target = shorten(sanitize(info.target), width)
     adapters = shorten(sanitize(describe_adapters(changed.adapters)), width - cell_len(target) - 2)
-    left = make_line((target, "strong"), *([(f"  {adapters}", "accent")] if adapters else []))
+    left = make_line((target, "strong"))
+    if adapters:
+        left = make_line(*left, (f"  {adapters}", "accent"))
     draft = shorten(sanitize(draft), width - cell_width(left) - 2)
     left = make_line(*left, (f"  {draft}" if draft else "", "quiet"))
     return justify(left, make_line((shorten(sanitize(name), width - cell_width(left) - 2), "quiet")), width)
