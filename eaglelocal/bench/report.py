@@ -29,10 +29,11 @@ LEGEND = "tok/s: medians; length: acceptance length; ttft: seconds to the first 
 SHOWN_DIFFERENCES = 6
 WHY_TEXTS_DIFFER = {
     DifferenceVerdict.NEAR_TIE: "rounding chose the other of two almost equally likely tokens",
-    DifferenceVerdict.DIFFERENT: "the tokens were not equally likely; please report this",
+    DifferenceVerdict.DIFFERENT: "further apart than rounding usually moves them; please report gaps above 1",
     DifferenceVerdict.UNKNOWN: "sampled texts, or neither came again when repeated",
 }
 SAME_TEXT_HINT = "texts may be the same with --flash-attn on, which rounds alike for any number of rows"
+ROWS_HINT = "llama.cpp multiplies several rows of some quantized weights by another kernel, which rounds differently"
 NAME_COLUMNS = 10
 
 
@@ -162,10 +163,10 @@ def list_notes(evaluation: Evaluation) -> Iterator[str]:
 
 
 def same_text_hint(evaluation: Evaluation, flash_attn: str) -> Iterator[str]:
-    """Yield the setting under which drafted texts equal plain ones, if some of our modes' texts differed."""
+    """Yield why some of our modes' texts differ from plain ones, or the setting under which they do not."""
     ours = [one for run in evaluation.runs if run.side in evaluation.modes for one in run.differences]
-    if ours and flash_attn != "on":
-        yield SAME_TEXT_HINT
+    if ours:
+        yield SAME_TEXT_HINT if flash_attn != "on" else ROWS_HINT
 
 
 def explain_texts(evaluation: Evaluation) -> Iterator[str]:

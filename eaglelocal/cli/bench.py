@@ -132,7 +132,7 @@ def run(
         sides = make_sides(model, options, server)
         comparer = TextComparer(sides[0], bound=bound)
         result = measure(sides, groups, options, comparer=comparer, output=output)
-    return BenchSubject(model.info, options, server_info, plan.flash_attn, bound, plan.kv_type), result
+    return BenchSubject(model.info, options, server_info, model.info.flash_attn, bound, plan.kv_type), result
 
 
 @dataclass(frozen=True, slots=True)

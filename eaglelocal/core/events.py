@@ -50,6 +50,7 @@ class EngineInfo:
     bos_text: str = ""
     eos_text: str = ""
     weights: str = ""  # fingerprint of the target's file
+    flash_attn: str = ""  # on, off or auto, as the target runs; "" for servers that do not say
     sees_images: bool = False  # messages may contain images
     adapters: tuple[AdapterFile, ...] = ()  # LoRA adapters, by id, with the scales of requests that set none
 

@@ -182,6 +182,7 @@ def describe_engine(loader: PlanLoader, target: LlamaModel, draft: OpenDraft) ->
         bos_text=vocabulary.bos_text,
         eos_text=vocabulary.eos_text,
         adapters=plan.adapters,
+        flash_attn=plan.flash_attn,
     )
 
 

@@ -12,7 +12,7 @@ from eaglelocal.bench.bench_prompts import BenchPrompt
 from eaglelocal.bench.json_object import result_object
 from eaglelocal.bench.measure import PLAIN, Measurement, TaskResult
 from eaglelocal.bench.prompt_run import Side
-from eaglelocal.bench.report import SAME_TEXT_HINT, format_report
+from eaglelocal.bench.report import ROWS_HINT, SAME_TEXT_HINT, WHY_TEXTS_DIFFER, format_report
 from eaglelocal.bench.results import Evaluation, evaluate
 from eaglelocal.bench.run_order import PromptGroup, order_prompts
 from eaglelocal.bench.text_identity import DifferenceVerdict, TextComparer
@@ -175,9 +175,10 @@ def test_a_text_that_differs_is_examined_and_named() -> None:
     assert "in easy at token 6: near-tie (gap 0.01)" in lines[wrong + 1]
     share = lines.index("same texts as without drafts: 0 of 2 (0 %)")
     assert lines[share + 1] == "  1 near-tie: rounding chose the other of two almost equally likely tokens"
-    assert lines[share + 2] == "  1 DIFFERENT: the tokens were not equally likely; please report this"
+    assert lines[share + 2] == f"  1 DIFFERENT: {WHY_TEXTS_DIFFER[DifferenceVerdict.DIFFERENT]}"
     assert SAME_TEXT_HINT in lines and "--flash-attn on" in SAME_TEXT_HINT
-    assert SAME_TEXT_HINT not in format_report(evaluation, flash_attn="on")
+    on = format_report(evaluation, flash_attn="on")
+    assert SAME_TEXT_HINT not in on and ROWS_HINT in on
     runs = result_object(evaluation)["runs"]
     assert [(r["identical"], r["near_ties"], r["different"]) for r in runs] == [(False, 1, 0), (False, 0, 1)]  # type: ignore[attr-defined]
 
