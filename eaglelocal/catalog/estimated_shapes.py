@@ -283,6 +283,7 @@ def _add_upper_layers(shape: ModelShape, draft: DraftEntry) -> ModelShape:
     return replace(
         shape,
         block_size=draft.num_draft_tokens,
+        max_depth=draft.num_draft_tokens,
         upper_vocab=num_tokens,
         embedding_bytes=shape.embedding_bytes + output_bytes,
         tied_output_bytes=output_bytes,
@@ -314,7 +315,7 @@ def _block_shape(draft: DraftEntry, target: EntryShape, num_bytes: int) -> Model
         weights_bytes=num_bytes,
         active_bytes=num_bytes + borrowed_bytes,
     )
-    return replace(shape, block_size=draft.num_draft_tokens)
+    return replace(shape, block_size=draft.num_draft_tokens, max_depth=draft.num_draft_tokens)
 
 
 def _assistant_shape(target: EntryShape, num_bytes: int) -> ModelShape:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.request import MAX_DRAFT_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class MeasuredCosts:
     decodes: tuple[SizeCost, ...] = ()
     draft_steps: tuple[tuple[str, SizeCost], ...] = ()  # (drafter, cost)
     block_size: int = 1  # tokens per draft step
+    max_depth: int = MAX_DRAFT_TOKENS  # tokens that the draft model can draft after a root
     noise: float = 0.0  # relative spread of single decodes: 0.05 is about 5 %
     context: ContextCost | None = None  # None: only short contexts have been measured
     plain_overhead_s: float = 0.0  # of a step without drafts, besides its decode

@@ -38,7 +38,7 @@ class Medusa(NewestStateDrafter[Floats]):
 
     def __init__(self, head: MedusaContext, tap: int, *, block_size: int, branches: int = 1) -> None:
         # no margin: a prompt's last token is always decoded
-        super().__init__(head, DraftTraits(name="medusa", taps=(tap,), block_size=block_size))
+        super().__init__(head, DraftTraits(name="medusa", taps=(tap,), block_size=block_size, max_depth=block_size))
         self._head, self._branches = head, branches
         self.num_rows_to_wake = 0  # the newest state is taken over
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.request import MAX_DRAFT_TOKENS
 from eaglelocal.gguf.arch_keys import ArchitectureKeys
 from eaglelocal.gguf.architectures import (
     BLOCK,
@@ -97,6 +98,7 @@ class ModelShape:
     window_value_dim: int | None = None
     num_taps: int = 0  # layers of the target that a head reads
     block_size: int = 1  # tokens that one pass of it drafts
+    max_depth: int = MAX_DRAFT_TOKENS  # tokens that it can draft after a root
     upper_vocab: int = 0  # tokens that the upper layers of a head of several layers give logits of
     n_inner: int = 0  # width inside a recurrent layer; 0 where there is none or it is not known
 
@@ -185,6 +187,8 @@ def read_shape(header: Header) -> ModelShape:
 
 
 def _head_shape(header: Header, info: EagleInfo | MedusaInfo | BlockInfo) -> ModelShape:
+    block_size = info.num_depths if isinstance(info, EagleInfo) else info.max_draft
+    is_chain = isinstance(info, EagleInfo) and info.mask is None
     weights = sum_weights(header, n_layer=info.n_layer)
     # the output of upper layers is the embeddings of a model of its own, which llama.cpp keeps in RAM too
     upper = find_upper_layers(header)
@@ -210,7 +214,8 @@ def _head_shape(header: Header, info: EagleInfo | MedusaInfo | BlockInfo) -> Mod
         max_context=ArchitectureKeys(header, read_architecture(header)).optional_count("context_length") or 0,
         layer_bytes=weights.layer_bytes,
         num_taps=len(info.target_layers),
-        block_size=info.num_depths if isinstance(info, EagleInfo) else info.max_draft,
+        block_size=block_size,
+        max_depth=MAX_DRAFT_TOKENS if is_chain else block_size,
     )
 
 
@@ -298,6 +303,7 @@ def read_mtp_shape(header: Header) -> ModelShape:
         n_expert=model.n_expert,
         n_expert_used=model.n_expert_used,
         layer_bytes=all_bytes,
+        max_depth=info.num_layers if info.num_layers > 1 else MAX_DRAFT_TOKENS,
     )
 
 

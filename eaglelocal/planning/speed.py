@@ -135,8 +135,8 @@ class Curve:
     readings: Sequence[DeviceWork]
     shape: ModelShape
     arithmetic: Arithmetic
-    draft_s: float = 0.0
-    block_size: int = 1  # tokens drafted by one draft step
+    draft_s: float = 0.0  # of a draft step
+    draft: ModelShape | None = None
     measured: MeasuredCosts | None = None
     _table: list[float] = field(default_factory=list)  # [rows], measured seconds of a decode; empty: computed
 
@@ -145,6 +145,11 @@ class Curve:
         if self._table:
             return self._table[num_rows]
         return sum(self._device_s(reading, num_rows) for reading in self.readings)
+
+    @property
+    def max_depth(self) -> int:
+        """The greatest length of a draft: what the draft model can draft, or as deep as acceptance is known."""
+        return min(MAX_DRAFT, self.draft.max_depth) if self.draft else MAX_DRAFT
 
     def plain_s(self) -> float:
         """Return the seconds of a step without a draft, host time included."""
@@ -163,7 +168,8 @@ class Curve:
         """Return the seconds of a step that drafts this many tokens and verifies them."""
         rest = self.measured.drafted_overhead_s if self.measured else DRAFTED_HOST_S
         encode = ENCODE_STEPS if self.draft_s else 0.0
-        steps = -(-num_drafted // self.block_size) + encode
+        block_size = self.draft.block_size if self.draft else 1
+        steps = -(-num_drafted // block_size) + encode
         return self.decode_s(num_drafted + 1) + steps * self.draft_s + rest
 
     def _link_s(self, reading: DeviceWork, num_rows: int) -> float:
@@ -295,18 +301,19 @@ def make_curve(
 ) -> Curve:
     """Return the cost curve of a model and its draft: measured on this machine if it was, else computed."""
     device = machine.device(where[-1])  # the draft lies on the device of the output
-    draft_s, block_size = (draft_step_s(draft, device), draft.block_size) if draft else (0.0, 1)
+    draft_s = draft_step_s(draft, device) if draft else 0.0
     readings = list_readings(model, where, machine, n_cpu_moe=n_cpu_moe, kv_type=kv_type, num_cells=num_cells)
     if measured is None or not measured.decodes:
-        return Curve(readings, model.shape, model.arithmetic, draft_s, block_size)
+        return Curve(readings, model.shape, model.arithmetic, draft_s, draft)
     steps = [cost.seconds for _, cost in measured.draft_steps if cost.num_rows == 1]
     table = interpolate_costs({cost.num_rows: cost.seconds for cost in measured.decodes}, MAX_DRAFT + 1)
     draft_s = max(steps) if steps and draft else draft_s
-    return Curve(readings, model.shape, model.arithmetic, draft_s, block_size, measured, table)
+    return Curve(readings, model.shape, model.arithmetic, draft_s, draft, measured, table)
 
 
 def predict_length(curve: Curve, acceptance: PredictedAcceptance, num_drafted: int) -> Prediction:
-    """Return the speeds with drafts of this length."""
+    """Return the speeds with drafts of this length, or of the greatest that the draft model can draft."""
+    num_drafted = min(num_drafted, curve.max_depth)
     speed = acceptance.tokens(num_drafted) / curve.drafted_s(num_drafted)
     return Prediction(
         plain_tok_s=1.0 / curve.plain_s(),
@@ -328,10 +335,8 @@ def predict(
     best, length = plain, 0
     if acceptance is None and looks_up:
         length = max(k for k in range(most + 1) if curve.decode_s(k + 1) <= MOST_WASTE * curve.decode_s(1))
-    if curve.block_size > 1:
-        most = min(most, curve.block_size)
     if acceptance is not None:
-        for num_drafted in range(1, most + 1):
+        for num_drafted in range(1, min(most, curve.max_depth) + 1):
             speed = acceptance.tokens(num_drafted) / curve.drafted_s(num_drafted)
             if speed > best:
                 best, length = speed, num_drafted

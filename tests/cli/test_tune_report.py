@@ -42,6 +42,14 @@ def test_the_published_formula(draft: float, row: float, acceptance: float, leng
     assert (best.num_draft_tokens, round(best.speedup, 2)) == (length, speedup)
 
 
+@pytest.mark.parametrize(("block_size", "max_depth", "length"), [(1, 16, 16), (1, 3, 3), (5, 5, 5), (1, 1, 1)])
+def test_no_length_is_deeper_than_the_draft_model_can_draft(block_size: int, max_depth: int, length: int) -> None:
+    costs = dataclasses.replace(
+        costs_of([1 + 0.01 * extra for extra in range(17)]), block_size=block_size, max_depth=max_depth
+    )
+    assert Implications.of(costs).best(0.99).num_draft_tokens == length
+
+
 def test_after_a_cliff_lies_the_best_length() -> None:
     implications = Implications.of(costs_of(Q8_0, draft_s=0.0))
     assert implications.best(0.9).num_draft_tokens > 7

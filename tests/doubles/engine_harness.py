@@ -88,6 +88,7 @@ class EngineHarness:
         swap: HostSwap | None = None,
         lanes: Sequence[Executor] = INLINE,
         adapters: Sequence[AdapterFile] = (),
+        controller: Controller | None = None,
     ) -> None:
         """min_fork: copy prefixes between slots if that spares so many rows.
 
@@ -109,7 +110,7 @@ class EngineHarness:
             input_processor=reader,
             lanes=lanes,
             drafters=drafters if spec != OFF else (),
-            controller=controller_of(drafters, spec, branches=branches),
+            controller=controller or controller_of(drafters, spec, branches=branches),
             scheduler=self.scheduler,
             info=dataclasses.replace(INFO, num_slots=num_slots),
         )

@@ -137,6 +137,7 @@ class Simulation:
     texts: dict[int, Text]  # by slot
     costs: DraftCosts = field(default_factory=DraftCosts)
     spec: Spec = AUTO
+    specs: Mapping[int, Spec] = field(default_factory=dict)  # of slots whose requests set one
     drafters: DrafterSet = field(default_factory=lambda: DrafterSet(PRIMARY, num_branches=MAX_DRAFT))
     answer_tokens: int = 256  # then the slot begins another
     answers: Sequence[Answer] = ()  # instead: what slots answer in turn, over and over
@@ -256,7 +257,7 @@ class Simulation:
             self.texts[slot], self.lengths[slot] = answer.text, answer.num_tokens
         self.begun[slot] = self.num_begun
         self.num_begun += 1
-        self.controller.begin(slot, None)
+        self.controller.begin(slot, self.specs.get(slot))
 
 
 class Growth:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -18,6 +19,10 @@ from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.lookahead import Lookahead
 from eaglelocal.drafters.ngram import Ngram
+from eaglelocal.speculation.costs.step_costs import StepCosts
+from eaglelocal.speculation.policy.controller import Controller
+from eaglelocal.speculation.policy.slot_policy import DrafterSet
+from eaglelocal.speculation.policy.step_report import Change, StepReport
 
 TABLE = Table(seed=1)
 WORST = Table(seed=1, end_bias=3.0, sharpness=-2.0)
@@ -109,3 +114,39 @@ def test_texts_of_one_owner_are_not_drafted_from_for_another(kind: Callable[[], 
         return result
 
     assert drafted("ann") > 15 > drafted("bob")
+
+
+def cliff_s(num_rows: int) -> float:
+    return float(max(num_rows - 8, 1))
+
+
+class CliffController(Controller):
+    """A controller on a machine on which nine rows take as long as one, and each further row as much again.
+
+    steps  (decoding slots, rows) of each
+    """
+
+    steps: list[tuple[int, int]]
+
+    def learn(self, report: StepReport) -> list[Change]:
+        self.steps.append((len(report.verdicts), report.num_rows))
+        calls = [call._replace(seconds=0.01 * call.num_levels) for call in report.draft_calls]
+        decode_s = cliff_s(report.num_rows)
+        return super().learn(replace(report, draft_calls=calls, decode_s=decode_s, encode_s=0.0, other_s=0.01))
+
+
+def test_rows_of_a_fixed_length_are_in_the_prices_of_auto() -> None:
+    """Two slots on `auto` have the two rows that are cheap beside a slot that always sends four drafted tokens."""
+    costs = StepCosts()
+    costs.calibrate({rows: [cliff_s(rows)] * 9 for rows in range(1, 40)})
+    controller = CliffController(AUTO, DrafterSet("eagle3"), costs)
+    controller.steps = []
+    head = Eagle3(ScriptedHead(TABLE), (0,))
+    harness = EngineHarness(TABLE, head, spec=AUTO, num_slots=3, n_ctx=400, controller=controller)
+    specs = [fixed_spec(4), AUTO, AUTO]
+    asked = [request(f"r{n}", (3 + n, 5, 7), spec, max_tokens=100) for n, spec in enumerate(specs)]
+    results = harness.run(asked)
+    assert all(results[each.id].tokens == plain_text(TABLE, each) for each in asked)
+    learned = [rows for num_slots, rows in controller.steps if num_slots == 3][2:]
+    assert len(learned) >= 15
+    assert learned.count(9) >= 0.8 * len(learned), learned

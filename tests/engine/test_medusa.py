@@ -92,7 +92,7 @@ def test_a_pass_is_priced_as_a_block(tmp_path: Path) -> None:
     target = write_target(tmp_path / "target.gguf", SHAPE)
     head = write_agreeing_medusa(tmp_path / "head.gguf", target, num_parts=5)
     shape = read_shape(read_header(head))
-    assert (shape.block_size, shape.num_taps, shape.is_head) == (5, 1, True)
+    assert (shape.block_size, shape.max_depth, shape.num_taps, shape.is_head) == (5, 5, 1, True)
     requests = [ask(str(n), range(10 + n, 40), max_tokens=60) for n in range(3)]
     expected = plain_texts(target, requests)
     engine = real_engine(target, kind="eagle3", draft=head, spec=AUTO)

@@ -26,7 +26,7 @@ from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.backend.top_tokens import MIN_RANKED
 from eaglelocal.core.batch import Batch
 from eaglelocal.core.draft import ROOT
-from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed_spec
+from eaglelocal.core.request import AUTO, MAX_DRAFT_TOKENS, ChatRequest, Spec, fixed_spec
 from eaglelocal.drafters.drafter import Committed, Continuation, Node
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.mtp_layers import MtpLayers
@@ -164,6 +164,7 @@ def test_what_several_layers_take(tmp_path: Path, architecture: str) -> None:
     assert three.weights_bytes == 3 * one.weights_bytes
     assert three.active_bytes == one.active_bytes  # of one draft step
     assert (len(one.kv_heads), len(three.kv_heads)) == (1, 3)
+    assert (one.max_depth, three.max_depth) == (MAX_DRAFT_TOKENS, 3)
 
 
 @pytest.mark.parametrize("spec", [fixed_spec(1), fixed_spec(2), fixed_spec(16), AUTO], ids=str)

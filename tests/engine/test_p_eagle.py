@@ -63,7 +63,8 @@ def test_prompts_that_are_taken_over_and_cut_back_stay_right(tmp_path: Path, slo
 def test_a_pass_is_priced_as_a_block(tmp_path: Path) -> None:
     target = write_target(tmp_path / "target.gguf", SHAPE)
     head = write_agreeing_head(tmp_path / "head.gguf", target, SHAPE, num_depths=5)
-    assert read_shape(read_header(head)).block_size == 5
+    shape = read_shape(read_header(head))
+    assert (shape.block_size, shape.max_depth) == (5, 5)
     requests = [ask(str(n), range(10 + n, 40), max_tokens=60) for n in range(3)]
     engine = real_engine(target, kind="eagle3", draft=head, spec=AUTO)
     expected = plain_texts(target, requests)

@@ -1,10 +1,11 @@
 """Every drafter on one target: every_drafter.py TARGET DRAFT ... [--prompts FILE] [--most N] [--rounds N]
 
 A DRAFT is a value of `--draft`. For each, an engine in this process with one slot answers prompts of all kinds with
-`auto` and plainly in turns. A row of the table has the tokens of a check, the share of time that draft steps take, the
-share of steps whose rows each drafter proposed, and the gain over plain decoding, in all and by kind.
+`auto` and plainly in turns. A row of the table has the tokens of a check, the share of time that draft steps take and
+their milliseconds for each draft that was sent, the share of steps whose rows each drafter proposed, and the gain over
+plain decoding, in all and by kind.
 
-    python tests/measures/every_drafter.py demo@1b:bf16 auto ngram ngram,lookahead
+    python tests/measures/every_drafter.py demo@1b:bf16 auto ngram ngram,lookahead HEAD.gguf
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class Watch:
         length = 1 + self.num_accepted / max(self.num_drafts, 1)
         total = max(self.steps.total(), 1)
         shares = ", ".join(f"{name} {count / total:.0%}" for name, count in self.steps.most_common() if name)
-        return f"{length:.2f} | {self.draft_s / max(self.seconds, 1e-9):.0%} | {shares or 'none'}"
+        share, draft_s = self.draft_s / max(self.seconds, 1e-9), self.draft_s / max(self.num_drafts, 1)
+        return f"{length:.2f} | {share:.0%}, {1000 * draft_s:.1f} ms | {shares or 'none'}"
 
 
 def measure(

@@ -1,9 +1,9 @@
-"""Trees that branch anywhere against combs and chains, simulated: simulated_trees.py [--seeds N] [--tokens N]
+"""Trees that branch anywhere against combs and chains: simulated_trees.py [--seeds N] [--slots N] [--rates R ...]
 
 The policy drives a simulated head (doubles/simulation.py) whose first choice is right in 50 to 95 % of all places, the
 second in 45 % of the others, the third in 30 % of what is left. Machines are the cost curves of processors, and cards
-whose rows are nearly free up to 8, 16 and 64. Printed are tokens a second relative to chains over the same texts, with
-95 % intervals, and acceptance lengths.
+whose rows are nearly free up to 8, 16 and 64. All slots answer at once. Printed are tokens a second relative to chains
+over the same texts, with 95 % intervals, and acceptance lengths.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ SHAPES = {"chains": (0, 0), "combs": (8, 0), "trees": (8, 8)}  # siblings that a
 
 
 def run(
-    ratios: Sequence[float], costs: DraftCosts, rate: float, shape: str, seed: int, num: int
+    ratios: Sequence[float], costs: DraftCosts, rate: float, shape: str, seed: int, given: argparse.Namespace
 ) -> tuple[float, float]:
-    """Return the speed relative to plain decoding, and the tokens of a step."""
+    """Return the speed relative to plain decoding, and the tokens of a slot's step."""
     max_siblings, num_branches = SHAPES[shape]
     simulation = Simulation(
         SimulatedMachine(seed=seed, ratios=curve(ratios), hiccups=0.02),
-        {0: plain_text(Profile((rate,), second=0.45, third=0.3))},
+        {slot: plain_text(Profile((rate,), second=0.45, third=0.3)) for slot in range(given.slots)},
         costs=costs,
         drafters=DrafterSet(PRIMARY, num_branches=num_branches),
         answer_tokens=600,
@@ -52,21 +52,24 @@ def run(
         seed=seed,
         paired=True,
     )
-    simulation.run(600)
-    steps = simulation.run(num)
-    return speed(steps), sum(step.num_tokens for step in steps) / len(steps)
+    simulation.run(600 * given.slots)
+    steps = simulation.run(given.tokens * given.slots)
+    return speed(steps), sum(step.num_tokens for step in steps) / len(steps) / given.slots
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=6)
-    parser.add_argument("--tokens", type=int, default=3000)
+    parser.add_argument("--tokens", type=int, default=3000, help="of a slot, after its first 600")
+    parser.add_argument("--slots", type=int, default=1)
+    parser.add_argument("--rates", type=float, nargs="+", default=[0.5, 0.65, 0.8, 0.95])
+    parser.add_argument("--machines", nargs="+", default=list(MACHINES), choices=list(MACHINES))
     given = parser.parse_args()
-    for name, (ratios, costs) in MACHINES.items():
-        for rate in (0.5, 0.65, 0.8, 0.95):
+    for name in given.machines:
+        ratios, costs = MACHINES[name]
+        for rate in given.rates:
             found = {
-                shape: [run(ratios, costs, rate, shape, seed, given.tokens) for seed in range(given.seeds)]
-                for shape in SHAPES
+                shape: [run(ratios, costs, rate, shape, seed, given) for seed in range(given.seeds)] for shape in SHAPES
             }
             chains = [one for one, _ in found["chains"]]
             said = [f"{name:22} {rate:4}"]

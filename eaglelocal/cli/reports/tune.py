@@ -46,6 +46,7 @@ class Implications:
         decodes = interpolate_costs(sizes, max(sizes))[1:]
         if costs.block_size > 1:
             decodes = decodes[: costs.block_size + 1]
+        decodes = decodes[: costs.max_depth + 1]
         draft_s = draft_step_s(costs)
         drafted = [
             decode + -(-k // costs.block_size) * draft_s + costs.drafted_overhead_s for k, decode in enumerate(decodes)

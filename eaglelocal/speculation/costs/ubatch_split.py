@@ -84,5 +84,22 @@ def choose_padding_rows(
     return {slot: count for slot, count in best.items() if count}
 
 
+def price_levels(fixed: Mapping[int, int], slots: Sequence[int], num_levels: int, seconds: Seconds) -> list[float]:
+    """Return the seconds of a step with 0 .. num_levels more rows of each of the slots, with the best padding rows.
+
+    slots  have one row each before that
+    fixed  rows of the other slots that decode
+
+    Slot 0 with five rows and slot 1 with one are two passes, or one of ten rows, in which up to four more of slot 1
+    cost nothing.
+    """
+    prices = []
+    for level in range(num_levels + 1):
+        rows = {**fixed, **dict.fromkeys(slots, 1 + level)}
+        passes = split_rows(add_rows(rows, choose_padding_rows(rows, (), seconds)))
+        prices.append(sum(map(seconds, passes)))
+    return prices
+
+
 def add_rows(rows: Mapping[int, int], padding: Mapping[int, int]) -> dict[int, int]:
     return {slot: rows.get(slot, 0) + padding.get(slot, 0) for slot in {*rows, *padding}}

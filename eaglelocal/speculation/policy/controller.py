@@ -322,4 +322,4 @@ class Controller:
 
     def measured_costs(self) -> MeasuredCosts:
         """Return the costs of what really ran, to be shown."""
-        return replace(self.costs.measured(), block_size=self._drafters.block_size)
+        return replace(self.costs.measured(), block_size=self._drafters.block_size, max_depth=self._drafters.max_depth)

@@ -64,8 +64,7 @@ class DraftSelection:
         costs = self._shared_costs(slot, min(len(gains), len(step.row_costs) - 1))
         size, _ = find_best_size(gains[: len(costs) - 1], costs)
         drafting = self._drafting_cost(slot, chain.drafter, calls) + step.token_costs.drafted / len(step.auto)
-        # cost of a plain step for one slot: one token, where nothing is gained by drafting
-        a_token = costs[0] if step.is_leveled else costs[0] / len(step.max_draft)
+        a_token = step.plain_cost / len(step.max_draft)  # one, where nothing is gained by drafting
         cost = (costs[size] - costs[0] + drafting) / max(a_token, 1e-9)
         return (1.0 + sum(gains[:size])) / (1.0 + cost)
 

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from eaglelocal.core.request import DraftPolicy
 from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel, Outlook
+from eaglelocal.speculation.costs.ubatch_split import price_levels
 from eaglelocal.speculation.policy.pending_drafts import PendingDraft, Sibling
 from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet, SlotPolicy
 from eaglelocal.speculation.policy.token_costs import TokenCosts
@@ -35,19 +36,49 @@ class StepDrafts:
         }  # by slot
         self.policies, self.drafters, self.acceptance = policies, drafters, acceptance
         self.auto = [slot for slot in self.max_draft if policies[slot].spec.drafting is DraftPolicy.AUTO]
+        self._ruled = [slot for slot in self.max_draft if slot not in self.auto] if self.auto else []
         self.is_leveled = leveled and len(slots) > 1
         self.max_siblings = max_siblings
         self.token_costs = token_costs
         self.chains: dict[str, dict[int, DraftChain]] = {name: {} for name in (*drafters.free, *drafters.names)}
         self._outlooks: dict[tuple[int, str, int], Outlook] = {}
+        self._row_costs: dict[tuple[int, ...], list[float]] = {}  # by the lengths of the drafts that rules set
 
-    @cached_property
+    @property
     def row_costs(self) -> list[float]:
-        """The costs by drafted rows of all `auto` slots."""
+        """The costs by drafted rows of all `auto` slots, beside the rows that rules (fixed, PID) send anyway."""
+        ruled = tuple([self._ruled_length(slot) for slot in self._ruled]) if self._ruled else ()
+        costs = self._row_costs.get(ruled)
+        if costs is None:
+            costs = self._row_costs[ruled] = self._price_rows(ruled)
+        return costs
+
+    def _price_rows(self, ruled: Sequence[int]) -> list[float]:
         limits = [self.max_draft[slot] for slot in self.auto]
         if not limits:
             return [0.0]
-        return self.token_costs.rows(max(limits) * len(limits) if self.is_leveled else sum(limits))
+        if not self.is_leveled:
+            return self.token_costs.rows(sum(limits), sum(ruled))
+        most, num = max(limits), len(limits)
+        if not ruled:
+            return self.token_costs.rows(most * num)
+        num_slots = len(self.max_draft)
+        costs = self.token_costs.rows(num_slots * max(most, *ruled))
+        fixed = {slot: 1 + length for slot, length in zip(self._ruled, ruled, strict=True)}
+        prices = price_levels(fixed, self.auto, most, lambda num_rows: costs[max(num_rows - num_slots, 0)])
+        return [max(prices[-(-n // num)], prices[0]) for n in range(most * num + 1)]
+
+    def _ruled_length(self, slot: int) -> int:
+        """Return how many tokens the slot will send by its rule: as many as are drafted, once no more can be."""
+        chains = [by_slot[slot] for by_slot in self.chains.values() if slot in by_slot]
+        drafted = next((len(chain.tokens) for chain in chains if chain.tokens), 0)
+        is_final = bool(chains) and all([chain.ended for chain in chains])
+        return drafted if is_final else min(self.policies[slot].length, self.max_draft[slot])
+
+    @cached_property
+    def plain_cost(self) -> float:
+        """The cost of the step if no slot drafted."""
+        return self.token_costs.rows(0)[0]
 
     @property
     def is_empty(self) -> bool:

@@ -76,7 +76,7 @@ class StepPolicy:
             return able
         forced = [s for s in able if self._must_grow(s, drafter)]
         undecided = [s for s in able if s not in forced and self._policies[s].gate is not None]
-        if undecided and self._pays(drafter, undecided, self._gains(drafter)):
+        if undecided and self._pays(drafter, undecided, self._gains(drafter), num_forced=len(forced)):
             return [s for s in able if s in forced or s in undecided]
         return forced
 
@@ -112,10 +112,17 @@ class StepPolicy:
             return length < policy.gate.probe_length
         return length == 0  # a first lookup costs nothing
 
-    def _pays(self, drafter: str, slots: Sequence[int], gains: Mapping[int, Sequence[float]]) -> bool:
-        """Return whether another level of these slots pays, after chains with these gains."""
-        step = self.drafts
-        outlook, step_cost = step.outlook, step.token_costs.draft_step(drafter, len(slots))
+    def _pays(
+        self, drafter: str, slots: Sequence[int], gains: Mapping[int, Sequence[float]], num_forced: int = 0
+    ) -> bool:
+        """Return whether another level of these slots pays, after chains with these gains.
+
+        num_forced  slots for which the drafter is called in any case
+        """
+        step, draft_step = self.drafts, self.drafts.token_costs.draft_step
+        outlook, step_cost = step.outlook, draft_step(drafter, len(slots) + num_forced)
+        if num_forced:
+            step_cost = max(step_cost - draft_step(drafter, num_forced), 0.0)
         block_size = self._drafters.block_size if drafter == self._drafters.primary else 1
         if len(self._auto) == 1:
             slot = slots[0]

@@ -27,10 +27,10 @@ class TokenCosts:
     def _rate(self) -> float:
         return self._estimate_rate()
 
-    def rows(self, num_rows: int) -> list[float]:
-        """Return the cost of the decode with 0 .. num_rows drafted rows."""
-        least, rate, most = self._num_base_rows, self._rate, self._num_base_rows + num_rows
-        seconds = self._costs.optimistic_seconds(least, most, self._num_cells, as_usual=self._as_usual)
+    def rows(self, num_rows: int, num_ruled: int = 0) -> list[float]:
+        """Return the cost of the decode with 0 .. num_rows drafted rows, besides `num_ruled` that are sent anyway."""
+        rate, least = self._rate, self._num_base_rows + num_ruled
+        seconds = self._costs.optimistic_seconds(least, least + num_rows, self._num_cells, as_usual=self._as_usual)
         return [rate * each for each in seconds]
 
     @property

@@ -161,6 +161,7 @@ def test_a_parallel_head_is_four_layers_whose_output_lies_in_ram_too(catalog: Ca
     head = estimate_draft_shape(draft, target)
     assert head is not None
     assert (head.n_layer, head.block_size, head.upper_vocab, head.is_head) == (4, 7, target.n_vocab, True)
+    assert head.max_depth == head.block_size
     assert count_kv_bytes(head) == 8192
     values = target.n_vocab * target.n_embd
     assert head.tied_output_bytes == pytest.approx(values * 4.5 / 8, rel=1e-6)

@@ -22,6 +22,7 @@ def new_drafter(max_rows: int = 64, branches: int = 1) -> tuple[Medusa, Scripted
 def test_its_traits_are_those_of_a_block() -> None:
     traits = new_drafter()[0].traits
     assert (traits.name, traits.taps, traits.block_size, traits.reuse_margin) == ("medusa", (3,), NUM_HEADS, 0)
+    assert traits.max_depth == NUM_HEADS  # also with one head, which is no block
 
 
 @pytest.mark.parametrize("depth", [1, NUM_HEADS, 20])

@@ -17,7 +17,15 @@ from eaglelocal.memory.placement import place_blocks
 from eaglelocal.planning.machine_spec import MachineSpec, make_known_spec, make_machine_spec
 from eaglelocal.planning.options import ModelOption, make_catalog_options
 from eaglelocal.planning.predicted_acceptance import PredictedAcceptance
-from eaglelocal.planning.speed import Curve, Prediction, choose_arithmetic, distinct_experts, make_curve, predict
+from eaglelocal.planning.speed import (
+    Curve,
+    Prediction,
+    choose_arithmetic,
+    distinct_experts,
+    make_curve,
+    predict,
+    predict_length,
+)
 from eaglelocal.probe.machine import Bandwidth, Cpu, LlamaCpp, Machine, MainMemory
 
 
@@ -163,6 +171,30 @@ def test_a_lookup_promises_nothing_and_is_bounded(catalog: Catalog) -> None:
     assert 1 <= found[0].num_draft_tokens < found[1].num_draft_tokens
     for each, chosen in zip(found, (slow, quick), strict=True):
         assert chosen.decode_s(each.num_draft_tokens + 1) <= 2.0 * chosen.decode_s(1)
+
+
+@pytest.mark.parametrize(
+    ("block_size", "max_depth", "length"),
+    [(1, 16, 7), (1, 3, 3), (1, 2, 2), (1, 1, 1), (8, 8, 7), (5, 5, 5)],
+)
+@pytest.mark.parametrize("is_measured", [False, True])
+def test_no_draft_is_planned_deeper_than_the_draft_model_can_draft(
+    catalog: Catalog, block_size: int, max_depth: int, length: int, is_measured: bool
+) -> None:
+    """Seven tokens would pay on this card, but MTP layers for one position each have three, and blocks have an end."""
+    spec, chosen = make_known_spec(catalog.machine("a6000")), option(catalog, "llama-3.3-70b", "Q4_K_M")
+    head = next(draft.shape for draft in chosen.drafts if draft.shape is not None)
+    head = replace(head, block_size=block_size, max_depth=max_depth)
+    decodes = tuple(SizeCost(rows, 0.07 + 0.001 * rows, 9) for rows in range(1, 9))
+    measured = MeasuredCosts(decodes=decodes) if is_measured else None
+    where = place_blocks(chosen.shape.n_layer, ["CUDA0"], [1.0], gpu_layers=None)
+    drafting = make_curve(chosen.model, where, spec, head, kv_type="f16", measured=measured)
+    acceptance = PredictedAcceptance.from_reports([(7, 7.0)], default=0.5)
+    found = predict(drafting, acceptance)
+    assert found.num_draft_tokens == length
+    assert found == predict_length(drafting, acceptance, length)
+    assert found.spec_tok_s == pytest.approx(acceptance.tokens(length) / drafting.drafted_s(length))
+    assert predict_length(drafting, acceptance, 16 if length < 7 else 7) == found, "a length that is asked for, too"
 
 
 def test_what_was_measured_takes_the_place_of_the_arithmetic(catalog: Catalog) -> None:

@@ -43,7 +43,7 @@ class Priced:
     drafted: float = 0.0
     draft_steps: Mapping[int, float] = field(default_factory=dict)  # by rows
 
-    def rows(self, num_rows: int) -> list[float]:
+    def rows(self, num_rows: int, num_ruled: int = 0) -> list[float]:
         return list(self.by_rows[: num_rows + 1])
 
     def draft_step(self, drafter: str, num_rows: int) -> float:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.speculation.costs.ubatch_split import add_rows, choose_padding_rows, split_rows
+from eaglelocal.speculation.costs.ubatch_split import add_rows, choose_padding_rows, price_levels, split_rows
 
 
 @pytest.mark.parametrize(
@@ -93,3 +95,19 @@ def test_filling_never_makes_a_step_dearer(decoding: dict[int, int], seconds: ob
     assert sum(map(seconds, split_rows(add_rows(decoding, found)))) <= sum(map(seconds, split_rows(decoding)))
     assert all(count > 0 for count in found.values())
     assert sum(split_rows(decoding)) == sum(decoding.values())
+
+
+@pytest.mark.parametrize(
+    ("fixed", "slots", "seconds", "expected"),
+    [
+        ({}, [0, 1], dear_rows, [2.1, 4.1, 6.1, 8.1]),
+        ({0: 4}, [1], dear_passes, [18.0, 18.0, 18.0, 18.0]),  # padded to four rows each
+        ({0: 4}, [1], dear_rows, [5.2, 6.2, 7.2, 8.1]),
+        ({0: 1}, [1], dear_passes, [12.0, 14.0, 16.0, 18.0]),
+        ({1: 2}, [0, 2], dear_passes, [16.0, 16.0, 19.0, 22.0]),
+    ],
+)
+def test_prices_of_levels_beside_other_slots(
+    fixed: dict[int, int], slots: list[int], seconds: Callable[[int], float], expected: list[float]
+) -> None:
+    assert price_levels(fixed, slots, 3, seconds) == pytest.approx(expected)
