@@ -115,7 +115,8 @@ class Settings:
                 hint = f"unset {place}" if place.startswith(PREFIX) else _suggest_edit(config_file)
                 if place == _as_flag(name):
                     default = getattr(cls(), name)
-                    hint = f"{place} {default}" if isinstance(default, str | int | float) else f"leave {place} out"
+                    usual = f"{default:g}" if isinstance(default, float) else default
+                    hint = f"{place} {usual}" if isinstance(default, str | int | float) else f"leave {place} out"
                 raise UsageError(f"{subject} must be {error}, not {value!r}", hint=hint) from None
         return cls(**values, set_by=tuple(places.items()))
 
@@ -246,6 +247,13 @@ def _list(value: object) -> tuple[str, ...]:
     return tuple(part.strip() for part in parts if part.strip())
 
 
+def _files(value: object) -> tuple[str, ...]:
+    """Read a list of paths. An empty one, such as that of an unset variable, is an error: it names no file."""
+    if isinstance(value, list | tuple) and "" in value:
+        raise ValueError("the path of a file")
+    return _list(value)
+
+
 def _boolean(value: object) -> bool:
     known = {"true": True, "false": False, True: True, False: False}
     if not isinstance(value, str | bool) or value not in known:
@@ -341,7 +349,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "url": _text,
         "mmproj": _text,
         "draft": _text,
-        "lora": _list,
+        "lora": _files,
         "draft_type": _choice("auto", "q4_0", "q8_0", "file"),
         "spec": _or("auto", "auto", _or("off", "off", _or("pid", "pid", _whole(0)))),
         "threads": _or("auto", None, _whole(1)),

@@ -37,13 +37,13 @@ from eaglelocal.cli.load_model import (
 from eaglelocal.cli.models_on_disk import list_model_names, make_model_source, mention_model
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.conversation import conversation_file
+from eaglelocal.conversation.action_context import ListModels
 from eaglelocal.conversation.answer_stats import model_line
 from eaglelocal.conversation.conversation import Conversation
 from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.pictures import Pictures, read_pictures
 from eaglelocal.conversation.saved_session import describe_other_model, save_session
 from eaglelocal.conversation.session import ModelChoice, ModelLoader, Session
-from eaglelocal.conversation.slash_commands import ListModels
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.surrogates import join_surrogates

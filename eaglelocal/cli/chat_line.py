@@ -16,22 +16,18 @@ from eaglelocal.cli.answer_printer import Asker
 from eaglelocal.cli.line_editor import LineDiscarded, LineEditor, TerminalGone, hide_typing, read_question
 from eaglelocal.cli.output import Output, OutputClosed
 from eaglelocal.conversation import conversation_file
-from eaglelocal.conversation.answer_stats import model_lines
-from eaglelocal.conversation.pictures import find_dropped_pictures
-from eaglelocal.conversation.session import Session
-from eaglelocal.conversation.slash_commands import (
-    COMMANDS,
+from eaglelocal.conversation.action_context import (
     ActionContext,
-    Command,
     LeaveChat,
     ListModels,
     format_copy_message,
-    is_command,
     list_no_models,
-    parse_command,
     refuse_to_copy,
-    run_command,
 )
+from eaglelocal.conversation.answer_stats import model_lines
+from eaglelocal.conversation.pictures import find_dropped_pictures
+from eaglelocal.conversation.session import Session
+from eaglelocal.conversation.slash_commands import COMMANDS, Command, is_command, parse_command, run_command
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import TRACEBACK_VARIABLE, EagleLocalError, bug_error
 from eaglelocal.tui.terminal import clipboard

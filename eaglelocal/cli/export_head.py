@@ -43,9 +43,10 @@ def export_head(order: HeadOrder, *, as_json: bool = False, is_quiet: bool = Fal
 
     output = standard_output(colour=load_settings({}).colour)
     form = order.form
+    head_file = find_head_file(order.head)
     folder = check_export_flags(form, order.weight_type, order.out)
     check_folder(folder, is_forced=order.is_forced)
-    read = ExportHead(*read_eagle_head(find_head_file(order.head)), EXPORT_FORMATS[form], order.weight_type)
+    read = ExportHead(*read_eagle_head(head_file), EXPORT_FORMATS[form], order.weight_type)
     target = choose_target_repo(read, form, order.target_repo)
     config, tensors = make_config(read, form, target), make_published_tensors(read)
     notes = tuple(list_export_notes(read.info, form))

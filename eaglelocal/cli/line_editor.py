@@ -16,8 +16,8 @@ from pathlib import Path
 from types import FrameType
 
 from eaglelocal.cli.prompt_signals import deliver_signals
+from eaglelocal.conversation.action_context import ListModels, list_no_models
 from eaglelocal.conversation.pictures import complete_path
-from eaglelocal.conversation.slash_commands import ListModels, list_no_models
 from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.core.surrogates import join_surrogates
 

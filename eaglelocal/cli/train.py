@@ -329,7 +329,7 @@ def keep_if_better(
     from eaglelocal.gguf.reader import read_header
     from eaglelocal.hub.heads.head_store import write_head_file
     from eaglelocal.training.conversations import question_key
-    from eaglelocal.training.draft_head import make_head_entries, make_head_name, make_head_tensors
+    from eaglelocal.training.head_file import make_head_entries, make_head_name, make_head_tensors
 
     found, source, path, kind = options.found, options.source, options.path, options.kind
     name = make_head_name(source)

@@ -197,7 +197,7 @@ def find_current_draft(start: str, found: FoundTarget) -> str | None:
 def choose_path(source: HeadSource, kind: str, out: str | None) -> Path:
     """Return the file of the new head. Raises UsageError or ResourceError if it cannot be written."""
     from eaglelocal.hub.heads.head_store import check_writable, make_head_path
-    from eaglelocal.training.draft_head import make_head_name
+    from eaglelocal.training.head_file import make_head_name
 
     default_path = make_head_path(source.target, source.info, make_head_name(source), kind)
     path = resolve_out(out, default_path.name) if out else default_path

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult
 
 from eaglelocal.client.answer_stream import RequestStream, stream
 from eaglelocal.client.client import OnEvent
@@ -24,6 +24,7 @@ from eaglelocal.client.http_connection import make_connection, unreachable_error
 from eaglelocal.client.http_server import choose_model, is_ours, read_info, read_snapshot
 from eaglelocal.client.http_stream import Dialect, StreamedAnswer, build_request, data_lines, refusal
 from eaglelocal.client.json_fields import count, mapping
+from eaglelocal.client.server_address import split_address
 from eaglelocal.client.server_reading import DISCONNECTED
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished, TextPiece, Tokens
 from eaglelocal.core.json_text import read_object
@@ -238,7 +239,7 @@ def parse_url(url: str) -> SplitResult:
     """Parse `http://host:port`, with or without /v1. Raises UsageError."""
     wrong = UsageError(f"{url!r} is not the address of a server", hint="such as http://127.0.0.1:8080")
     try:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
+        parts = split_address(url)
         is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # the port is no number, or a bracket of an IPv6 address is missing
         raise wrong from None

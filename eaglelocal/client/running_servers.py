@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from eaglelocal import locations
 from eaglelocal.client.http_connection import make_connection
 from eaglelocal.client.json_fields import text
+from eaglelocal.client.server_address import split_address
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.json_text import read_object
 from eaglelocal.core.records import dataclass
@@ -53,7 +54,7 @@ class RunningServer:
     def is_at(self, url: str) -> bool:
         """Return whether an address, with or without http://, is this server's."""
         try:
-            parts = urlsplit(url if "://" in url else f"http://{url}")
+            parts = split_address(url)
             host, port = parts.hostname or "", parts.port
         except ValueError:  # the port is no number
             return False

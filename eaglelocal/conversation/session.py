@@ -14,7 +14,7 @@ from eaglelocal.conversation.context_window import TokenEstimate, calibrate_esti
 from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.conversation.pictures import AttachedPicture, Pictures, join_pictures
 from eaglelocal.conversation.sampling_form import apply_changes, find_changes
-from eaglelocal.core.adapters import AdapterMix, list_scales, make_mix
+from eaglelocal.core.adapters import AdapterFile, AdapterMix, apply_mix, list_scales, make_mix
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished, RequestEvent
 from eaglelocal.core.learning_status import LEARNING_OFF, LearningStatus
 from eaglelocal.core.plan import Plan
@@ -176,6 +176,12 @@ class Session:
         self.conversation = conversation
         self.params = apply_changes(self._base_params, conversation.sampling)
         self.adapters = None
+
+    @property
+    def shown_adapters(self) -> tuple[AdapterFile, ...]:
+        """The LoRA adapters with the scales that the next question has."""
+        files = self.model.info.adapters
+        return files if self.adapters is None else apply_mix(files, self.adapters)
 
     def set_scale(self, number: int, scale: float) -> None:
         """Apply a LoRA adapter with this scale from the next question on. Raises ValueError if it cannot."""

@@ -5,78 +5,25 @@ A command may return a question to ask next (/retry). The loop that reads the li
 
 from __future__ import annotations
 
-import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
-from pathlib import Path
+from collections.abc import Callable, Mapping
 
 from eaglelocal.conversation import conversation_file
-from eaglelocal.conversation.answer_stats import describe_draft_length, model_lines, system_line, total_lines
+from eaglelocal.conversation.action_context import ActionContext, LeaveChat
+from eaglelocal.conversation.answer_stats import system_line, total_lines
+from eaglelocal.conversation.code_blocks import find_last_code
 from eaglelocal.conversation.markdown_export import export_markdown
-from eaglelocal.conversation.message_output import MessageOutput
+from eaglelocal.conversation.model_commands import choose_draft, choose_draft_length, choose_model, choose_scale
 from eaglelocal.conversation.pictures import parse_paths, read_picture
 from eaglelocal.conversation.sampling_form import FIELDS, format_field, set_field
 from eaglelocal.conversation.saved_session import resume_conversation, save_session
-from eaglelocal.conversation.session import ModelChoice, Session, check_sees
+from eaglelocal.conversation.session import check_sees
 from eaglelocal.conversation.spelling import COMMAND_CUTOFF, closest_word
-from eaglelocal.core.adapters import apply_mix, describe_adapters, parse_scale
-from eaglelocal.core.drafting_words import SWITCHED_OFF, describe_drafting
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.request import AUTO, OFF, Spec, parse_spec
 from eaglelocal.core.sampling import fill_recommended
 from eaglelocal.errors import UsageError
 
 HELP_COLUMN, HELP_WIDTH = 31, 79  # a terminal of 80 columns breaks a line of 80
-LORA_HINT = "/lora 0 0.5; /lora 0 0 switches adapter 0 off"
-SPEC_HINT = "/spec auto, /spec off, /spec pid or /spec N"
-LINE_KEYS: Mapping[str, str] = {
-    '"""': "begin and end a text of several lines",
-    "alt-enter, \\ at the end": "continue the text on the next line",
-    "ctrl-c": "stop the answer; pressed twice, leave the chat",
-    "ctrl-d": "leave the chat",
-}
-
-
-class LeaveChat(Exception):
-    """The user asked to leave the chat (/exit)."""
-
-
-ListModels = Callable[[], Sequence[str]]  # references of the models on this disk
-Copy = Callable[[str], None]  # copies a text to the clipboard and reports it
-
-
-def format_copy_message(text: str, place: str = "") -> str:
-    """Return the message that a text was copied. place: where to, if that is not the usual clipboard."""
-    copied = f"copied {len(text)} {'character' if len(text) == 1 else 'characters'}"
-    return f"{copied} {place}" if place else copied
-
-
-def list_no_models() -> Sequence[str]:
-    """Return no models: the `ListModels` of a screen that has a picker."""
-    return ()
-
-
-def refuse_to_copy(text: str) -> None:
-    """Raise UsageError: the `Copy` of a terminal without a clipboard."""
-    raise UsageError("there is no clipboard here", hint="/export writes the conversation to a file")
-
-
-@dataclass(frozen=True, slots=True)
-class ActionContext:
-    """The context of an action: session, output, folder of conversations, clipboard."""
-
-    session: Session
-    output: MessageOutput
-    conversations: Path
-    copy: Copy = refuse_to_copy
-    keys: Mapping[str, str] = field(default_factory=lambda: LINE_KEYS)  # the keys that /help lists
-    list_models: ListModels = list_no_models  # that /model names
-    has_screen: bool = False  # what is said appears on the chat screen
-
-    def say(self, *lines: str) -> None:
-        for line in lines:
-            self.output.message(line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,45 +56,6 @@ def _stats(context: ActionContext, argument: str) -> None:
     session = context.session
     client = session.model.client
     context.say(*total_lines(session.answers, client.snapshot(), client.restarts, session.model.info.n_ctx))
-
-
-def _spec(context: ActionContext, argument: str) -> None:
-    if argument:
-        _choose_spec(context, parse_spec_argument(argument))
-    context.say(_spec_line(context.session))
-
-
-def parse_spec_argument(argument: str) -> Spec:
-    """Parse the argument of `/spec`; `on` means auto. Raises UsageError."""
-    try:
-        return AUTO if argument == "on" else parse_spec(argument)
-    except UsageError as problem:
-        raise UsageError(problem.message.replace("--spec", "/spec"), hint=SPEC_HINT) from None
-
-
-def _choose_spec(context: ActionContext, spec: Spec) -> None:
-    """Set the spec of the next requests; load the model again if it was loaded without a draft. Raises UsageError."""
-    session = context.session
-    if not session.model.takes_spec:
-        raise UsageError("this server does not take /spec", hint="/model demo loads a model on this machine")
-    if spec != OFF and session.model.plan is not None and not session.model.speculates:
-        _load(context, replace(session.choice, spec=str(spec)))
-    session.spec = spec
-
-
-def _spec_line(session: Session) -> str:
-    plan = session.model.plan
-    if plan is None and session.spec is None:
-        return "drafting: set by the server"
-    spec = session.spec or (AUTO if plan is None else plan.spec)
-    if spec == OFF:
-        return describe_drafting("off", SWITCHED_OFF)
-    if plan is None:
-        return f"drafting, as requested from the server: {describe_draft_length(spec)}"
-    if not plan.speculates:
-        reason = session.model.info.draft_reason or plan.draft_reason
-        return describe_drafting("off", reason or "no draft is loaded")
-    return f"drafting: {describe_draft_length(spec)}, {session.model.info.draft}"
 
 
 def _set(context: ActionContext, argument: str) -> None:
@@ -257,63 +165,6 @@ def _export(context: ActionContext, argument: str) -> None:
     context.say(f"written to {path}")
 
 
-def _draft(context: ActionContext, argument: str) -> None:
-    if argument:
-        return _load(context, replace(context.session.choice, draft=argument))
-    return context.say(_spec_line(context.session))
-
-
-def _lora(context: ActionContext, argument: str) -> None:
-    """Show the LoRA adapters, after setting the scale of one: `0 0.5`."""
-    session = context.session
-    if argument:
-        try:
-            session.set_scale(*parse_scale(argument))
-        except ValueError as problem:
-            hint = LORA_HINT if session.model.info.adapters else "eaglelocal chat --lora FILE"
-            raise UsageError(f"/lora {argument}: {problem}", hint=hint) from None
-    files = session.model.info.adapters
-    shown = files if session.adapters is None else apply_mix(files, session.adapters)
-    context.say(f"adapters: {describe_adapters(shown)}" if shown else "no adapter is loaded: --lora FILE loads one")
-
-
-def _model(context: ActionContext, argument: str) -> None:
-    session = context.session
-    if argument:
-        before = session.choice
-        choice, adapters = before.retarget(argument, session.model.local_name), session.model.info.adapters
-        try:
-            _load(context, choice)
-        except UsageError as error:
-            raise UsageError(error.message, hint=_suggest_model(context, argument, error.hint)) from error
-        if adapters and not session.model.info.adapters:
-            context.say("note     the adapters belong to the model before, and are not loaded")
-        if before.ctx != choice.ctx:
-            context.say(f"note     the context of {before.ctx} tokens was chosen for the model before")
-    else:
-        context.say(*model_lines(session.model.info, session.model.plan))
-        if names := context.list_models():
-            context.say("on disk  " + ", ".join(names))
-
-
-def _suggest_model(context: ActionContext, name: str, hint: str) -> str:
-    """Return the hint for a model that is not found: the models on this disk with nearly that name, or where to look.
-
-    hint: that of the error, for a model that cannot run.
-    """
-    known = context.list_models()
-    if name in known:
-        return hint
-    near = [each for each in known if name.lower() in each.lower()] or list(filter(None, [closest_word(name, known)]))
-    names = " or ".join(f"/model {each}" for each in near[:3])
-    return names or f"{hint}; `eaglelocal ls` lists the models on this disk".removeprefix("; ")
-
-
-def _load(context: ActionContext, choice: ModelChoice) -> None:
-    context.session.switch(choice)
-    context.say(*model_lines(context.session.model.info, context.session.model.plan))
-
-
 def _exit(context: ActionContext, argument: str) -> None:
     raise LeaveChat
 
@@ -321,7 +172,9 @@ def _exit(context: ActionContext, argument: str) -> None:
 COMMANDS: dict[str, SlashCommand] = {
     "/help": SlashCommand(_help, "", "show this list"),
     "/stats": SlashCommand(_stats, "", "show statistics of this session and of the engine"),
-    "/spec": SlashCommand(_spec, "[auto|off|pid|N]", "set the draft length: as long as it pays off, none, or N tokens"),
+    "/spec": SlashCommand(
+        choose_draft_length, "[auto|off|pid|N]", "set the draft length: as long as it pays off, none, or N tokens"
+    ),
     "/set": SlashCommand(_set, "[NAME VALUE]", "set a sampling parameter, or list them all"),
     "/system": SlashCommand(_system, "[TEXT]", 'set the system message; "" removes it'),
     "/clear": SlashCommand(_clear, "", "clear the conversation, but keep the system message"),
@@ -333,9 +186,9 @@ COMMANDS: dict[str, SlashCommand] = {
     "/rename": SlashCommand(_rename, "NAME", "rename the saved conversation"),
     "/delete": SlashCommand(_delete, "NAME", "delete a saved conversation"),
     "/export": SlashCommand(_export, "[FILE]", "write the conversation to a Markdown file"),
-    "/model": SlashCommand(_model, "[REF]", "show or change the model"),
-    "/draft": SlashCommand(_draft, "[auto|ngram|lookahead|mtp|none|REF],...", "show or change the draft"),
-    "/lora": SlashCommand(_lora, "[ID SCALE]", "show the LoRA adapters, or set the scale of one; 0 is off"),
+    "/model": SlashCommand(choose_model, "[REF]", "show or change the model"),
+    "/draft": SlashCommand(choose_draft, "[auto|ngram|lookahead|mtp|none|REF],...", "show or change the draft"),
+    "/lora": SlashCommand(choose_scale, "[ID SCALE]", "show the LoRA adapters, or set the scale of one; 0 is off"),
     "/exit": SlashCommand(_exit, "", "leave the chat, as ctrl-d and /bye do"),
 }
 OTHER_NAMES: Mapping[str, str] = {  # names of the same commands in other programs
@@ -398,21 +251,3 @@ def _format_help_row(first: str, second: str) -> list[str]:
     if len(first) >= HELP_COLUMN:
         return [first, *lines]
     return [first.ljust(HELP_COLUMN) + lines[0].removeprefix(indent), *lines[1:]]
-
-
-_FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<about>[^`]*)")
-
-
-def find_last_code(text: str) -> str:
-    """Return the content of the last fenced block, even if its end is missing; "" if there is none."""
-    lines: list[str] = []
-    opening: re.Match[str] | None = None
-    for line in text.split("\n"):
-        fence = _FENCE.fullmatch(line)
-        if opening is None:
-            opening, lines = fence, [] if fence else lines
-        elif fence and fence["fence"].startswith(opening["fence"]) and not fence["about"].strip():
-            opening = None
-        else:
-            lines.append(line.removeprefix(opening["indent"]))
-    return "\n".join(lines)

@@ -34,6 +34,8 @@ def parse_adapter(text: str) -> AdapterFile:
     path, colon, behind = text.rpartition(":")
     scale = _read_number(behind) if colon and path else None
     file = AdapterFile(Path(text).expanduser()) if scale is None else AdapterFile(Path(path).expanduser(), scale)
+    if scale is None and path.lower().endswith(".gguf"):
+        raise ValueError(f"FILE or FILE:SCALE: {behind!r} is not a number")
     if not text.strip() or not is_scale(file.scale):
         raise ValueError(f"FILE or FILE:SCALE, with a scale from {-MAX_SCALE:g} to {MAX_SCALE:g}")
     return file

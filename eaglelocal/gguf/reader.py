@@ -128,7 +128,8 @@ def _regular_file_bytes(path: Path) -> int:
     except ValueError as error:
         raise malformed_error(repr(path.name), f"not a path: {error}", hint="give the path of a .gguf file") from error
     if not stat.S_ISREG(found.st_mode):  # a pipe would block for ever
-        raise malformed_error(path.name, "is not a regular file", hint="give the path of a .gguf file")
+        what = "is a folder" if stat.S_ISDIR(found.st_mode) else "is not a regular file"
+        raise malformed_error(path.name or str(path), what, hint="give the path of a .gguf file")
     return found.st_size
 
 

@@ -190,8 +190,8 @@ class LearningSession:
         """Train from the round's start, or from its checkpoint; write the candidate and return its number."""
         from eaglelocal.hub.heads.head_store import write_head_file
         from eaglelocal.training.batches import make_unrolling
-        from eaglelocal.training.draft_head import make_head_entries, make_head_name, make_head_tensors
         from eaglelocal.training.head_comparison import read_source
+        from eaglelocal.training.head_file import make_head_entries, make_head_name, make_head_tensors
         from eaglelocal.training.loop import scale_recipe
         from eaglelocal.training.memory_check import check_memory_and_disk
         from eaglelocal.training.trainer import HeadTraining, train_head

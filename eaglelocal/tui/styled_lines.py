@@ -13,6 +13,7 @@ from rich.cells import cell_len, set_cell_size
 
 from eaglelocal.core.surrogates import REPLACED
 
+ELLIPSIS = "..."
 Role = Literal["text", "strong", "quiet", "good", "bad", "warn", "accent", "track", "selected"]
 
 # names from outside must not control the terminal
@@ -55,6 +56,13 @@ def fit_line(spans: Line, width: int) -> Line:
         made.append(span)
         left -= size
     return (*made, StyledSpan(" " * left)) if left else tuple(made)
+
+
+def cut_line(spans: Line, width: int) -> Line:
+    """Return the line in exactly `width` cells; an ellipsis marks that it was cut."""
+    if cell_width(spans) <= width:
+        return fit_line(spans, width)
+    return fit_line((*fit_line(spans, max(width - len(ELLIPSIS), 0)), StyledSpan(ELLIPSIS, "quiet")), width)
 
 
 def join_columns(left: Sequence[Line], right: Sequence[Line], *, at: int) -> list[Line]:

@@ -17,9 +17,9 @@ from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
 from eaglelocal.cli.answer_printer import Asker
 from eaglelocal.cli.chat_line import ChatLoop, copy_to_desktop
 from eaglelocal.cli.output import Output
+from eaglelocal.conversation.action_context import ActionContext
 from eaglelocal.conversation.conversation import Turn
 from eaglelocal.conversation.session import ActiveModel, ModelChoice, ModelLoader, Session
-from eaglelocal.conversation.slash_commands import ActionContext
 from eaglelocal.core.adapters import AdapterFile
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AUTO, OFF, Spec, fixed_spec, parse_spec

@@ -28,10 +28,11 @@ from eaglelocal.cli.chat_connection import (
 )
 from eaglelocal.cli.output import Output
 from eaglelocal.client.running_servers import RunningServer, describe_this_server, keep_announced
+from eaglelocal.conversation.action_context import ActionContext
 from eaglelocal.conversation.answer_stats import model_lines
 from eaglelocal.conversation.conversation import Turn
 from eaglelocal.conversation.session import ActiveModel, ModelLoader, RequestOutcome, Session
-from eaglelocal.conversation.slash_commands import ActionContext, parse_command, run_command
+from eaglelocal.conversation.slash_commands import parse_command, run_command
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import OFF, fixed_spec
 from eaglelocal.core.sampling import SamplingParams

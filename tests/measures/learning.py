@@ -49,8 +49,9 @@ from eaglelocal.learning.learner import LearningJob, LearningSession, SessionRep
 from eaglelocal.learning.learning_round import MIN_NEW
 from eaglelocal.training.batches import Unrolling
 from eaglelocal.training.conversations import TrainingConversation
-from eaglelocal.training.draft_head import HeadSource, make_head_entries, make_head_name, make_head_tensors
+from eaglelocal.training.draft_head import HeadSource
 from eaglelocal.training.head_comparison import compare_heads, read_source
+from eaglelocal.training.head_file import make_head_entries, make_head_name, make_head_tensors
 from eaglelocal.training.loop import scale_recipe
 from eaglelocal.training.trainer import HeadTraining, train_head
 

@@ -22,7 +22,7 @@ from eaglelocal.training.conversations import TrainingConversation
 torch = pytest.importorskip("torch")
 
 from eaglelocal.training.batches import Unrolling  # noqa: E402
-from eaglelocal.training.draft_head import make_head_entries, make_head_tensors  # noqa: E402
+from eaglelocal.training.head_file import make_head_entries, make_head_tensors  # noqa: E402
 from eaglelocal.training.loop import Recipe  # noqa: E402
 from eaglelocal.training.trainer import HeadTraining, TrainedHead, train_head  # noqa: E402
 

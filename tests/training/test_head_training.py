@@ -27,7 +27,7 @@ torch = pytest.importorskip("torch")
 
 from eaglelocal.training import draft_head, loop  # noqa: E402
 from eaglelocal.training.batches import HeadBatch, Imitation, Unrolling  # noqa: E402
-from eaglelocal.training.draft_head import make_head_entries, make_head_tensors  # noqa: E402
+from eaglelocal.training.head_file import make_head_entries, make_head_tensors  # noqa: E402
 from eaglelocal.training.loop import Recipe, TrainingRun, train  # noqa: E402
 from eaglelocal.training.losses import LOSSES, SOFT  # noqa: E402
 from eaglelocal.training.progress import TrainingProgress  # noqa: E402

@@ -10,8 +10,9 @@ from doubles.scripted_client import ScriptedClient, says
 from textual.widgets import Input
 
 from eaglelocal.conversation import conversation_file
+from eaglelocal.conversation.action_context import LINE_KEYS
 from eaglelocal.conversation.conversation import Conversation, Turn
-from eaglelocal.conversation.slash_commands import COMMANDS, LINE_KEYS, help_lines
+from eaglelocal.conversation.slash_commands import COMMANDS, help_lines
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
 from eaglelocal.tui.chat.chat_dialogs import SettingsDialog

@@ -42,6 +42,19 @@ def test_flag_over_environment_over_file_over_default(config: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "raw", "message", "hint"),
+    [
+        ("lora", [""], "--lora must be the path of a file", "leave --lora out"),
+        ("cache_disk", "-1", "--cache-disk must be off or a number", "--cache-disk 0"),
+    ],
+)
+def test_a_flag_that_cannot_be(config: Path, name: str, raw: object, message: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        Settings.load({name: raw}, {}, config)
+    assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize(
     ("name", "raw", "value"),
     [
         ("spec", "auto", "auto"),

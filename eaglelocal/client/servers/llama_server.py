@@ -1,4 +1,4 @@
-"""Read llama-server for a monitor: /metrics (with --metrics), /slots, /props, /health.
+"""Read llama-server for a monitor: /metrics (with --metrics), /slots, /props, /health, /lora-adapters.
 
 Its counters rise when an answer ends; running requests are in /slots. Prompts, which old versions include, are ignored.
 """
@@ -6,12 +6,15 @@ Its counters rise when an answer ends; running requests are in /slots. Prompts, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 from eaglelocal.client.json_fields import mapping, number, objects, text, whole
 from eaglelocal.client.server_reading import RequestRow, ServerReading, add_known
 from eaglelocal.client.servers.connection import HttpReply, KeepAliveConnection
 from eaglelocal.client.servers.prometheus import Samples
+from eaglelocal.core.adapters import AdapterFile, describe_adapters
 
 N = TypeVar("N", int, float)
 
@@ -29,6 +32,7 @@ class LlamaServer:
         self._connection = connection
         self._count = TokenCount()
         self._props: Mapping[str, object] = {}
+        self._has_adapters = False
 
     def read(self) -> ServerReading:
         health = self._connection.get("/health")
@@ -36,10 +40,18 @@ class LlamaServer:
             return ServerReading(kind=KIND, state=read_state(health))
         if not self._props:
             self._props = self._connection.get("/props").mapping()
+            self._has_adapters = bool(self._read_adapters())
         slots, metrics = self._connection.get("/slots"), self._connection.get("/metrics")
         samples = Samples(metrics.text) if metrics.is_good else None
         rows = objects(slots.json()) if slots.is_good else None
-        return parse_llama_server(samples, rows, self._props, self._count, process=metrics.headers.get(STARTED, ""))
+        reading = parse_llama_server(samples, rows, self._props, self._count, process=metrics.headers.get(STARTED, ""))
+        return replace(reading, adapters=self._read_adapters() if self._has_adapters else "")
+
+    def _read_adapters(self) -> str:
+        """Return the LoRA adapters with the scales of requests that choose none, in words."""
+        reply = self._connection.get("/lora-adapters")
+        rows = objects(reply.json()) if reply.is_good else []
+        return describe_adapters([AdapterFile(Path(text(row, "path")), number(row, "scale") or 0.0) for row in rows])
 
 
 def read_state(health: HttpReply) -> str:

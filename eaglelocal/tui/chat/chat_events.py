@@ -7,6 +7,7 @@ from collections.abc import Callable
 from eaglelocal.conversation.ask import AskResult
 from eaglelocal.conversation.conversation import Turn
 from eaglelocal.conversation.session import ActiveModel, ModelChoice
+from eaglelocal.core.adapters import AdapterFile
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.sampling import SamplingParams
@@ -27,12 +28,13 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class ModelChanged:
-    """A model is ready, or its sampling or system message has changed."""
+    """A model is ready, or its sampling, system message or adapters have changed."""
 
     model: ActiveModel
     choice: ModelChoice
     params: SamplingParams
     system: str
+    adapters: tuple[AdapterFile, ...] = ()  # with the scales that the next question has
 
 
 @dataclass(frozen=True, slots=True)

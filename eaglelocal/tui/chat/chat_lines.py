@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.cells import cell_len, set_cell_size
 
 from eaglelocal.client.server_reading import DISCONNECTED
+from eaglelocal.core.adapters import describe_adapters
 from eaglelocal.core.drafting_words import describe_drafting
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.tui.chat.chat_events import Activity, ModelChanged
@@ -12,10 +13,10 @@ from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.panel.feed import PanelFrame
 from eaglelocal.tui.panel.graph_text import format_bar
 from eaglelocal.tui.panel.panel_text import format_percent, format_tok_s
-from eaglelocal.tui.styled_lines import Line, cell_width, fit_line, make_line, sanitize
+from eaglelocal.tui.styled_lines import ELLIPSIS, Line, cell_width, fit_line, make_line, sanitize
 
 BAR_CELLS = 16
-ELLIPSIS, MIN_NAME_CELLS = "...", 10  # cells
+MIN_NAME_CELLS = 10
 STATE_TEXTS = {  # by state of the engine
     "loading": "loading the model",
     "restarting": "restarting the engine",
@@ -26,14 +27,18 @@ STATE_TEXTS = {  # by state of the engine
 
 
 def format_title(changed: ModelChanged | None, name: str, width: int) -> Line:
-    """Return the model and its draft on the left, the conversation's name on the right."""
+    """Return the model, its adapters and its draft on the left, the conversation's name on the right."""
     if changed is None:
         return fit_line(make_line(("eaglelocal", "strong")), width)
     info = changed.model.info
     draft = info.draft if info.draft != "none" else "no draft"
     target = shorten(sanitize(info.target), width)
-    draft = shorten(sanitize(draft), width - cell_len(target) - 2)
-    left = make_line((target, "strong"), (f"  {draft}" if draft else "", "quiet"))
+    adapters = shorten(sanitize(describe_adapters(changed.adapters)), width - cell_len(target) - 2)
+    left = make_line((target, "strong"))
+    if adapters:
+        left = make_line(*left, (f"  {adapters}", "accent"))
+    draft = shorten(sanitize(draft), width - cell_width(left) - 2)
+    left = make_line(*left, (f"  {draft}" if draft else "", "quiet"))
     return justify(left, make_line((shorten(sanitize(name), width - cell_width(left) - 2), "quiet")), width)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from eaglelocal.conversation import conversation_file
+from eaglelocal.conversation.action_context import ActionContext, LeaveChat
 from eaglelocal.conversation.answer_stats import model_lines
 from eaglelocal.conversation.ask import ask
 from eaglelocal.conversation.conversation import Conversation
@@ -16,7 +17,8 @@ from eaglelocal.conversation.markdown_export import export_markdown
 from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.saved_session import save_session
 from eaglelocal.conversation.session import ActiveModel, ModelChoice, Session
-from eaglelocal.conversation.slash_commands import ActionContext, Command, LeaveChat, parse_command, run_command
+from eaglelocal.conversation.slash_commands import Command, parse_command, run_command
+from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.sampling import SamplingParams
@@ -55,12 +57,12 @@ class SessionState:
 
     conversation: Conversation
     num_turns: int
-    settings: tuple[ActiveModel, str, SamplingParams]  # model, system message, sampling
+    settings: tuple[ActiveModel, str, SamplingParams, AdapterMix | None]  # model, system message, sampling, adapters
 
     @classmethod
     def capture(cls, session: Session) -> SessionState:
         conversation = session.conversation
-        settings = (session.model, conversation.system, session.params)
+        settings = (session.model, conversation.system, session.params, session.adapters)
         return cls(conversation, len(conversation.turns), settings)
 
 
@@ -199,7 +201,8 @@ class ChatTasks:
         if session.model is not self._fed_model:
             self._fed_model = session.model
             self._feed.forget()
-        self._emit(ModelChanged(session.model, session.choice, session.params, session.conversation.system))
+        system, adapters = session.conversation.system, session.shown_adapters
+        self._emit(ModelChanged(session.model, session.choice, session.params, system, adapters))
 
     def _emit_attachments(self, session: Session) -> None:
         self._emit(AttachmentsChanged(tuple(picture.label for picture in session.attached)))

@@ -46,7 +46,7 @@ from eaglelocal.tui.monitor.request_table import RequestTable
 from eaglelocal.tui.panel.feed import Feed
 from eaglelocal.tui.panel.panel_text import format_drafting, format_speed, format_window
 from eaglelocal.tui.redraw_timer import RedrawTimer
-from eaglelocal.tui.styled_lines import fit_line, make_line, sanitize
+from eaglelocal.tui.styled_lines import cut_line, make_line, sanitize
 
 Outcome = Literal["quit", "stop", "leave"]  # stop: end the server too; leave: the server goes on without a screen
 
@@ -222,7 +222,7 @@ class Monitor(EagleApp[Outcome]):
         )
         is_flat = screen.has_class("-flat")  # without borders, so the header is the only place for a notice
         shown = make_line((sanitize(self._notice), "accent")) if self._notice and is_flat else None
-        head.show_lines([fit_line(shown or format_server(snapshot, glyphs), head.size.width)])
+        head.show_lines([cut_line(shown or format_server(snapshot, glyphs), head.size.width)])
         speed.show_lines(format_speed(frame, *speed.size, glyphs))
         drafting.show_lines(format_drafting(frame, *drafting.size, glyphs))
         machine.show_lines(format_machine_rows(snapshot, *machine.size, glyphs))

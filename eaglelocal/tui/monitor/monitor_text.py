@@ -17,7 +17,17 @@ from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot
 from eaglelocal.tui.monitor.table_text import TableView, arrange_rows, format_row, format_titles
 from eaglelocal.tui.panel.feed import PanelFrame
 from eaglelocal.tui.panel.panel_text import UNKNOWN, format_count, format_panel
-from eaglelocal.tui.styled_lines import EMPTY, Line, Role, StyledSpan, fit_line, make_line, plain_text, sanitize
+from eaglelocal.tui.styled_lines import (
+    EMPTY,
+    Line,
+    Role,
+    StyledSpan,
+    cut_line,
+    fit_line,
+    make_line,
+    plain_text,
+    sanitize,
+)
 
 LOG_INDENT = 10  # the width of a line's time
 HEALTHY_STATES = frozenset({"ready", "idle"})
@@ -25,8 +35,8 @@ HEALTHY_STATES = frozenset({"ready", "idle"})
 
 def format_header(snapshot: MonitorSnapshot, width: int, glyphs: Glyphs) -> list[Line]:
     reading = snapshot.frame.reading
-    shown = [format_server(snapshot, glyphs), format_load(reading, width), format_machine(snapshot, width, glyphs)]
-    return [fit_line(each, width) for each in shown]
+    figures = [format_load(reading, width), format_machine(snapshot, width, glyphs)]
+    return [cut_line(format_server(snapshot, glyphs), width), *(fit_line(each, width) for each in figures)]
 
 
 def format_server(snapshot: MonitorSnapshot, glyphs: Glyphs) -> Line:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from eaglelocal.conversation.action_context import ListModels, list_no_models
 from eaglelocal.conversation.pictures import complete_path
-from eaglelocal.conversation.slash_commands import COMMANDS, ListModels, list_no_models
+from eaglelocal.conversation.slash_commands import COMMANDS
 from eaglelocal.core.records import dataclass
 
 IMAGE, MODEL = "/image ", "/model "

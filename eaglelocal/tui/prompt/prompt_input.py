@@ -14,9 +14,9 @@ from textual.message import Message
 from textual.widgets import TextArea
 from textual.widgets.text_area import Selection
 
+from eaglelocal.conversation.action_context import ListModels, list_no_models
 from eaglelocal.conversation.pictures import find_dropped_pictures
 from eaglelocal.conversation.question_history import QuestionHistory
-from eaglelocal.conversation.slash_commands import ListModels, list_no_models
 from eaglelocal.tui.mapped_keys import map_keys
 from eaglelocal.tui.prompt.command_completion import IMAGE, MODEL, complete_typed, describe_command, matching_commands
 from eaglelocal.tui.prompt.folding_text_area import FoldingTextArea

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 
-from eaglelocal.conversation.slash_commands import format_copy_message
+from eaglelocal.conversation.action_context import format_copy_message
 
 TIMEOUT_S = 2.0
 TMUX = "TMUX"  # set inside tmux

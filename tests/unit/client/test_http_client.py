@@ -178,6 +178,7 @@ def test_unknown_ids_are_ignored_and_known_ones_refused() -> None:
     [
         ("http://127.0.0.1:8080", "127.0.0.1:8080", "/v1"),
         ("localhost:8080", "localhost:8080", "/v1"),
+        ("8080", "127.0.0.1:8080", "/v1"),
         ("https://host/v1/", "host", "/v1"),
         ("http://host/openai", "host", "/openai/v1"),
     ],

@@ -61,6 +61,18 @@ def test_its_slots_are_requests_and_their_texts_are_not_read() -> None:
     assert "secret" not in repr(reading)
 
 
+def test_its_adapters_are_read_with_their_present_scales() -> None:
+    pages = llama_pages()
+    rows = [{"id": 0, "path": "/models/poems.gguf", "scale": 0.5}, {"id": 1, "path": "code.gguf", "scale": 1.0}]
+    pages.by_path["/lora-adapters"] = Page(rows)
+    with serving(pages):
+        watch = ServerWatch(pages.url, nobody)
+        assert watch.read().adapters == "0 poems.gguf x 0.5, 1 code.gguf"
+        pages.by_path["/lora-adapters"] = Page([{**rows[0], "scale": 0.0}, rows[1]])
+        assert watch.read().adapters == "0 poems.gguf off, 1 code.gguf"
+    assert read_once(llama_pages()).adapters == ""
+
+
 def test_without_metrics_tokens_are_counted_as_they_come() -> None:
     pages = llama_pages()
     pages.by_path["/metrics"] = Page({"error": {"message": "start it with --metrics"}}, 501)

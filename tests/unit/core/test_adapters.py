@@ -39,7 +39,7 @@ def test_a_file_with_its_scale(text: str, path: str, scale: float) -> None:
     assert parse_adapter(text) == AdapterFile(Path(path), scale)
 
 
-@pytest.mark.parametrize("text", ["", " ", "a.gguf:nan", "a.gguf:inf", "a.gguf:-1e400", "a.gguf:1001"])
+@pytest.mark.parametrize("text", ["", " ", "a.gguf:nan", "a.gguf:inf", "a.gguf:-1e400", "a.gguf:1001", "a.gguf:much"])
 def test_scales_that_are_none(text: str) -> None:
     with pytest.raises(UsageError, match="--lora must be FILE or FILE:SCALE"):
         _ = RunOptions(lora=(text,)).adapters

@@ -264,7 +264,7 @@ def readable(path: Path) -> bool:
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.gguf"
     os.mkfifo(pipe)
-    for path, message in ((tmp_path, "not a regular file"), (pipe, "not a regular file"), (tmp_path / "no", "No such")):
+    for path, message in ((tmp_path, "is a folder"), (pipe, "not a regular file"), (tmp_path / "no", "No such")):
         with pytest.raises(ModelFileError, match=message):
             read_header(path)
     with pytest.raises(ModelFileError, match="not a path"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from doubles.scripted_client import ScriptedClient, scripted_plan
@@ -12,6 +13,7 @@ from rich.cells import cell_len
 
 from eaglelocal.client.server_reading import DraftingState
 from eaglelocal.conversation.session import ActiveModel, ModelChoice
+from eaglelocal.core.adapters import AdapterFile
 from eaglelocal.core.drafting_words import SWITCHED_OFF
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.tui.chat.chat_events import Activity, ModelChanged
@@ -62,6 +64,18 @@ def test_what_is_cut_from_the_title_is_marked(width: int, shown: str) -> None:
     model = ActiveModel(client, scripted_plan(client.label), client.info)
     title = format_title(ModelChanged(model, ModelChoice(), SamplingParams(), ""), "Who flies high", width)
     assert "".join(span[0] for span in title).rstrip() == shown
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [(70, "a model of some name  0 poems.gguf x 0.5  scripted head"), (38, "a model of some name  0 poems.gguf...")],
+)
+def test_the_title_names_the_adapters(width: int, shown: str) -> None:
+    client = ScriptedClient((), label="a model of some name")
+    model = ActiveModel(client, scripted_plan(client.label), client.info)
+    adapters = (AdapterFile(Path("poems.gguf"), 0.5),)
+    title = format_title(ModelChanged(model, ModelChoice(), SamplingParams(), "", adapters), "", width)
+    assert plain_text(title) == shown
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from eaglelocal.tui.panel.panel_text import (
     format_speed,
 )
 from eaglelocal.tui.panel.snapshot_rates import SnapshotRates
-from eaglelocal.tui.styled_lines import cell_width, fit_line, join_columns, make_line, plain_text
+from eaglelocal.tui.styled_lines import cell_width, cut_line, fit_line, join_columns, make_line, plain_text
 
 LLAMA = ServerReading(
     kind="llama-server", state="ready", totals=ServerTotals(generated_tokens=5.0), missing=("--metrics",)
@@ -504,3 +504,12 @@ def test_what_does_not_fit_hides_nothing_that_does() -> None:
     reading = replace(busy(), adapters="0 " + "x" * 90)
     shown, without = format_load(reading, 80), format_load(replace(reading, adapters=""), 80)
     assert shown == without
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [(16, "demo · a model  "), (13, "demo · a m..."), (14, "demo · a model"), (5, "de..."), (2, ".."), (0, "")],
+)
+def test_a_line_that_is_cut_says_so(width: int, shown: str) -> None:
+    line = cut_line(make_line("demo", (" · ", "quiet"), ("a model", "strong")), width)
+    assert "".join(span.text for span in line) == shown

@@ -1,0 +1,144 @@
+"""The file of a trained head: its name, its keys of the `eagle3` or the `medusa` format, and its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eaglelocal.gguf.eagle_info import (
+    ACCEPTANCE_LENGTH_KEY,
+    FC_NORM_KEY,
+    MASK_HIDDEN_KEY,
+    MASK_TOKEN_KEY,
+    NORM_OUTPUT_KEY,
+    NUM_DEPTHS_KEY,
+    TARGET_NAME_KEY,
+)
+from eaglelocal.gguf.tensors import read_span
+from eaglelocal.gguf.values import ValueType
+from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copy_entries
+from eaglelocal.hub.heads.convert import FILE_TYPES, copy_tokenizer
+from eaglelocal.hub.heads.head_store import TRAINED_HERE
+from eaglelocal.hub.heads.medusa_file import make_graph_tensors, make_medusa_entries
+from eaglelocal.hub.heads.weight_conversion import Rows, convert_indices, convert_matrix, convert_vector
+from eaglelocal.training.draft_head import DraftHead, DraftVocabulary, Floats, HeadSource
+from eaglelocal.training.eagle_head import EagleHead
+from eaglelocal.training.gguf_export import HEAD_NAMES, fold_fc
+from eaglelocal.training.medusa_parts import MedusaParts
+
+
+def make_head_name(source: HeadSource) -> str:
+    """Return the name of the trained head."""
+    if source.start_info is None or not source.begins_alike:
+        return f"{source.info.name} {source.method} head{TRAINED_HERE}"
+    return source.start_info.name.removesuffix(TRAINED_HERE) + TRAINED_HERE
+
+
+def make_head_entries(head: EagleHead | MedusaParts, source: HeadSource, *, name: str, kind: str) -> list[KeyValue]:
+    """Return the keys of the trained head's file."""
+    if isinstance(head, MedusaParts):
+        biases = head.read_biases()
+        return make_medusa_entries(head.medusa_shape, biases, source.target, source.info, name=name, kind=kind)
+    shape, start = head.shape, source.start
+    changed = [
+        KeyValue("general.name", ValueType.STRING, name),
+        KeyValue("general.file_type", ValueType.UINT32, FILE_TYPES[kind]),
+        KeyValue(TARGET_NAME_KEY, ValueType.STRING, source.info.name),
+        KeyValue(ACCEPTANCE_LENGTH_KEY, ValueType.FLOAT32, 0.0),  # until it is measured
+        *_make_mask_entries(head),
+    ]
+    if start is not None:
+        return [*changed, *copy_entries(start, without=frozenset(entry.key for entry in changed))]
+    counts = {
+        "eagle3.context_length": source.info.context_length,
+        "eagle3.embedding_length": shape.width,
+        "eagle3.block_count": 1,
+        "eagle3.feed_forward_length": shape.ffn,
+        "eagle3.attention.head_count": shape.num_heads,
+        "eagle3.attention.head_count_kv": shape.num_kv_heads,
+        "eagle3.attention.key_length": shape.head_size,
+        "eagle3.attention.value_length": shape.head_size,
+        "eagle3.rope.dimension_count": shape.head_size,
+        "eagle3.vocab_size": source.info.n_vocab,
+        "eagle3.target_hidden_size": shape.tap_width,
+    }
+    flags = {
+        "eagle3.norm_before_residual": shape.norm_before_residual,
+        "eagle3.norm_before_fc": shape.norm_before_fc,
+        FC_NORM_KEY: shape.fc_norm,
+        **({} if source.is_parallel else {NORM_OUTPUT_KEY: shape.norm_output}),
+    }
+    return [
+        *changed,
+        *(KeyValue(key, ValueType.UINT32, count) for key, count in counts.items()),
+        *(KeyValue(key, ValueType.BOOL, flag) for key, flag in flags.items()),
+        KeyValue("eagle3.target_layers", ValueType.ARRAY, shape.taps, ValueType.INT32),
+        KeyValue("eagle3.attention.layer_norm_rms_epsilon", ValueType.FLOAT32, shape.norm_eps),
+        KeyValue("eagle3.rope.freq_base", ValueType.FLOAT32, shape.rope_theta),
+        *copy_tokenizer(source.target),
+    ]
+
+
+def _make_mask_entries(head: EagleHead) -> Iterator[KeyValue]:
+    """Yield the keys that make the head a P-EAGLE head, if it is one."""
+    if head.mask_hidden is None or head.shape.mask is None:
+        return
+    hidden = tuple(head.mask_hidden.tolist())
+    yield KeyValue(MASK_TOKEN_KEY, ValueType.UINT32, head.shape.mask)
+    yield KeyValue(NUM_DEPTHS_KEY, ValueType.UINT32, head.shape.num_depths)
+    yield KeyValue(MASK_HIDDEN_KEY, ValueType.ARRAY, hidden, ValueType.FLOAT32)
+    yield KeyValue(NORM_OUTPUT_KEY, ValueType.BOOL, False)
+
+
+@torch.no_grad()
+def make_head_tensors(draft_head: DraftHead, vocabulary: DraftVocabulary, kind: str) -> list[StreamedTensor]:
+    head = draft_head.head
+    if isinstance(head, MedusaParts):
+        return _make_medusa_tensors(head, draft_head, vocabulary, kind)
+    fc = fold_fc(head) if head.shape.fc_norm else head.fc.weight
+    weights = {"fc": fc, **{outer: head.get_parameter(inner) for inner, outer in HEAD_NAMES.items()}}
+    if head.taps_norm is not None:
+        weights["enc.output_norm"] = head.taps_norm.get_parameter("weight")
+    if vocabulary.owns_output:
+        weights["output"] = draft_head.output
+    written = [_tensor(f"{name}.weight", weight, kind) for name, weight in weights.items()]
+    if vocabulary.owns_embeddings:
+        source = vocabulary.embeddings
+        shape = (source.num_rows, head.shape.width)
+        written.append(
+            convert_matrix(
+                source.name, lambda first, end: read_span(source.header, source.name, first, end), shape, kind
+            )
+        )
+    if vocabulary.tokens is not None:
+        written.append(convert_indices("d2t", vocabulary.tokens))
+    if head.shape.rope_factors:
+        written.append(convert_vector("rope_freqs.weight", np.array(head.shape.rope_factors, np.float32)))
+    return written
+
+
+def _make_medusa_tensors(
+    parts: MedusaParts, draft_head: DraftHead, vocabulary: DraftVocabulary, kind: str
+) -> list[StreamedTensor]:
+    written = make_graph_tensors(parts.medusa_shape, [[make_reader(matrix)] for matrix in parts.read_matrices()], kind)
+    if vocabulary.owns_output:
+        written.append(_tensor("output.weight", draft_head.output, kind))
+    if vocabulary.tokens is not None:
+        written.append(convert_indices("d2t", vocabulary.tokens))
+    return written
+
+
+def _tensor(name: str, weight: Tensor, kind: str) -> StreamedTensor:
+    values: Floats = weight.detach().float().cpu().numpy()
+    if values.ndim == 1:
+        return convert_vector(name, values)
+    rows, columns = values.shape
+    return convert_matrix(name, make_reader(values), (rows, columns), kind)
+
+
+def make_reader(values: Floats) -> Rows:
+    """Return a reader of the rows of a matrix in memory."""
+    return lambda first, end: values[first:end]
