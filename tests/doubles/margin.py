@@ -56,7 +56,9 @@ def judge(piece: TextPiece, drafted: int, index: int, bound: float) -> Flip:
     return Flip(index, gap)
 
 
-def plain_pieces(plain: Engine, request: ChatRequest, prefix: Sequence[int], count: int, num_top: int = 2) -> list[TextPiece]:
+def plain_pieces(
+    plain: Engine, request: ChatRequest, prefix: Sequence[int], count: int, num_top: int = 2
+) -> list[TextPiece]:
     params = dataclasses.replace(request.params, max_tokens=count, logprobs=num_top)
     plain.submit(ChatRequest(id="replay", tokens=(*request.tokens, *prefix), params=params))
     pieces: list[TextPiece] = []
