@@ -13,6 +13,7 @@ from eaglelocal.bench.measure import PLAIN, TaskResult
 from eaglelocal.bench.report import format_interval, format_rate
 from eaglelocal.bench.results import Summary, collect_answers, select_measured
 from eaglelocal.core.byte_sizes import GIB
+from eaglelocal.core.plurals import format_count
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.stats import sum_stats
 
@@ -157,7 +158,8 @@ def list_facts(facts: ReportFacts) -> Iterator[tuple[str, str]]:
     slots = f"{model.num_slots} x {model.n_ctx}" if model.num_slots > 1 else f"{model.n_ctx}"
     yield (
         "context",
-        f"{slots} tokens, cache {model.kv_type}, flash attention {model.flash_attn}, {model.threads} threads",
+        f"{slots} tokens, cache {model.kv_type}, flash attention {model.flash_attn}, "
+        f"{format_count(model.threads, 'thread')}",
     )
     sizes = (model.weights_bytes, model.cache_bytes, model.buffers_bytes)
     weights, cache, buffers = (f"{size / GIB:.2f}" for size in sizes)

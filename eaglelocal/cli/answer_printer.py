@@ -91,6 +91,8 @@ class Asker:
                 self.output.note(line)
             if outcome.reasoning and not outcome.text:
                 self.output.note("the answer ended while the model was still thinking")
+            elif not outcome.text.strip() and outcome.finished.reason == "stop":
+                self.output.note("the answer is empty: the model ended it at once")
         elif outcome.text:
             self.output.note("the answer above is cut off")
 

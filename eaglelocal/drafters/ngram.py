@@ -31,7 +31,7 @@ MIN_MATCH = MATCH_LENGTHS[0]  # tokens; proposals after a single one are rarely 
 LONG_MATCH = 16  # longer matches count as equal, so that the newest text is preferred
 MAX_REREAD = 4096  # tokens of a shared prompt that are indexed again for another owner
 POOL_TOKENS = 8192  # newest tokens of an owner's answers that can be found for certain
-MAX_UNREAD = 16  # newest tokens of a text that are indexed later, several at a time
+MAX_UNREAD = 32  # newest tokens of a text that are indexed later, several at a time
 MAX_OWNERS = 16  # whose answers are kept; the least recent goes first
 MAX_REMEMBERED = 16_384  # newest tokens of a request that go into a memory, at its end, between two steps
 KNOWN_TOKENS = 64  # pieces that occur already are not remembered again: system prompts, files that are read again
@@ -254,7 +254,8 @@ class Ngram:
     def _draft_after(self, node: Node, depth: int) -> Continuation:
         state = self._slots[node.slot]
         if node.is_root:
-            check_hole(node.slot, state, node.position, is_hole=node.position != state.end)
+            if node.position != state.end:
+                raise make_hole_error(node.slot, state, node.position)
             state.occurrence = self._match(state, node)
         occurrence = state.occurrence
         if occurrence is None or (occurrence.token, occurrence.position) != (node.token, node.position):
@@ -287,7 +288,8 @@ class Ngram:
     def commit(self, committed: Sequence[Committed]) -> None:
         for rows in committed:
             state = self._slots[rows.slot]
-            check_hole(rows.slot, state, rows.first_position, is_hole=rows.first_position > state.end)
+            if rows.first_position > state.end:
+                raise make_hole_error(rows.slot, state, rows.first_position)
             self._commit(state, rows)
 
     def buffer(self, committed: Sequence[Committed]) -> None:
@@ -363,6 +365,5 @@ def select_unknown(pool: Generations, text: array[int]) -> list[array[int]]:
     return parts if first is None else [*parts, text[max(first - CONTEXT, 0) :]]
 
 
-def check_hole(slot: int, state: NgramSlot, position: int, *, is_hole: bool) -> None:
-    if is_hole:
-        raise EngineError(f"hole in the text of slot {slot} at position {state.end}: the next rows begin at {position}")
+def make_hole_error(slot: int, state: NgramSlot, position: int) -> EngineError:
+    return EngineError(f"hole in the text of slot {slot} at position {state.end}: the next rows begin at {position}")

@@ -136,6 +136,14 @@ def test_an_answer_that_was_only_thought_says_so(talk: Start) -> None:
     assert "still thinking" in chat.stderr.getvalue()
 
 
+@pytest.mark.parametrize("text", ["", "\n"])
+def test_an_empty_answer_says_so(talk: Start, text: str) -> None:
+    chat = talk("one", scripts=(Script((text,)),))
+    chat.run()
+    assert chat.stdout.getvalue().strip() == ""
+    assert "the answer is empty" in chat.stderr.getvalue()
+
+
 def test_empty_lines_ask_nothing(talk: Start) -> None:
     chat = talk("", "   ")
     assert chat.run() == 0

@@ -59,6 +59,14 @@ def test_show_lists_the_head_that_chat_takes(target: Path, tmp_path: Path, capsy
     assert (draft["reference"], draft["imported"], draft["used_by_default"]) == (str(head), True, True)
 
 
+def test_show_says_why_no_head_drafts_and_what_does(
+    target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    windowed = write_target(tmp_path / "windowed.gguf", TargetShape(arch="gemma3"))
+    shown = " ".join(lines(capsys, "show", str(windowed)).split())
+    assert "drafts no head: llama.cpp gives no layer inputs for the architecture gemma3; --draft ngram drafts" in shown
+
+
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_command_of_plan_does_not_switch_the_head_off(
     target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], machine: str | None

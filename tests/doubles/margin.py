@@ -1,8 +1,8 @@
 """The margin rule: on real kernels a drafted text may differ from the plain one only at near-ties.
 
-Batched verification and one-row decoding round differently, so a choice may flip where the two best
-logits are nearly equal; after a flip the texts diverge. So the drafted text is judged on its own
-prefix: decode it plainly, and where the plain choice differs, continue after the drafted one.
+Batched verification and one-row decoding round differently, so a choice may flip where the logits of
+two or more tokens are nearly equal; after a flip the texts diverge. So the drafted text is judged on its
+own prefix: decode it plainly, and where the plain choice differs, continue after the drafted one.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from eaglelocal.core.events import TextPiece, Tokens
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.engine.engine import Engine
 
-# largest gap of the two best logits at which a choice may flip, by weight type
+NUM_TOP = 5  # tokens that may be nearly equal
+# largest gap of the best logits at which a choice may flip, by weight type
 BOUNDS = {"F32": 1e-3, "BF16": 0.05, "Q8_0": 0.1, "Q4_0": 0.2}
 
 
 @dataclass(frozen=True)
 class Flip:
-    """A position at which the drafted text has the second best token, and the gap in logits to the best."""
+    """A position at which the drafted text has another token than the best, and the gap in logits to that."""
 
     index: int
     gap: float
@@ -35,7 +36,7 @@ def margin_differences(plain: Engine, request: ChatRequest, drafted: Sequence[in
     flips: list[Flip] = []
     start = 0
     while start < len(drafted):
-        pieces = plain_pieces(plain, request, drafted[:start], len(drafted) - start)
+        pieces = plain_pieces(plain, request, drafted[:start], len(drafted) - start, NUM_TOP)
         said = [piece.token for piece in pieces]
         wanted = list(drafted[start:])
         differs = next((i for i, (a, b) in enumerate(zip(said, wanted, strict=True)) if a != b), None)
@@ -48,15 +49,17 @@ def margin_differences(plain: Engine, request: ChatRequest, drafted: Sequence[in
 
 def judge(piece: TextPiece, drafted: int, index: int, bound: float) -> Flip:
     assert piece.sampled is not None
-    best, second = piece.sampled.top
-    gap = best.logprob - second.logprob  # log-probabilities of one row differ as their logits do
-    assert drafted == second.token, f"position {index}: {drafted} is not even the second choice"
+    chances = {one.token: one.logprob for one in piece.sampled.top}
+    assert drafted in chances, f"position {index}: {drafted} is none of the {NUM_TOP} best choices"
+    gap = max(chances.values()) - chances[drafted]  # log-probabilities of one row differ as their logits do
     assert gap < bound, f"position {index}: {drafted} is worse by {gap}, which is no tie under {bound}"
     return Flip(index, gap)
 
 
-def plain_pieces(plain: Engine, request: ChatRequest, prefix: Sequence[int], count: int) -> list[TextPiece]:
-    params = dataclasses.replace(request.params, max_tokens=count, logprobs=2)
+def plain_pieces(
+    plain: Engine, request: ChatRequest, prefix: Sequence[int], count: int, num_top: int = 2
+) -> list[TextPiece]:
+    params = dataclasses.replace(request.params, max_tokens=count, logprobs=num_top)
     plain.submit(ChatRequest(id="replay", tokens=(*request.tokens, *prefix), params=params))
     pieces: list[TextPiece] = []
     while plain.has_work:

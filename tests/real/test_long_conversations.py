@@ -104,8 +104,9 @@ def check_swapping(target: Path, kind: str, *, num_slots: int, num_turns: int) -
     sentences = PASSAGE.split(". ")
     chats = [list(read_text(engine, f"{name}. {PASSAGE}")) for name in ("Harbour", "Ferry", "Winter", "Ticket")]
     for turn in range(num_turns):
+        said_next = [sentences[(turn + number) % len(sentences)] for number in range(len(chats))]
         asked = [
-            ask(f"{turn} {number}", (*chat, *read_text(engine, f" {sentences[turn + number]}:")), max_tokens=12)
+            ask(f"{turn} {number}", (*chat, *read_text(engine, f" {said_next[number]}:")), max_tokens=12)
             for number, chat in enumerate(chats)
         ]
         result = drive(engine, asked)

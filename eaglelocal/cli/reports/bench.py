@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from eaglelocal.cli.bench_flags import DEFAULT_PAIRS
 from eaglelocal.cli.output import Output
 from eaglelocal.cli.reports.bench_page import write_page
+from eaglelocal.core.plurals import format_count
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, ResourceError
 
@@ -128,7 +129,7 @@ def head_lines(subject: BenchSubject) -> list[str]:
     return [
         f"target   {info.target}",
         f"draft    {info.draft}",
-        f"machine  {machine_name()}, {info.threads} threads, {info.library}",
+        f"machine  {machine_name()}, {format_count(info.threads, 'thread')}, {info.library}",
         f"answers  {describe_answers(subject)}",
         *([f"server   {subject.server.library}: {subject.server.target}"] if subject.server else []),
     ]

@@ -6,6 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from eaglelocal.core.byte_sizes import UNKNOWN, format_disk, format_memory
+from eaglelocal.core.plurals import format_count
 
 if TYPE_CHECKING:
     from eaglelocal.probe.machine import Bandwidth, Cpu, Gpu, LlamaCpp, Machine, MainMemory, MigSlice, System, Unified
@@ -122,7 +123,7 @@ def _unified_lines(unified: Unified, build: LlamaCpp) -> list[str]:
 # ---- the rest
 def _cpu_lines(cpu: Cpu, now: float) -> list[str]:
     cores = f"{cpu.physical_cores or UNKNOWN} cores, {cpu.logical_cores or UNKNOWN} logical"
-    threads = f"{cpu.usable_threads} {'thread' if cpu.usable_threads == 1 else 'threads'}"
+    threads = format_count(cpu.usable_threads, "thread")
     clock = f" at {cpu.clock_mhz / 1000:.1f} GHz" if cpu.clock_mhz else ""
     quota = f", quota {cpu.quota_cores:g}" if cpu.quota_cores is not None else ""
     return [
@@ -139,8 +140,8 @@ def _bandwidth_text(measured: Bandwidth | None, now: float) -> str:
     spread = f"{measured.low_bytes_s / 1e9:.1f} to {measured.high_bytes_s / 1e9:.1f}"
     busy = f", while others used {measured.others_share:.0%} of the processors" if measured.is_disturbed else ""
     return (
-        f"memory read at {measured.bytes_s / 1e9:.1f} GB/s ({spread}) by {measured.threads} "
-        f"{'thread' if measured.threads == 1 else 'threads'}, measured {_ago(now - measured.measured_at)}{busy}"
+        f"memory read at {measured.bytes_s / 1e9:.1f} GB/s ({spread}) by "
+        f"{format_count(measured.threads, 'thread')}, measured {_ago(now - measured.measured_at)}{busy}"
     )
 
 

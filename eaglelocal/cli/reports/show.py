@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from eaglelocal.hub.model_details import KnownDraft, ModelDetails
 
 INDENT = 10
+LOOKUP_HINT = f"--draft ngram drafts by {LOOKUP}"
 
 
 def row_lines(rows: Iterable[tuple[str, str]], width: int | None) -> list[str]:
@@ -146,7 +147,7 @@ def template_text(template: str) -> str:
 def _drafts(details: ModelDetails) -> list[tuple[str, str]]:
     if details.about.kind != "model":
         return []
-    texts = list(_draft_texts(details)) or [f"none known; --draft ngram drafts by {LOOKUP}"]
+    texts = list(_draft_texts(details)) or [f"none known; {LOOKUP_HINT}"]
     return [("" if number else "drafts", text) for number, text in enumerate(texts)]
 
 
@@ -163,8 +164,10 @@ def _draft_texts(details: ModelDetails) -> Iterator[str]:
     if details.has_mtp and takes_other:
         yield "its own MTP layer, with --draft mtp"
     auto = details.auto_draft
-    if auto is not None and (problem := auto.note or (auto.reason if auto.reason != NO_KNOWN_HEAD else "")):
-        yield problem
+    if auto is not None and auto.note:
+        yield auto.note
+    elif auto is not None and auto.reason not in ("", NO_KNOWN_HEAD):
+        yield f"no head: {auto.reason}" + (f"; {LOOKUP_HINT}" if auto.kind == "ngram" else "")
 
 
 def _draft_text(draft: KnownDraft) -> str:

@@ -14,6 +14,7 @@ import math
 
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.events import EngineInfo
+from eaglelocal.core.plurals import format_count
 from eaglelocal.core.records import dataclass
 from eaglelocal.speculation.costs.cost_curve import interpolate_costs
 
@@ -93,7 +94,7 @@ def report_lines(costs: MeasuredCosts, info: EngineInfo, machine: str) -> list[s
     return [
         f"target       {info.target}"[:WIDTH],
         f"draft        {info.draft}"[:WIDTH],
-        f"machine      {machine}, {info.threads} threads, {info.library}"[:WIDTH],
+        f"machine      {machine}, {format_count(info.threads, 'thread')}, {info.library}"[:WIDTH],
         "",
         *curve_lines(costs),
         "",

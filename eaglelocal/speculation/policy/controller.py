@@ -85,7 +85,9 @@ class Controller:
         is_auto = spec.drafting is DraftPolicy.AUTO
         previous = last.gate if last else None
         gate = DraftGate(starts_awake=not proven_bad, previous=previous, is_dear=self._is_dear) if is_auto else None
-        self._policies[slot] = SlotPolicy(spec, gate, num_vain=last.num_vain if last else {})
+        self._policies[slot] = policy = SlotPolicy(spec, gate)
+        if last is not None:
+            policy.num_vain, policy.num_fruitless = last.num_vain, last.num_fruitless
         self.acceptance.begin(slot, mix)
         self._pending_drafts.forget(slot)
 
@@ -120,12 +122,12 @@ class Controller:
         return policy.gate.state, policy.gate.reason
 
     # ---- steps
-    def select_match_lengths(self, slots: Sequence[int]) -> dict[int, dict[str, int]] | None:
+    def select_match_lengths(self, slots: Sequence[int]) -> dict[int, Mapping[str, int]] | None:
         """Return how long a match of each lookup must be, by slot for which they can draft.
 
         None if others can draft too: the step then needs a StepPolicy, whatever lookups find.
         """
-        lengths = {}
+        lengths: dict[int, Mapping[str, int]] = {}
         for slot in slots:
             policy = self._policies[slot]
             if policy.gate is not None:
@@ -206,8 +208,7 @@ class Controller:
             if policy.gate is None:
                 continue
             if report.policy is not None:
-                for lookup in report.policy.drafts.list_found(slot):
-                    policy.record_find(lookup, is_sent=len(draft) > 0)
+                policy.record_finds(report.policy.drafts.list_found(slot), is_sent=len(draft) > 0)
                 self._learn_acceptance(slot, policy.gate, report.policy, verdict)
             if self._drafters.primary is not None:
                 self._update_gate(slot, policy.gate, charge, report)
@@ -222,14 +223,20 @@ class Controller:
         self._is_reported = True
         self._cost_checks.interrupt()
         self._cost_learner.add(report, is_awake=False, is_priced=False)
+        num_auto = 0
         for slot, (_, verdict) in report.verdicts.items():
             gate = self._policies[slot].gate
             if gate is None:
                 continue
-            self._judge_pending(slot, verdict, ())
+            num_auto += 1
+            if slot in self._pending_drafts:
+                self._judge_pending(slot, verdict, ())
+            else:
+                self.acceptance.advance(slot, len(verdict.samples))
             if self._drafters.primary is not None and not gate.is_awake:
                 gate.record_tokens(len(verdict.samples))
-        self._learn_throughput(report, None)
+        if num_auto == len(report.verdicts) and not report.num_prefill_rows:
+            self._throughput.add_plain(num_auto)
         return []
 
     def _num_awake(self, slots: Iterable[int]) -> int:
@@ -251,7 +258,7 @@ class Controller:
     def _learn_throughput(self, report: StepReport, charge: Charge | None) -> None:
         """Update the throughput, except by steps with prompt rows or with a length set by a rule.
 
-        charge  None: the step was a plain one
+        charge  None: no drafter was awake, and nothing was drafted
         """
         policies = [self._policies[slot] for slot in report.verdicts]
         if policies and not report.num_prefill_rows and all(policy.gate is not None for policy in policies):

@@ -112,6 +112,10 @@ class PendingDrafts:
     def __init__(self) -> None:
         self._chains: dict[int, list[PendingDraft]] = {}
 
+    def __contains__(self, slot: int) -> bool:
+        """Return whether any chain of the slot is still to be judged."""
+        return bool(self._chains.get(slot))
+
     def forget(self, slot: int) -> None:
         self._chains.pop(slot, None)
 
@@ -122,7 +126,7 @@ class PendingDrafts:
 
     def judge(self, slot: int, new: Sequence[PendingDraft], text: Sequence[int]) -> list[JudgedDraft]:
         """Judge the slot's chains by the text that followed; `new` ones were drafted in this step."""
-        if not (new or self._chains.get(slot)):
+        if not (new or slot in self):
             return []
         judged: list[JudgedDraft] = []
         judged_places: set[tuple[str, int]] = set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import NamedTuple
 
@@ -16,6 +16,9 @@ MATCH_LENGTHS = (2, 4, 8)  # tokens that a lookup's match must have; more after 
 VAIN_FINDS = 8  # in a row, after which the next length is wanted
 MAX_VAIN = (len(MATCH_LENGTHS) - 1) * VAIN_FINDS
 SHORT_EVERY = 16  # steps, of which one asks for the shortest: what pays may have changed
+REST_AFTER = 64  # steps in a row without a draft worth sending, after which
+REST_EVERY = 4  # one step of so many asks, and of those one of SHORT_EVERY for the shortest
+NO_LENGTHS: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,7 @@ class SlotPolicy:
     pid: LengthController | None = None
     num_vain: dict[str, int] = field(default_factory=dict)  # by lookup: finds in a row of which nothing was sent
     num_asked: int = 0  # steps in which only lookups could draft
+    num_fruitless: int = 0  # of these, since a draft was sent
 
     def __post_init__(self) -> None:
         if self.spec.drafting is DraftPolicy.PID:
@@ -94,15 +98,25 @@ class SlotPolicy:
     def is_probing(self) -> bool:
         return self.gate is not None and self.gate.is_probing
 
-    def next_match_lengths(self, lookups: Sequence[str]) -> dict[str, int]:
-        """Return how long a match of each lookup must be in the next step in which only lookups can draft."""
+    def next_match_lengths(self, lookups: Sequence[str]) -> Mapping[str, int]:
+        """Return how long a match of each lookup must be in the next step in which only lookups can draft.
+
+        Empty where none is asked: a copied passage is found a few tokens later.
+        """
+        is_resting = self.num_fruitless >= REST_AFTER
+        self.num_fruitless += 1
         self.num_asked += 1
-        is_checked = self.num_asked % SHORT_EVERY == 0
+        if is_resting and self.num_asked % REST_EVERY:
+            return NO_LENGTHS
+        is_checked = self.num_asked % (REST_EVERY * SHORT_EVERY if is_resting else SHORT_EVERY) == 0
         return {name: MATCH_LENGTHS[0 if is_checked else self.num_vain.get(name, 0) // VAIN_FINDS] for name in lookups}
 
-    def record_find(self, lookup: str, *, is_sent: bool) -> None:
-        """Record that a lookup found something, and whether any draft was sent."""
-        self.num_vain[lookup] = 0 if is_sent else min(self.num_vain.get(lookup, 0) + 1, MAX_VAIN)
+    def record_finds(self, lookups: Sequence[str], *, is_sent: bool) -> None:
+        """Record the lookups that found something in a step, and whether any draft was sent."""
+        if is_sent:
+            self.num_fruitless = 0
+        for name in lookups:
+            self.num_vain[name] = 0 if is_sent else min(self.num_vain.get(name, 0) + 1, MAX_VAIN)
 
     @property
     def length(self) -> int:

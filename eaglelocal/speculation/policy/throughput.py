@@ -28,6 +28,13 @@ class ThroughputEstimate:
         self.tokens = self.tokens * keep + tokens
         self.plain_tokens = self.plain_tokens * keep + plain_tokens
 
+    def add_plain(self, tokens: float, times: int) -> None:
+        """Learn from that many steps of plain decoding, with `tokens` each, as `add` does from one after the other."""
+        keep = (1.0 - 1.0 / RATE_MEMORY) ** times
+        added = tokens * RATE_MEMORY * (1.0 - keep)
+        self.tokens = self.tokens * keep + added
+        self.plain_tokens = self.plain_tokens * keep + added
+
     @property
     def speed(self) -> float:
         return self.tokens / self.plain_tokens
@@ -52,21 +59,37 @@ class Throughput:
     ) -> None:
         self._costs, self._acceptance, self._drafters, self._max_draft = costs, acceptance, drafters, max_draft
         self._estimates: dict[int, ThroughputEstimate] = {}
+        self._num_plain: dict[int, int] = {}  # plain steps that are not in the estimates yet: they are the commonest
 
     def add(self, num_slots: int, tokens: float, plain_tokens: float) -> None:
         """Learn from a step: tokens that it made, and that plain decoding would have made in the same time."""
-        self._estimates.setdefault(num_slots, ThroughputEstimate()).add(tokens, plain_tokens)
+        estimate = self._find(num_slots)
+        if estimate is None:
+            estimate = self._estimates[num_slots] = ThroughputEstimate()
+        estimate.add(tokens, plain_tokens)
+
+    def add_plain(self, num_slots: int) -> None:
+        """Learn from a step of plain decoding."""
+        self._num_plain[num_slots] = self._num_plain.get(num_slots, 0) + 1
+
+    def _find(self, num_slots: int) -> ThroughputEstimate | None:
+        """Return the estimate with all plain steps so far; None: nothing is known."""
+        num_plain = self._num_plain.pop(num_slots, 0)
+        if num_plain:
+            self._estimates.setdefault(num_slots, ThroughputEstimate()).add_plain(num_slots, num_plain)
+        return self._estimates.get(num_slots)
 
     def forget(self) -> None:
         """Begin again with what is expected."""
         self._estimates.clear()
+        self._num_plain.clear()
 
     def rate(self, num_slots: int, num_cells: int) -> float:
         """Return the tokens that a second is worth: those made in it lately, never less than by plain decoding."""
         plain_s = self._costs.seconds(num_slots, num_cells) + self._costs.overhead(drafted=False)
         if plain_s <= 0.0:
             return 0.0
-        estimate = self._estimates.get(num_slots)
+        estimate = self._find(num_slots)
         if estimate is None:
             speed = self._expected_speed(num_slots, num_cells, plain_s)
             estimate = self._estimates[num_slots] = ThroughputEstimate(FIRST_TOKENS * speed)

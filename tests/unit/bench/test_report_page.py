@@ -104,6 +104,8 @@ def test_a_machine_is_described_without_its_owner() -> None:
     facts = describe_machine(MACHINE)
     assert facts.gpus == ("NVIDIA GeForce RTX 3090, 24.0 GiB, driver 580.1", "GPU")
     assert facts.cpu == "Ryzen 9 5950X, 16 threads"
+    single = replace(MACHINE, cpu=replace(MACHINE.cpu, usable_threads=1))
+    assert describe_machine(single).cpu == "Ryzen 9 5950X, 1 thread"
     assert facts.llama_cpp == "llama-cpp-python 0.3.36 (cuda, cpu)"
     page = format_page(make_facts(make_mode("auto", 1.6), machine=facts)) + str(report_object(make_facts()))
     for personal in ("ada", "secret", "/home"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from eaglelocal.core.draft import Draft, Verdict
@@ -9,9 +11,17 @@ from eaglelocal.core.request import AUTO, PID, Spec, fixed_spec
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
-from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet
+from eaglelocal.speculation.policy.slot_policy import (
+    MATCH_LENGTHS,
+    REST_AFTER,
+    REST_EVERY,
+    SHORT_EVERY,
+    DecodeSlot,
+    DrafterSet,
+)
 from eaglelocal.speculation.policy.step_policy import StepPolicy
 from eaglelocal.speculation.policy.step_report import StepReport
+from eaglelocal.speculation.policy.throughput import ThroughputEstimate
 
 LOOKUP, ONE_S = "ngram", 0.01
 SLOTS = (0, 1)
@@ -102,3 +112,79 @@ def test_rules_hold_for_lookups_alone(spec: Spec, length: int | None) -> None:
     assert policy.select_slots(LOOKUP) == list(SLOTS)
     levels, _ = policy.select_levels(LOOKUP, SLOTS)
     assert levels == length if length is not None else levels > 0
+
+
+# ---- looking rarely
+def run_plain(controller: Controller, num_steps: int) -> list[int | None]:
+    """Run steps in which no look finds anything. Return the length that each asked for in the first slot, or None."""
+    asked = []
+    for _ in range(num_steps):
+        lengths = controller.select_match_lengths(SLOTS)
+        assert lengths is not None
+        asked.append(lengths[0].get(LOOKUP))
+        controller.learn_plain(report_plain())
+    return asked
+
+
+def report_plain() -> StepReport:
+    return StepReport(
+        num_rows=len(SLOTS),
+        num_prefill_rows=0,
+        num_cells=50,
+        decode_s=ONE_S,
+        draft_calls=(),
+        other_s=1e-4,
+        verdicts=dict.fromkeys(SLOTS, (Draft(), Verdict((), (Sampled(7),)))),
+    )
+
+
+def send(controller: Controller) -> None:
+    """Run a step in which the lookup finds what is sent."""
+    policy = begin(controller)
+    while not policy.select_slots(LOOKUP):  # a plain step is due
+        learn(controller, policy)
+        policy = begin(controller)
+    for slot in SLOTS:
+        policy.drafts.add(slot, LOOKUP, (1, 2, 3), (0.95, 0.95, 0.95))
+        policy.drafts.end(slot, LOOKUP)
+    drafts = policy.select_drafts()
+    assert all(map(len, drafts.values()))
+    report = replace(report_plain(), num_rows=8, policy=policy)
+    controller.learn(replace(report, verdicts={slot: (drafts[slot], Verdict((), (Sampled(9),))) for slot in SLOTS}))
+
+
+def test_after_long_without_a_draft_few_steps_look_and_one_that_is_sent_ends_this() -> None:
+    controller, _ = make_controller()
+    assert None not in run_plain(controller, REST_AFTER)
+    asked = run_plain(controller, 8 * REST_EVERY * SHORT_EVERY)
+    assert len(asked) - asked.count(None) == len(asked) / REST_EVERY
+    send(controller)
+    assert None not in run_plain(controller, REST_AFTER)
+
+
+def test_the_next_answer_of_a_slot_goes_on_as_rarely() -> None:
+    controller, _ = make_controller()
+    run_plain(controller, REST_AFTER)
+    controller.begin(0, None)
+    assert run_plain(controller, 4 * REST_EVERY).count(None) == 4 * (REST_EVERY - 1)
+
+
+def test_also_when_few_steps_look_some_ask_for_the_shortest_match() -> None:
+    controller, _ = make_controller()
+    run_plain(controller, REST_AFTER)
+    for policy in controller._policies.values():
+        policy.num_vain = {LOOKUP: 1000}
+        policy.record_finds([LOOKUP], is_sent=False)
+    asked = run_plain(controller, 4 * REST_EVERY * SHORT_EVERY)
+    assert asked.count(MATCH_LENGTHS[0]) == 4
+    assert asked.count(MATCH_LENGTHS[-1]) == 4 * (SHORT_EVERY - 1)
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 50])
+def test_plain_steps_that_are_learned_together_teach_the_same(num_steps: int) -> None:
+    one_by_one, together = ThroughputEstimate(30.0, 20.0), ThroughputEstimate(30.0, 20.0)
+    for _ in range(num_steps):
+        one_by_one.add(3, 3.0)
+    together.add_plain(3, num_steps)
+    assert together.speed == pytest.approx(one_by_one.speed)
+    assert together.tokens == pytest.approx(one_by_one.tokens)
