@@ -62,7 +62,7 @@ def running_vllm(text: str, log: Path) -> Iterator[str]:
     port = free_port()
     command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", *arguments]
     command += ["--dtype", "float32", "--enforce-eager", "--host", "127.0.0.1", "--port", str(port)]
-    environ = {**variables, "VLLM_TARGET_DEVICE": "cpu", "HF_HUB_OFFLINE": "1"}
+    environ = {"VLLM_CPU_KVCACHE_SPACE": "1", **variables, "VLLM_TARGET_DEVICE": "cpu", "HF_HUB_OFFLINE": "1"}
     url = f"http://127.0.0.1:{port}"
     with running_program(command, environ, log, health=f"{url}/health", start_s=START_S):
         yield url
@@ -88,11 +88,14 @@ def read_counts(url: str) -> dict[str, float]:
 
 
 def export(folder: Path, *arguments: str) -> dict[str, Any]:
-    command = [sys.executable, "-P", "-m", "eaglelocal", "export", "vllm", "demo@native", "--json"]
-    given = ["--target-repo", str(folder), "--ctx", "1024", "--parallel", "4", *arguments]
-    done = subprocess.run(
-        [*command, *given], capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
+    pair = ("vllm", "demo@native", "--target-repo", str(folder))
+    return run_export(*pair, "--ctx", "1024", "--parallel", "4", *arguments)
+
+
+def run_export(*arguments: str) -> dict[str, Any]:
+    command = [sys.executable, "-P", "-m", "eaglelocal", "export", *arguments, "--json"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environ)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
 
@@ -161,6 +164,39 @@ def test_a_model_drafts_the_plain_texts_with_our_acceptance(
     reached = 1 + counts["accepted_tokens"] / counts["drafts"]
     for name, value in (("length", length), ("reached", reached), ("expected", expected)):
         record_property(name, value)
+    assert drafted == pair.plain
+    assert abs(reached - expected) < 0.05 * expected
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a head as learning writes it: by the same writer, in bf16."""
+    pytest.importorskip("torch")
+    from doubles.learning_demo import write_worse_head
+
+    return write_worse_head(tmp_path_factory.mktemp("learned") / "v0001.gguf", 0.1)
+
+
+@pytest.mark.parametrize("form", ["speculators", "speculators alone", "specforge"])
+def test_a_learned_head_is_loaded(pair: Pair, learned: Path, form: str, tmp_path: Path, record_property: Any) -> None:
+    """By the command that the export prints, by its folder alone, which names its target, and in the flat format."""
+    folder, length = tmp_path / "head", 3
+    report = run_export(
+        str(learned), "--format", form.split()[0], "--out", str(folder), "--target-repo", str(pair.target)
+    )
+    flat = json.dumps({"method": "eagle3", "model": str(folder), "num_speculative_tokens": length})
+    commands = {
+        "speculators": report["next"],
+        "speculators alone": f"vllm serve {folder}",
+        "specforge": f"vllm serve {pair.target} --speculative-config '{flat}'",
+    }
+    name = str(folder if form.endswith("alone") else pair.target)
+    with running_vllm(f"{commands[form]} --max-model-len 1024", tmp_path / "head.log") as url:
+        drafted = complete(url, name, pair.prompts)
+        counts = read_counts(url)
+    reached, expected = 1 + counts["accepted_tokens"] / counts["drafts"], run_draft(EAGLE, learned, length)
+    for what, value in (("reached", reached), ("expected", expected)):
+        record_property(what, value)
     assert drafted == pair.plain
     assert abs(reached - expected) < 0.05 * expected
 
