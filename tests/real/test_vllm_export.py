@@ -23,10 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from doubles.eagle_checkpoints import checkpoint_of
 from doubles.engine_harness import drive
+from doubles.imported_heads import imported
 from doubles.llama_folder import write_llama_folder
 from doubles.lora_files import merge_loras, write_lora
 from doubles.other_server import running_program
+from doubles.p_eagle_checkpoints import FLAT, make_parallel, write_parallel_head
 from doubles.real_engine import ask, real_engine
 from doubles.real_prompts import render
 from doubles.serve_process import free_port
@@ -168,34 +171,39 @@ def test_a_model_drafts_the_plain_texts_with_our_acceptance(
     assert abs(reached - expected) < 0.05 * expected
 
 
-@pytest.fixture(scope="module")
-def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a head as learning writes it: by the same writer, in bf16."""
-    pytest.importorskip("torch")
-    from doubles.learning_demo import write_worse_head
+def write_head(kind: str, folder: Path) -> Path:
+    """Write a head as learning does, by the same writer and in bf16, or a P-EAGLE head that knows its first token."""
+    if kind == "learned":
+        pytest.importorskip("torch")
+        from doubles.learning_demo import write_worse_head
 
-    return write_worse_head(tmp_path_factory.mktemp("learned") / "v0001.gguf", 0.1)
+        return write_worse_head(folder / "v0001.gguf", 0.1)
+    head = make_parallel(checkpoint_of(HEAD), TARGET, num_layers=2, gain=0.02)
+    return imported(write_parallel_head(folder / "published", head, FLAT), TARGET, folder / "p-eagle.gguf")
 
 
-@pytest.mark.parametrize("form", ["speculators", "speculators alone", "specforge"])
-def test_a_learned_head_is_loaded(pair: Pair, learned: Path, form: str, tmp_path: Path, record_property: Any) -> None:
-    """By the command that the export prints, by its folder alone, which names its target, and in the flat format."""
-    folder, length = tmp_path / "head", 3
-    report = run_export(
-        str(learned), "--format", form.split()[0], "--out", str(folder), "--target-repo", str(pair.target)
-    )
-    flat = json.dumps({"method": "eagle3", "model": str(folder), "num_speculative_tokens": length})
-    commands = {
-        "speculators": report["next"],
-        "speculators alone": f"vllm serve {folder}",
-        "specforge": f"vllm serve {pair.target} --speculative-config '{flat}'",
-    }
-    name = str(folder if form.endswith("alone") else pair.target)
-    with running_vllm(f"{commands[form]} --max-model-len 1024", tmp_path / "head.log") as url:
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [
+        ("learned", "speculators"),
+        ("learned", "speculators alone"),
+        ("learned", "specforge"),
+        ("P-EAGLE", "specforge"),
+    ],
+)
+def test_an_exported_head_is_loaded(pair: Pair, kind: str, form: str, tmp_path: Path, record_property: Any) -> None:
+    """By the command that the export prints, or by the folder alone, which names its target."""
+    head, folder = write_head(kind, tmp_path), tmp_path / "head"
+    given = ("--format", form.split()[0], "--out", str(folder), "--target-repo", str(pair.target))
+    command, name = run_export(str(head), *given)["next"], str(pair.target)
+    if form.endswith("alone"):
+        command, name = f"vllm serve {folder}", str(folder)
+    with running_vllm(f"{command} --max-model-len 1024", tmp_path / "head.log") as url:
         drafted = complete(url, name, pair.prompts)
         counts = read_counts(url)
-    reached, expected = 1 + counts["accepted_tokens"] / counts["drafts"], run_draft(EAGLE, learned, length)
-    for what, value in (("reached", reached), ("expected", expected)):
+    length = round(counts["draft_tokens"] / counts["drafts"])
+    reached, expected = 1 + counts["accepted_tokens"] / counts["drafts"], run_draft(EAGLE, head, length)
+    for what, value in (("length", length), ("reached", reached), ("expected", expected)):
         record_property(what, value)
     assert drafted == pair.plain
     assert abs(reached - expected) < 0.05 * expected
