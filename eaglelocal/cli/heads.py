@@ -69,7 +69,7 @@ def heads(
     for each in known:
         output.lines(report.head_lines(each, now))
     if any(each.orphan for each in known):
-        output.message("`eaglelocal heads --prune` deletes the heads that draft for nothing")
+        output.message("`eaglelocal heads --prune` deletes what drafts for nothing")
     return None
 
 
@@ -103,7 +103,8 @@ def change_pin(found: list[HeadVersions], number: int | None) -> None:
         raise UsageError(problem, hint="eaglelocal heads TARGET --pin N" if found else "eaglelocal serve --learn")
     (head,) = found
     head.pin(number)
-    standard_output().message("it drafts from the next start on")
+    name = "the current version" if number is None else f"version {number}"
+    standard_output().message(f"{name} drafts from the next start on")
 
 
 def delete_orphans(found: Sequence[HeadVersions], *, yes: bool) -> None:

@@ -262,7 +262,7 @@ class IdleLearning:
         elif last.state == "done":
             model.note, model.due_at_kept = last.note, num_kept + last.missing
             if last.note:
-                _log.info("learned: %s", last.note)
+                _log.info("learning: %s", last.note)
         if last.state == "done":
             self._use_current(model, last)
 

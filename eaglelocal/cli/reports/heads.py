@@ -45,17 +45,17 @@ def head_lines(head: KnownHead, now: float) -> Iterator[str]:
         yield f"  {head.note}"
     if head.orphan:
         yield f"  drafts for nothing: {head.orphan}"
+    used = None if head.orphan else versions.used
     for version in reversed(versions.versions):
-        yield from version_lines(version, versions, now)
-    yield f"{mark(BASE, versions)} version 0  the head from which learning began{show_pin(BASE, versions)}"
+        yield from version_lines(version, now, mark=mark(version.number, used), pin=show_pin(version.number, versions))
+    yield f"{mark(BASE, used)} version 0  the head from which learning began{show_pin(BASE, versions)}"
     yield f"  {path_text(folder)}"
 
 
-def version_lines(version: HeadVersion, versions: VersionList, now: float) -> Iterator[str]:
+def version_lines(version: HeadVersion, now: float, *, mark: str, pin: str) -> Iterator[str]:
     age = age_text(now - version.made_at)
     made = "made now" if age == "now" else f"made {age} ago"
-    number = version.number
-    yield f"{mark(number, versions)} version {number}  {version.state}, {made}{show_pin(number, versions)}"
+    yield f"{mark} version {version.number}  {version.state}, {made}{pin}"
     if version.figures is not None:
         yield f"    {figures_text(version.figures)}"
     yield f"    {learned_text(version.learned_from)}"
@@ -63,9 +63,9 @@ def version_lines(version: HeadVersion, versions: VersionList, now: float) -> It
         yield f"    {version.why}"
 
 
-def mark(number: int, versions: VersionList) -> str:
+def mark(number: int, used: int | None) -> str:
     """Return the mark of the version that drafts, if it is this one."""
-    return "*" if number == versions.used else " "
+    return "*" if number == used else " "
 
 
 def show_pin(number: int, versions: VersionList) -> str:
