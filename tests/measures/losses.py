@@ -117,7 +117,7 @@ def held_out_questions(engine: Engine) -> Prompts:
 
 def collect(pair: Pair, make_prompts: Callable[[Engine], Prompts], temperature: float) -> Conversations:
     """Return the target's own answers to these prompts, as far as they fit."""
-    engine = real_engine(pair.target, spec=OFF, num_slots=8, n_ctx=pair.n_ctx, n_batch=512, threads=2)
+    engine = real_engine(pair.target, spec=OFF, num_slots=8, n_ctx=pair.n_ctx, n_batch=512, threads=1)
     asked = []
     for number, (name, prompt) in enumerate(make_prompts(engine)):
         params = {"temperature": temperature, "max_tokens": MAX_TOKENS, "ignore_eos": False, "seed": number}
