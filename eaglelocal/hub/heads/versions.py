@@ -86,7 +86,7 @@ class HeadVersions:
     def find_orphan_reason(self) -> str:
         """Return why these versions draft for nothing: a file is gone or another one now; "" if they can draft.
 
-        A model that was only moved has them still, but its record does not know where it is.
+        A model that was moved has them still; they know where it is once it was loaded from there.
         """
         known, _ = self.read()
         for path in filter(None, (known.target_path, known.base_path)):
@@ -118,6 +118,12 @@ class HeadVersions:
         self._change(
             lambda known: replace(named, versions=known.versions, last_number=known.last_number, pinned=known.pinned)
         )
+
+    def note_paths(self, target: Path, base: Path) -> None:
+        """Keep where both files are now, if they were moved."""
+        known, _ = self.read()
+        if known.target_path and (known.target_path, known.base_path) != (str(target), str(base)):
+            self._change(lambda known: replace(known, target_path=str(target), base_path=str(base)))
 
     def add_candidate(
         self, made: Path, *, made_at: float, learned_from: LearnedFrom, figures: HeldBackFigures | None = None
