@@ -57,7 +57,6 @@ TRAIN_PER_KIND, HELD_OUT_PER_KIND, MAX_TOKENS, N_CTX = 57, 14, 128, 1024
 OWN_HELD_OUT_PER_KIND, OWN_CTX = 8, 384  # with a target of one's own
 TEMPERATURES = (0.0, 0.7, 1.0)
 ROWS, EPOCHS, POLICY_STEPS, NUM_DRAFTED = 8, 2, 50, 5
-WARM_SCALE = 0.25  # of the learning rates of a new head, as `train` has it
 SOFT = Unrolling(chains=32)
 # name -> the unrolling, epochs, steps on its own drafts; an epoch has as many steps as the policy's stage
 AS_IT_WAS = "as it was"  # the head with which training begins
@@ -79,11 +78,15 @@ Prompts = list[tuple[str, tuple[int, ...]]]  # with names
 
 @dataclass(frozen=True)
 class Pair:
-    """A target, and the head from which training goes on; None: from nothing."""
+    """A target, and the head from which training goes on; None: from nothing.
+
+    scale  share of the learning rates of a new head
+    """
 
     target: Path
     head: Path | None = None
     n_ctx: int = N_CTX
+    scale: float = 1.0
 
 
 class RememberingCapture(TargetCapture):
@@ -169,7 +172,7 @@ def make_training(pair: Pair, name: str, seed: int, train_set: Conversations, fo
     epochs = epochs if pair.head is None else epochs // EPOCHS
     source = head_source(pair.target) if pair.head is None else read_source(pair.target, pair.head)
     num_steps = epochs * math.ceil(len(train_set) / ROWS)
-    warm = scale_recipe(source.info.n_embd, num_steps, scale=WARM_SCALE, decay_share=1.0)
+    warm = scale_recipe(source.info.n_embd, num_steps, scale=pair.scale, decay_share=1.0)
     plan = Plan(
         target=pair.target,
         target_label="target",
@@ -275,6 +278,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--answers", type=Path)
     parser.add_argument("--learned", type=Path, help="answers that the head has learned from")
     parser.add_argument("--texts", type=int, default=256, help="of --answers, at most")
+    parser.add_argument("--scale", type=float, default=0.25, help="of a new head's rates; 0.1 is what --learn has")
     parser.add_argument("--report", action="store_true", help="print what is finished, and train nothing")
     return parser.parse_args()
 
@@ -284,7 +288,7 @@ def main() -> None:
     results = asked.folder / "heads.jsonl"
     if not asked.report:
         asked.folder.mkdir(parents=True, exist_ok=True)
-        pair = Pair(asked.target, asked.head, OWN_CTX) if asked.target else Pair(demo_sources()[0])
+        pair = Pair(asked.target, asked.head, OWN_CTX, asked.scale) if asked.target else Pair(demo_sources()[0])
         take = partial(take_answers, pair, asked.answers, asked.learned, asked.texts, asked.temperatures)
         answers = load_answers(asked.folder, take if asked.target else partial(ask_demo, pair, asked.temperatures))
         for seed in range(1, asked.seeds + 1):
