@@ -66,8 +66,23 @@ def describe_folder(folder: Path) -> str:
         from eaglelocal.learning.kept_answers import read_owner
 
         owners = {read_owner(path.parent) for path in files if path.parent.parent.name == "answers"}
-        return f"{path_text(folder)}: answers of {count(len(owners), 'key')} to learn from, {size}"
+        names = ", ".join(name_models(folder))
+        return f"{path_text(folder)}: answers of {count(len(owners), 'key')} to learn from, {size} ({names})"
     return f"{path_text(folder)}: texts of {count(len(files), 'key')}, {size}"
+
+
+def name_models(folder: Path) -> list[str]:
+    """Return the files whose answers are kept, each with how much there is of it."""
+    from eaglelocal.hub.heads.versions import list_learned_heads
+    from eaglelocal.learning.kept_answers import read_target
+
+    known = {each.target_key: each.target_path for each in (head.read()[0] for head in list_learned_heads())}
+    names = []
+    for kept in sorted(folder.iterdir()):
+        path = read_target(kept) or known.get(kept.name, "")
+        size = format_disk(sum(file.stat().st_size for file in list_files(kept)))
+        names.append(f"{path_text(Path(path)) if path else 'an unknown model'}: {size}")
+    return names
 
 
 def count(num: int, noun: str) -> str:

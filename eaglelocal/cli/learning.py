@@ -73,7 +73,7 @@ def learning_lines(settings: Settings, owners: frozenset[str], max_bytes: int) -
     """Return the messages with which learning begins."""
     lines = [
         f"learning is on: {describe_owners(owners)} are kept as token ids in {path_text(locations.learning_dir())}, "
-        f"up to {format_disk(max_bytes)} of each model and {settings.learn_days:g} days; "
+        f"for {settings.learn_days:g} days and up to {format_disk(max_bytes)} of each model; "
         "`eaglelocal forget` deletes them"
     ]
     if find_spec("torch") is None:

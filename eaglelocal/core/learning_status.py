@@ -38,4 +38,5 @@ def describe_learning(status: LearningStatus) -> str:
         return ""
     state = {"idle": "learns when idle", "paused": f"learning paused: {status.note}"}.get(status.state, status.state)
     version = f", version {status.version}" if status.version else ""
-    return f"{state}, {status.kept_answers} answers kept ({format_disk(status.kept_bytes)}){version}"
+    answers = f"{status.kept_answers} answer{'s' * (status.kept_answers != 1)}"
+    return f"{state}, {answers} kept ({format_disk(status.kept_bytes)}){version}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import suppress
 
 from eaglelocal import locations
 from eaglelocal.core.plan import describe_version
@@ -24,6 +25,8 @@ def use_learned_version(draft: FoundDraft, target: FoundTarget, *, learns: bool)
         versions = find_versions(target.path, draft.path)
     except OSError:  # the models are read again, with an error that says why
         return draft
+    with suppress(OSError):  # a folder that cannot be written
+        versions.note_paths(target.path, draft.path)
     known, note = versions.read()
     number = known.pinned if known.pinned is not None else known.current if learns else BASE
     if note or number == BASE:

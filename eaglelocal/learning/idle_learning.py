@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -149,7 +150,7 @@ class IdleLearning:
     def open(self, plan: Plan) -> ModelLearning:
         """Return the learning of a model that is about to be loaded. Raises OSError where its file cannot be read."""
         folder = locations.learning_dir() / fingerprint_model(plan.target)
-        answers = KeptAnswers(folder / ANSWERS, max_bytes=self._options.max_bytes, max_age_s=self._options.max_age_s)
+        answers = self._open_answers(folder, plan.target)
         base, why = find_base(plan)
         versions = find_versions(plan.target, base) if base is not None else None
         for failed in [model for model in self._models if model.client is None and model.folder == folder]:
@@ -160,6 +161,16 @@ class IdleLearning:
         model = ModelLearning(plan, keeper, folder, base, versions, why, version=plan.draft_version)
         self._models.append(model)
         return model
+
+    def _open_answers(self, folder: Path, target: Path | None = None) -> KeptAnswers:
+        given = self._options
+        return KeptAnswers(folder / ANSWERS, max_bytes=given.max_bytes, max_age_s=given.max_age_s, target=target)
+
+    def _prune_all(self) -> None:
+        """Delete what is too old or too much of every model, also of those that nobody loads any more."""
+        for folder in locations.learning_dir().glob("*"):
+            with suppress(OSError):
+                self._open_answers(folder).prune(time.time())
 
     def count_request(self, submit: Submit, request: AnyRequest, on_event: OnEvent) -> None:
         """Submit a request to an engine that keeps nothing, as one that embeds: nothing is learned while it runs."""
@@ -200,6 +211,7 @@ class IdleLearning:
             running.child.stop()
 
     def _run(self) -> None:
+        self._prune_all()
         while not self._ending.wait(CHECK_S):
             model = self._choose_model()
             if model is not None:
@@ -250,7 +262,7 @@ class IdleLearning:
         elif last.state == "done":
             model.note, model.due_at_kept = last.note, num_kept + last.missing
             if last.note:
-                _log.info("learned: %s", last.note)
+                _log.info("learning: %s", last.note)
         if last.state == "done":
             self._use_current(model, last)
 

@@ -80,7 +80,7 @@ def judge(texts: Sequence[JudgedText], name_kind: Callable[[int], str] = str) ->
     owners = [measure_group(group, common) for group in by_owner.values()]
     pool = average(owners)
     if pool.is_below(BETTER):
-        return HeadVerdict(False, True, f"acceptance length {pool}", pool)
+        return HeadVerdict(False, True, f"worse: acceptance length {pool}", pool)
     if not pool.exceeds(BETTER):
         return HeadVerdict(False, False, f"no better: acceptance length {pool}", pool)
     if any(owner.is_below(WORSE_GROUP) for owner in owners):
@@ -90,7 +90,7 @@ def judge(texts: Sequence[JudgedText], name_kind: Callable[[int], str] = str) ->
         own = measure_group(group, common)
         if own.is_below(WORSE_GROUP):
             return HeadVerdict(False, False, f"better ({pool}), but worse on {name_kind(kind)} ({own})", pool)
-    return HeadVerdict(True, False, f"acceptance length {pool}", pool)
+    return HeadVerdict(True, False, f"better: acceptance length {pool}", pool)
 
 
 def group_by(texts: Sequence[JudgedText], key_of: Callable[[JudgedText], Key]) -> dict[Key, list[JudgedText]]:

@@ -1,6 +1,7 @@
 """The answers that a draft head may learn from, on disk: token ids of prompt and answer, and neither text nor names.
 
     FOLDER/OWNER/TIME-PID-COUNT.tokens
+    FOLDER/../target    path of the file that gave them
 
 OWNER is a hash of the owner; chats with an engine of their own and servers without keys are one. A file holds answers
 one after the other and is written by one process, so that a record that was cut off can only be the last one. The files
@@ -25,11 +26,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
+from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import LOCAL
 
-SUFFIX, LOCK = ".tokens", ".lock"
+SUFFIX, LOCK, TARGET = ".tokens", ".lock", "target"
 OWN_FILE = 0o600
 HEAD = struct.Struct("<IIIIdI")  # MAGIC, checksum of all that follows it, prompt tokens, tokens, time, kind
 SUMMED = struct.Struct("<IIdI")
@@ -85,10 +87,11 @@ class KeptAnswers:
 
     max_bytes  of all files together
     max_age_s  an answer is dropped before it is older
+    target     file that gives the answers, which is noted beside them
     """
 
-    def __init__(self, folder: Path, *, max_bytes: int, max_age_s: float) -> None:
-        self.folder, self._max_bytes, self._max_age_s = folder, max_bytes, max_age_s
+    def __init__(self, folder: Path, *, max_bytes: int, max_age_s: float, target: Path | None = None) -> None:
+        self.folder, self._max_bytes, self._max_age_s, self._target = folder, max_bytes, max_age_s, target
         self._file_bytes = max(max_bytes // FILES, MIN_FILE_BYTES)
         self._file_age_s = min(DAY_S, max_age_s / 2)
         self._own: dict[str, Path] = {}  # the file of each owner that this process appends to
@@ -108,6 +111,8 @@ class KeptAnswers:
             files = self._prune(answer.kept_at, room=len(record))
             path = self._choose_file(digest, answer.kept_at, files)
             make_folder(path.parent, PRIVATE)
+            if self._target is not None and not path.exists():
+                note_target(self.folder.parent, self._target)
             append_whole(path, record)
 
     def prune(self, now: float) -> None:
@@ -197,6 +202,20 @@ def _digest(name: str) -> str:
 
 
 _NOBODY = _digest("")
+
+
+def note_target(folder: Path, target: Path) -> None:
+    """Write which file gave the answers below a folder, for people. Raises OSError."""
+    if read_target(folder) != str(target):
+        write_atomically(folder / TARGET, str(target))
+
+
+def read_target(folder: Path) -> str:
+    """Return the path of the file that gave the answers below a folder; "" if nobody noted it."""
+    try:
+        return (folder / TARGET).read_text("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def append_whole(path: Path, record: bytes) -> None:

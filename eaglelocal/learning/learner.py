@@ -272,7 +272,7 @@ class LearningSession:
             return
         _, verdict = self._compare(watch.before, watch.version, live)
         if verdict.is_worse:
-            self._versions.roll_back(f"worse on live answers: {verdict.why}")
+            self._versions.roll_back(f"on live answers {verdict.why}")
         self._save(replace(self._state, watch=None))
         delete_checkpoints(self._job.folder)
         self._finish(missing=1, note=verdict.why)

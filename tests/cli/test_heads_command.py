@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from eaglelocal import locations
-from eaglelocal.cli.reports.heads import head_lines, learned_text
+from eaglelocal.cli.reports.heads import KnownHead, head_lines, learned_text
+from eaglelocal.core.file_fingerprint import fingerprint
 from eaglelocal.hub.heads.version_records import HeldBackFigures, LearnedFrom, VersionList
 from eaglelocal.hub.heads.versions import HeadVersions, find_versions
 from eaglelocal.hub.target_resolver import demo_sources
@@ -79,11 +80,11 @@ def test_a_version_is_pinned_and_unpinned(run: Run) -> None:
     store = learn(*demo_sources())
     done = run("demo@native", "--pin", "1")
     assert "* version 1  old, made " in done.stdout and ", pinned" in done.stdout
-    assert "from the next start on" in done.stderr
+    assert "version 1 drafts from the next start on" in done.stderr
     assert store.read()[0].used == 1
     run("--pin", "0")
     assert store.read()[0].used == 0
-    run("--unpin")
+    assert "the current version drafts from" in run("--unpin").stderr
     assert (store.read()[0].used, store.read()[0].pinned) == (2, None)
 
 
@@ -92,6 +93,7 @@ def test_a_version_is_pinned_and_unpinned(run: Run) -> None:
     [
         (("--pin", "7"), "there is no learned version 7: 1, 2 on disk"),
         (("--pin", "1", "--unpin"), "contradict"),
+        (("--prune", "--unpin"), "contradict"),
         (("--pin", "-1"), "greater than or equal to 0"),
         (("no-such-model",), "no-such-model"),
     ],
@@ -114,6 +116,48 @@ def test_a_pin_needs_a_target_where_several_heads_have_learned(run: Run, tmp_pat
     assert run("demo@native", "--pin", "1").returncode == 0
     assert store.read()[0].pinned is None
     assert len(json.loads(run("--json").stdout)["heads"]) == 2
+
+
+@pytest.mark.parametrize("part", ["target", "base"])
+@pytest.mark.parametrize("how", ["has changed", "is not there any more"])
+def test_heads_of_a_changed_or_lost_file_are_listed_and_deleted(run: Run, tmp_path: Path, part: str, how: str) -> None:
+    kept = learn(*demo_sources())
+    files = {name: tmp_path / f"{name}.gguf" for name in ("target", "base")}
+    for name, path in files.items():
+        path.write_bytes(f"the first {name}".encode())
+    store = learn(files["target"], files["base"], label="another one")
+    work = locations.learning_dir() / store.read()[0].target_key / store.folder.name
+    work.mkdir(parents=True)
+    assert "draft for nothing" not in run().stderr
+    files[part].unlink()
+    if how == "has changed":
+        files[part].write_bytes(b"another file")
+    listed = run()
+    lines = listed.stdout.splitlines()
+    assert f"  drafts for nothing: {files[part]} {how}" in lines
+    assert len([line for line in lines if line.startswith("*")]) == 1
+    assert "eaglelocal heads --prune" in listed.stderr
+    reasons = [head["orphan"] for head in json.loads(run("--json").stdout)["heads"]]
+    assert sorted(map(bool, reasons)) == [False, True]
+    assert run("--pin", "1").returncode == 0 and kept.read()[0].pinned == 1  # the only head that drafts
+    refused = run("--prune")
+    assert "--yes is needed" in refused.stderr and str(files[part]) in refused.stderr and store.folder.exists()
+    assert run("--prune", "--yes").returncode == 0
+    assert not store.folder.exists() and not work.exists() and kept.path(2).is_file()
+    assert "all learned heads have their model" in run("--prune", "--yes").stderr
+
+
+def test_a_split_model_that_was_known_by_its_first_part_is_told_apart(run: Run, tmp_path: Path) -> None:
+    """Its versions may be another model's whose first part is the same, so they are not used."""
+    parts = [tmp_path / f"model-0000{number}-of-00002.gguf" for number in (1, 2)]
+    for part in parts:
+        part.write_bytes(part.name.encode())
+    store = learn(parts[0], demo_sources()[1])
+    records = store.folder / "versions.json"
+    earlier = store.folder.rename(store.folder.with_name("earlier"))
+    whole = json.loads((earlier / records.name).read_text())
+    (earlier / records.name).write_text(json.dumps(whole | {"target_key": fingerprint(parts[0])}))
+    assert f"{parts[0]} was known by its first part alone" in run().stdout
 
 
 def test_a_damaged_record_is_one_line(run: Run) -> None:
@@ -139,6 +183,6 @@ def test_what_a_version_learned_from(learned: LearnedFrom, text: str) -> None:
 
 
 def test_a_head_without_names_is_listed_too() -> None:
-    lines = list(head_lines(Path("folder"), VersionList(), "", 0.0))
+    lines = list(head_lines(KnownHead(Path("folder"), VersionList()), 0.0))
     assert lines[0] == "an unknown model, a head"
     assert lines[1].startswith("* version 0")

@@ -26,6 +26,7 @@ from doubles.programs import ending
 from doubles.projectors import projector_bytes
 from doubles.timeouts import PATIENCE_S, wait_until
 
+from eaglelocal.hub.heads.version_records import VersionList, write_versions
 from eaglelocal.hub.hub_cache import list_models
 from eaglelocal.learning.kept_answers import KeptAnswers, hash_owner, make_answer, to_bytes
 from eaglelocal.learning.learning_round import LearningRound
@@ -651,6 +652,20 @@ def test_what_lookups_remember_is_forgotten(person: Person) -> None:
     assert not folder.parent.exists()
 
 
+def test_forgetting_names_the_models_whose_answers_are_kept(person: Person) -> None:
+    """By the note beside the answers, or else by what was learned from them."""
+    state = person.home / "state" / "eaglelocal"
+    for key, target in (("01", person.home / "model.gguf"), ("23", None), ("45", None)):
+        kept = KeptAnswers(state / "learning" / key / "answers", max_bytes=10**6, max_age_s=1e9, target=target)
+        kept.append("ann", make_answer(tuple(range(40)), 8, now=time.time()))
+    known = VersionList(target_key="23", target_path="/models/earlier.gguf")
+    (state / "learned" / "67").mkdir(parents=True)
+    (state / "learned" / "67" / "versions.json").write_text(write_versions(known))
+    shown = person.runs("forget").stderr
+    for name in (f"{person.home / 'model.gguf'}: ", "/models/earlier.gguf: ", "an unknown model: "):
+        assert name in shown
+
+
 def test_what_was_kept_to_learn_from_is_forgotten_in_every_file(person: Person) -> None:
     """No file of the state or the cache has the answers' tokens afterwards; learned heads go only if asked."""
     state = person.home / "state" / "eaglelocal"
@@ -668,7 +683,7 @@ def test_what_was_kept_to_learn_from_is_forgotten_in_every_file(person: Person) 
     needle = to_bytes(array("i", marker[:4]))
     assert any(needle in path.read_bytes() for path in person.home.rglob("*") if path.is_file())
     shown = person.runs("forget", "--yes").stderr
-    assert "answers of 2 keys" in shown and "learned heads stay" in shown
+    assert "answers of 2 keys" in shown and "(an unknown model: " in shown and "learned heads stay" in shown
     assert not any(needle in path.read_bytes() for path in person.home.rglob("*") if path.is_file())
     assert not (state / "learning").exists() and (state / "learned").exists()
     assert "learned heads" in person.runs("forget", "--heads", "--yes").stderr

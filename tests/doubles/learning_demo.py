@@ -47,16 +47,16 @@ def write_worse_head(path: Path, noise: float) -> Path:
     return path
 
 
-def make_plan(head: Path, *, num_slots: int = 4) -> Plan:
+def make_plan(head: Path, *, target: Path = TARGET, num_slots: int = 4, threads: int = 1) -> Plan:
     return Plan(
-        target=TARGET,
-        target_label="guide",
+        target=target,
+        target_label=target.stem,
         draft_kind="eagle3",
         draft=head,
         draft_label="head",
         n_ctx=1024,
         num_slots=num_slots,
-        threads=1,
+        threads=threads,
     )
 
 

@@ -1,14 +1,14 @@
 """What learning from answers gives, and what it costs the person who asks.
 
     python tests/measures/learning.py shift [--kind translate] [--seed 1] [--answers 500,1000,2000] [--general 400]
-    python tests/measures/learning.py experience [--pairs 20]
+    python tests/measures/learning.py experience [--pairs 20] [--target FILE --head FILE --folder FOLDER]
 
 shift: trains a head for the embedded demo without one kind of work (and one with it, to compare with), lets the demo
 answer only this kind, and shows the head's acceptance length on it and elsewhere, on answers that nothing learned from,
 after each number of answers. Of the general questions that are rehearsed none is of this kind.
 
 experience: time to first token and tokens a second of single answers, alternating: while a process learns, and with no
-learning at all.
+learning at all. With the embedded demo and a head made worse, or with a model and a head of your own.
 """
 
 from __future__ import annotations
@@ -32,10 +32,13 @@ from doubles.learning_demo import OWNER, TARGET, keep_answers, make_job, make_pl
 from doubles.shift_kinds import KINDS, tasks_of
 
 from eaglelocal import locations
+from eaglelocal.bench.bench_prompts import read_prompts
 from eaglelocal.bench.statistics import Bound, bound_mean
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.events import Finished, Tokens
+from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.demo.corpus import mixture
 from eaglelocal.gguf.draft_pairing import read_model
 from eaglelocal.gguf.model_fingerprint import fingerprint_model
@@ -46,7 +49,7 @@ from eaglelocal.hub.heads.versions import HeadVersions
 from eaglelocal.learning.idle_learning import ANSWERS, IdleLearning, LearningOptions
 from eaglelocal.learning.kept_answers import KeptAnswer
 from eaglelocal.learning.learner import LearningJob, LearningSession, SessionReport
-from eaglelocal.learning.learning_round import MIN_NEW
+from eaglelocal.probe.thread_count import count_usable_threads
 from eaglelocal.training.batches import Unrolling
 from eaglelocal.training.conversations import TrainingConversation
 from eaglelocal.training.draft_head import HeadSource
@@ -59,7 +62,8 @@ CORPUS = tuple(mixture.KINDS)  # without those that are only learned
 TRAINED_PER_KIND, EPOCHS = 150, 6  # of the head that does not know the shifted kind
 JUDGED_PER_KIND = 40
 ASKED_AT_ONCE = 125  # answers between two chances to learn
-LEARNS_S = 1.0  # before an answer is asked for
+LEAST_NEW = 32  # answers that are learned from
+QUESTIONS, OWN_LEARNED = Path(__file__).parents[1] / "real" / "questions", 48  # answers of a model of one's own
 
 
 def as_text(answer: KeptAnswer) -> TrainingConversation:
@@ -182,29 +186,63 @@ def time_answer(client: EngineClient, request: ChatRequest) -> Timing:
     raise AssertionError("no answer")
 
 
-def measure_experience(pairs: int) -> dict[str, Bound]:
+@dataclass(frozen=True)
+class Experience:
+    """A pair, the questions whose answers are learned from, and those that are timed.
+
+    learns_s  how long the process has learned when a question comes; it loads the target first
+    """
+
+    plan: Plan
+    learned: Sequence[ChatRequest]
+    timed: Sequence[ChatRequest]
+    learns_s: float
+
+
+def use_demo(pairs: int, folder: Path) -> Experience:
+    plan = make_plan(write_worse_head(folder / "worse.gguf", 0.5))
+    timed = make_requests(["summarise", "passage"], -(-pairs // 2), seed=77, owner="who asks")
+    return Experience(plan, make_requests(CORPUS, 60), timed, learns_s=1.0)
+
+
+def use_own(target: Path, head: Path, pairs: int) -> Experience:
+    plan = make_plan(head, target=target, threads=count_usable_threads())
+    learned = ask_file(QUESTIONS / "train.jsonl", OWN_LEARNED, OWNER)
+    return Experience(plan, learned, ask_file(QUESTIONS / "held_out.jsonl", pairs, "who asks"), learns_s=5.0)
+
+
+def ask_file(path: Path, num: int, owner: str) -> list[ChatRequest]:
+    """Return the first questions of a file."""
+    params = SamplingParams(temperature=0.7, max_tokens=96, seed=1)
+    return [
+        ChatRequest(id=f"{owner}-{number}", messages=prompt.messages, params=params, owner=owner)
+        for number, prompt in enumerate(read_prompts(path)[:num])
+    ]
+
+
+def measure_experience(given: Experience, folder: Path) -> dict[str, Bound]:
     """Return what learning does to an answer: each question is asked while a process learns, and alone.
 
     The mean ratio of each figure, with its 95% interval.
     """
-    folder = Path(tempfile.mkdtemp())
     os.environ["XDG_STATE_HOME"] = str(folder)
-    plan = make_plan(write_worse_head(folder / "worse.gguf", 0.5))
+    plan = given.plan
     place = locations.learning_dir() / fingerprint_model(plan.target)
-    keep_answers(plan, place / ANSWERS, make_requests(CORPUS, 60))
-    asked = make_requests(["summarise", "passage"], -(-pairs // 2), seed=77, owner="who asks")
-    learning = IdleLearning(LearningOptions(idle_s=0.5, owners=frozenset({OWNER})), on_battery=lambda: False)
+    if not (place / ANSWERS).is_dir():
+        keep_answers(plan, place / ANSWERS, given.learned)
+    options = LearningOptions(idle_s=0.5, min_new=LEAST_NEW, owners=frozenset({OWNER}))
+    learning = IdleLearning(options, on_battery=lambda: False)
     model = learning.open(plan)
     timings: dict[bool, list[Timing]] = {True: [], False: []}
     with EngineClient(plan, watch=model.submit) as client:
         client.start()
-        for number, request in enumerate(asked):
+        for number, request in enumerate(given.timed):
             for learns in (number % 2 == 0, number % 2 == 1):
                 model.client = client if learns else None
-                shutil.rmtree(model.make_job(1, MIN_NEW).folder, ignore_errors=True)  # or a round would come to its end
+                shutil.rmtree(model.make_job(1, LEAST_NEW).folder, ignore_errors=True)  # or a round would end
                 while learns and learning.status().state != "learning":
                     time.sleep(0.05)
-                time.sleep(LEARNS_S)
+                time.sleep(given.learns_s)
                 again = replace(request, id=f"{number} {learns}", reuses_cache=False)
                 timings[learns].append(time_answer(client, again))
                 model.retry_at = 0.0
@@ -229,10 +267,15 @@ if __name__ == "__main__":
     parser.add_argument("--answers", default="500,1000,2000")
     parser.add_argument("--general", type=int, default=400)
     parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--target", type=Path, help="of `experience`, with --head")
+    parser.add_argument("--head", type=Path)
+    parser.add_argument("--folder", type=Path, help="of `experience`: keeps the answers for its next run")
     given = parser.parse_args()
     if given.what == "shift":
         steps = [int(each) for each in given.answers.split(",")]
         print(json.dumps(measure_shift(given.kind, given.seed, steps, given.general)))
     else:
-        for name, ratio in measure_experience(given.pairs).items():
+        folder = given.folder or Path(tempfile.mkdtemp())
+        used = use_own(given.target, given.head, given.pairs) if given.target else use_demo(given.pairs, folder)
+        for name, ratio in measure_experience(used, folder).items():
             print(f"{name:15} {ratio.mean:.3f} ({ratio.low:.3f} to {ratio.high:.3f})")

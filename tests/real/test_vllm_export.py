@@ -23,10 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from doubles.eagle_checkpoints import checkpoint_of
 from doubles.engine_harness import drive
+from doubles.imported_heads import imported
 from doubles.llama_folder import write_llama_folder
 from doubles.lora_files import merge_loras, write_lora
 from doubles.other_server import running_program
+from doubles.p_eagle_checkpoints import FLAT, make_parallel, write_parallel_head
 from doubles.real_engine import ask, real_engine
 from doubles.real_prompts import render
 from doubles.serve_process import free_port
@@ -62,7 +65,7 @@ def running_vllm(text: str, log: Path) -> Iterator[str]:
     port = free_port()
     command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", *arguments]
     command += ["--dtype", "float32", "--enforce-eager", "--host", "127.0.0.1", "--port", str(port)]
-    environ = {**variables, "VLLM_TARGET_DEVICE": "cpu", "HF_HUB_OFFLINE": "1"}
+    environ = {"VLLM_CPU_KVCACHE_SPACE": "1", **variables, "VLLM_TARGET_DEVICE": "cpu", "HF_HUB_OFFLINE": "1"}
     url = f"http://127.0.0.1:{port}"
     with running_program(command, environ, log, health=f"{url}/health", start_s=START_S):
         yield url
@@ -88,11 +91,14 @@ def read_counts(url: str) -> dict[str, float]:
 
 
 def export(folder: Path, *arguments: str) -> dict[str, Any]:
-    command = [sys.executable, "-P", "-m", "eaglelocal", "export", "vllm", "demo@native", "--json"]
-    given = ["--target-repo", str(folder), "--ctx", "1024", "--parallel", "4", *arguments]
-    done = subprocess.run(
-        [*command, *given], capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
+    pair = ("vllm", "demo@native", "--target-repo", str(folder))
+    return run_export(*pair, "--ctx", "1024", "--parallel", "4", *arguments)
+
+
+def run_export(*arguments: str) -> dict[str, Any]:
+    command = [sys.executable, "-P", "-m", "eaglelocal", "export", *arguments, "--json"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environ)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
 
@@ -161,6 +167,44 @@ def test_a_model_drafts_the_plain_texts_with_our_acceptance(
     reached = 1 + counts["accepted_tokens"] / counts["drafts"]
     for name, value in (("length", length), ("reached", reached), ("expected", expected)):
         record_property(name, value)
+    assert drafted == pair.plain
+    assert abs(reached - expected) < 0.05 * expected
+
+
+def write_head(kind: str, folder: Path) -> Path:
+    """Write a head as learning does, by the same writer and in bf16, or a P-EAGLE head that knows its first token."""
+    if kind == "learned":
+        pytest.importorskip("torch")
+        from doubles.learning_demo import write_worse_head
+
+        return write_worse_head(folder / "v0001.gguf", 0.1)
+    head = make_parallel(checkpoint_of(HEAD), TARGET, num_layers=2, gain=0.02)
+    return imported(write_parallel_head(folder / "published", head, FLAT), TARGET, folder / "p-eagle.gguf")
+
+
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [
+        ("learned", "speculators"),
+        ("learned", "speculators alone"),
+        ("learned", "specforge"),
+        ("P-EAGLE", "specforge"),
+    ],
+)
+def test_an_exported_head_is_loaded(pair: Pair, kind: str, form: str, tmp_path: Path, record_property: Any) -> None:
+    """By the command that the export prints, or by the folder alone, which names its target."""
+    head, folder = write_head(kind, tmp_path), tmp_path / "head"
+    given = ("--format", form.split()[0], "--out", str(folder), "--target-repo", str(pair.target))
+    command, name = run_export(str(head), *given)["next"], str(pair.target)
+    if form.endswith("alone"):
+        command, name = f"vllm serve {folder}", str(folder)
+    with running_vllm(f"{command} --max-model-len 1024", tmp_path / "head.log") as url:
+        drafted = complete(url, name, pair.prompts)
+        counts = read_counts(url)
+    length = round(counts["draft_tokens"] / counts["drafts"])
+    reached, expected = 1 + counts["accepted_tokens"] / counts["drafts"], run_draft(EAGLE, head, length)
+    for what, value in (("length", length), ("reached", reached), ("expected", expected)):
+        record_property(what, value)
     assert drafted == pair.plain
     assert abs(reached - expected) < 0.05 * expected
 

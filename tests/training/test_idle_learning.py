@@ -17,9 +17,10 @@ from doubles.learning_demo import OWNER, keep_answers, make_plan, make_requests,
 
 from eaglelocal import locations
 from eaglelocal.client.client import OnEvent
-from eaglelocal.core.events import Embeddings, Failed
+from eaglelocal.core.events import Embeddings, Failed, Finished
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest
+from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EngineError
 from eaglelocal.gguf.model_fingerprint import fingerprint_model
 from eaglelocal.gguf.reader import read_header
@@ -28,6 +29,7 @@ from eaglelocal.hub.heads.version_records import BASE, LearnedFrom
 from eaglelocal.hub.heads.versions import find_versions
 from eaglelocal.learning import learning_child
 from eaglelocal.learning.idle_learning import IdleLearning, LearningOptions, ModelLearning
+from eaglelocal.learning.kept_answers import KeptAnswers, make_answer, read_target
 
 KINDS = ("chat", "translate", "math", "passage")
 PATIENCE_S = 240.0
@@ -133,6 +135,28 @@ def test_a_head_that_cannot_be_exchanged_now_is_used_later(learning: IdleLearnin
     wait_until(lambda: "after the next start" in model.note)
     assert model.version == BASE and model.versions is not None
     assert model.versions.read()[0].current == 1
+
+
+def test_old_answers_of_a_model_that_nobody_loads_are_deleted(folder: Path) -> None:
+    old, new = (KeptAnswers(folder.with_name(name) / "answers", max_bytes=10**6, max_age_s=1e9) for name in "on")
+    for answers, age_s in ((old, OPTIONS.max_age_s + 60), (new, 60.0)):
+        answers.append(OWNER, make_answer(tuple(range(40)), 8, now=time.time() - age_s))
+    learning = IdleLearning(OPTIONS)
+    try:
+        wait_until(lambda: not old.read())
+    finally:
+        learning.close()
+    assert len(new.read()) == 1
+
+
+def test_the_model_is_noted_beside_its_answers(learning: IdleLearning, folder: Path, plan: Plan) -> None:
+    model, _ = open_model(learning, plan)
+    engine = SilentEngine()
+    model.submit(engine.submit, ChatRequest(id="1", text="hi", owner=OWNER), lambda event: None)
+    assert read_target(folder) == ""
+    tokens = tuple(range(5, 45))
+    engine.waiting[0](Finished("1", "stop", "", 8, 32, Timings(), SpeculationStats(), tokens=tokens))
+    wait_until(lambda: read_target(folder) == str(plan.target))
 
 
 def test_nothing_is_learned_on_a_battery(folder: Path, plan: Plan) -> None:

@@ -141,7 +141,7 @@ def test_a_version_that_is_worse_on_live_answers_is_rolled_back(job: LearningJob
     assert reports[-1].version == BASE
     known, _ = versions.read()
     assert known.current == BASE and known.versions[0].state is VersionState.ROLLED_BACK
-    assert "worse on live answers" in known.versions[0].why
+    assert "on live answers worse: acceptance length -" in known.versions[0].why
 
 
 @pytest.mark.slow

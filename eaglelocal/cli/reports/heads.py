@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglelocal.cli.amounts import age_text, path_text
+from eaglelocal.core.records import dataclass
 from eaglelocal.hub.heads.version_records import BASE
 
 if TYPE_CHECKING:
@@ -15,25 +16,46 @@ if TYPE_CHECKING:
 UNNAMED = "an unknown model"
 
 
-def head_lines(folder: Path, versions: VersionList, note: str, now: float) -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class KnownHead:
+    """The versions of a head, and where they are.
+
+    note    why their record cannot be read
+    orphan  why they draft for nothing
+    """
+
+    folder: Path
+    versions: VersionList
+    note: str = ""
+    orphan: str = ""
+
+
+def name_head(versions: VersionList) -> str:
+    return f"{versions.target or UNNAMED}, {versions.base or 'a head'}"
+
+
+def head_lines(head: KnownHead, now: float) -> Iterator[str]:
     """Yield the versions of a head, the newest first. A star marks the one that drafts.
 
     now  seconds since 1970
     """
-    yield f"{versions.target or UNNAMED}, {versions.base or 'a head'}"
-    if note:
-        yield f"  {note}"
+    folder, versions = head.folder, head.versions
+    yield name_head(versions)
+    if head.note:
+        yield f"  {head.note}"
+    if head.orphan:
+        yield f"  drafts for nothing: {head.orphan}"
+    used = None if head.orphan else versions.used
     for version in reversed(versions.versions):
-        yield from version_lines(version, versions, now)
-    yield f"{mark(BASE, versions)} version 0  the head from which learning began{show_pin(BASE, versions)}"
+        yield from version_lines(version, now, mark=mark(version.number, used), pin=show_pin(version.number, versions))
+    yield f"{mark(BASE, used)} version 0  the head from which learning began{show_pin(BASE, versions)}"
     yield f"  {path_text(folder)}"
 
 
-def version_lines(version: HeadVersion, versions: VersionList, now: float) -> Iterator[str]:
+def version_lines(version: HeadVersion, now: float, *, mark: str, pin: str) -> Iterator[str]:
     age = age_text(now - version.made_at)
     made = "made now" if age == "now" else f"made {age} ago"
-    number = version.number
-    yield f"{mark(number, versions)} version {number}  {version.state}, {made}{show_pin(number, versions)}"
+    yield f"{mark} version {version.number}  {version.state}, {made}{pin}"
     if version.figures is not None:
         yield f"    {figures_text(version.figures)}"
     yield f"    {learned_text(version.learned_from)}"
@@ -41,9 +63,9 @@ def version_lines(version: HeadVersion, versions: VersionList, now: float) -> It
         yield f"    {version.why}"
 
 
-def mark(number: int, versions: VersionList) -> str:
+def mark(number: int, used: int | None) -> str:
     """Return the mark of the version that drafts, if it is this one."""
-    return "*" if number == versions.used else " "
+    return "*" if number == used else " "
 
 
 def show_pin(number: int, versions: VersionList) -> str:
@@ -67,7 +89,8 @@ def learned_text(learned: LearnedFrom) -> str:
     return f"{answers}, {learned.num_tokens} tokens" + (f": {shares}" if shares else "")
 
 
-def head_object(folder: Path, versions: VersionList, note: str) -> dict[str, object]:
+def head_object(head: KnownHead) -> dict[str, object]:
+    folder, versions = head.folder, head.versions
     return {
         "target": versions.target,
         "base": versions.base,
@@ -77,7 +100,8 @@ def head_object(folder: Path, versions: VersionList, note: str) -> dict[str, obj
         "used": versions.used,
         "current": versions.current,
         "pinned": versions.pinned,
-        "note": note,
+        "note": head.note,
+        "orphan": head.orphan,
         "versions": [version_object(version, folder) for version in versions.versions],
     }
 

@@ -83,6 +83,28 @@ class HeadVersions:
         """Return a path in the folder, of this process alone, to write the next candidate to."""
         return self.folder / f"candidate-{os.getpid()}-{start_mark(os.getpid())}.gguf"
 
+    def find_orphan_reason(self) -> str:
+        """Return why these versions draft for nothing: a file is gone or another one now; "" if they can draft.
+
+        A model that was moved has them still; they know where it is once it was loaded from there.
+        """
+        known, _ = self.read()
+        for path in filter(None, (known.target_path, known.base_path)):
+            if not Path(path).is_file():
+                return f"{path} is not there any more"
+        if not known.target_path or not known.base_path:
+            return ""
+        target, base = Path(known.target_path), Path(known.base_path)
+        try:
+            if find_versions(target, base).folder.name == self.folder.name:
+                return ""
+            if fingerprint_model(target) == known.target_key:
+                return f"{base} has changed"
+            is_split = fingerprint(target) == known.target_key
+        except OSError as error:
+            return f"{error.filename} cannot be read: {error.strerror}"
+        return f"{target} was known by its first part alone" if is_split else f"{target} has changed"
+
     # ---- changes; each raises OSError where the folder cannot be written
     def name(self, *, target: Path, target_label: str, base: Path, base_label: str) -> None:
         """Keep what people call both models, and where their files are."""
@@ -96,6 +118,12 @@ class HeadVersions:
         self._change(
             lambda known: replace(named, versions=known.versions, last_number=known.last_number, pinned=known.pinned)
         )
+
+    def note_paths(self, target: Path, base: Path) -> None:
+        """Keep where both files are now, if they were moved."""
+        known, _ = self.read()
+        if known.target_path and (known.target_path, known.base_path) != (str(target), str(base)):
+            self._change(lambda known: replace(known, target_path=str(target), base_path=str(base)))
 
     def add_candidate(
         self, made: Path, *, made_at: float, learned_from: LearnedFrom, figures: HeldBackFigures | None = None

@@ -58,6 +58,16 @@ def test_the_current_version_drafts_only_where_the_user_lets_heads_learn(pair: P
     assert learned.draft_kind == base.draft_kind == "eagle3"
 
 
+def test_a_model_that_was_moved_has_its_versions_which_know_it_once_it_was_found_there(pair: Pair) -> None:
+    before = pair.target
+    pair.store.name(target=before, target_label="a model", base=pair.head, base_label="a head")
+    pair.target = before.rename(before.with_name("moved.gguf"))
+    assert pair.store.find_orphan_reason() == f"{before} is not there any more"
+    assert pair.find(learns=True).path == pair.store.path(1)
+    assert pair.store.find_orphan_reason() == ""
+    assert pair.store.read()[0].target_path == str(pair.target)
+
+
 def test_a_pinned_version_drafts_anyway(pair: Pair) -> None:
     pair.store.pin(1)
     assert pair.plan(learns=False).draft_version == 1

@@ -78,5 +78,6 @@ def test_learning_is_described_in_a_few_words(state: str) -> None:
     status = LearningStatus(kept_answers=12, kept_bytes=40_000, state=state, version=3, note="why")
     words = describe_learning(status)
     assert "12 answers kept (40.0 kB), version 3" in words
+    assert "1 answer kept" in describe_learning(LearningStatus(kept_answers=1))
     assert ("why" in words) == (state == "paused")
     assert describe_learning(LEARNING_OFF) == ""
