@@ -14,6 +14,8 @@ from eaglelocal.bench.bench_prompts import read_prompts
 from eaglelocal.bench.text_identity import COARSE
 from eaglelocal.core.request import Message
 from eaglelocal.engine.engine import Engine
+from eaglelocal.gguf.model_shape import read_shape
+from eaglelocal.gguf.reader import read_header
 
 pytestmark = pytest.mark.real
 
@@ -97,6 +99,7 @@ def test_a_prefix_is_reused_and_the_text_is_that_of_a_fresh_cache(smollm2: Path,
 def check_swapping(target: Path, kind: str, *, num_slots: int, num_turns: int) -> None:
     """Hold four conversations in fewer slots: each goes on where it was, and says what it would say alone."""
     draft = target if kind == "draft_model" else None
+    can_swap = draft is None or not read_shape(read_header(draft)).has_windows  # copies of its windows lose cells
     sizes = {"n_ctx": 768, "n_batch": 256}
     engine = real_engine(target, kind, draft, num_slots=num_slots, num_draft_tokens=3, cache_ram=256, **sizes)
     engine._scheduler.swap.min_rows = 30
@@ -115,9 +118,9 @@ def check_swapping(target: Path, kind: str, *, num_slots: int, num_turns: int) -
             said = result[one.id]
             margin_differences(plain, one, said.tokens, COARSE)
             assert said.started is not None
-            assert turn == 0 or said.started.cached_tokens >= len(chats[number]) - 1
+            assert turn == 0 or not can_swap or said.started.cached_tokens >= len(chats[number]) - 1
             chats[number] = [*one.tokens, *said.tokens]
-    assert engine.snapshot().swapped_bytes > 0
+    assert (engine.snapshot().swapped_bytes > 0) == can_swap
     engine.close()
     plain.close()
 
