@@ -29,20 +29,25 @@ LEGEND = "tok/s: medians; length: acceptance length; ttft: seconds to the first 
 SHOWN_DIFFERENCES = 6
 WHY_TEXTS_DIFFER = {
     DifferenceVerdict.NEAR_TIE: "rounding chose the other of two almost equally likely tokens",
-    DifferenceVerdict.DIFFERENT: "further apart than rounding usually moves them; please report gaps above 1",
+    DifferenceVerdict.DIFFERENT: "further apart than rounding usually moves them; please report this",
     DifferenceVerdict.UNKNOWN: "sampled texts, or neither came again when repeated",
 }
 SAME_TEXT_HINT = "texts may be the same with --flash-attn on, which rounds alike for any number of rows"
-ROWS_HINT = "llama.cpp multiplies several rows of some quantized weights by another kernel, which rounds differently"
+ROWS_ROUND_APART = "Q4_K"  # weights of which llama.cpp computes several rows otherwise than one, as measured
+ROWS_HINT = "llama.cpp rounds four and more rows of {} otherwise than one, by up to 2 in logits"
 NAME_COLUMNS = 10
 
 
-def format_report(evaluation: Evaluation, *, flash_attn: str = "auto") -> str:
-    """Return the whole report, the most important lines last. flash_attn: how the target ran (auto, on, off)."""
+def format_report(evaluation: Evaluation, *, flash_attn: str = "auto", weights: str = "") -> str:
+    """Return the whole report, the most important lines last.
+
+    flash_attn  how the target ran: auto, on, off
+    weights     type of most of its weights, such as Q4_K
+    """
     parts = [
         format_table(evaluation.runs),
         format_comparisons(evaluation.shown_comparisons),
-        "\n".join((*list_notes(evaluation), *same_text_hint(evaluation, flash_attn))),
+        "\n".join((*list_notes(evaluation), *same_text_hint(evaluation, flash_attn, weights))),
         "\n".join(chain.from_iterable(map(summary_lines, evaluation.summaries))),
     ]
     return "\n\n".join(filter(None, parts))
@@ -162,11 +167,13 @@ def list_notes(evaluation: Evaluation) -> Iterator[str]:
     yield from list_differences([difference for run in evaluation.runs for difference in run.differences])
 
 
-def same_text_hint(evaluation: Evaluation, flash_attn: str) -> Iterator[str]:
+def same_text_hint(evaluation: Evaluation, flash_attn: str, weights: str) -> Iterator[str]:
     """Yield why some of our modes' texts differ from plain ones, or the setting under which they do not."""
     ours = [one for run in evaluation.runs if run.side in evaluation.modes for one in run.differences]
-    if ours:
-        yield SAME_TEXT_HINT if flash_attn != "on" else ROWS_HINT
+    if ours and flash_attn != "on":
+        yield SAME_TEXT_HINT
+    if ours and weights == ROWS_ROUND_APART:
+        yield ROWS_HINT.format(weights)
 
 
 def explain_texts(evaluation: Evaluation) -> Iterator[str]:

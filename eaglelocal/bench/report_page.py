@@ -13,7 +13,7 @@ from eaglelocal.bench.measure import PLAIN, TaskResult
 from eaglelocal.bench.report import format_interval, format_rate
 from eaglelocal.bench.results import Summary, collect_answers, select_measured
 from eaglelocal.core.byte_sizes import GIB
-from eaglelocal.core.plurals import format_count
+from eaglelocal.core.plurals import count_noun
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.stats import sum_stats
 
@@ -159,7 +159,7 @@ def list_facts(facts: ReportFacts) -> Iterator[tuple[str, str]]:
     yield (
         "context",
         f"{slots} tokens, cache {model.kv_type}, flash attention {model.flash_attn}, "
-        f"{format_count(model.threads, 'thread')}",
+        f"{count_noun(model.threads, 'thread')}",
     )
     sizes = (model.weights_bytes, model.cache_bytes, model.buffers_bytes)
     weights, cache, buffers = (f"{size / GIB:.2f}" for size in sizes)

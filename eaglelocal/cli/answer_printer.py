@@ -92,7 +92,7 @@ class Asker:
             if outcome.reasoning and not outcome.text:
                 self.output.note("the answer ended while the model was still thinking")
             elif not outcome.text.strip() and outcome.finished.reason == "stop":
-                self.output.note("the answer is empty: the model ended it at once")
+                self.output.note(f"the answer is empty{'' if outcome.text else ': the model ended it at once'}")
         elif outcome.text:
             self.output.note("the answer above is cut off")
 

@@ -120,19 +120,21 @@ def run(
     output: Output,
 ) -> tuple[BenchSubject, BenchResult]:
     """Load the model, measure, and close it. Returns the run's description and its result."""
-    from eaglelocal.bench.text_identity import TextComparer, plan_tie_bound
+    from eaglelocal.bench.text_identity import TextComparer, tie_bound, weight_type
+    from eaglelocal.gguf.reader import read_header
 
     with contextlib.ExitStack() as opened:
         server = open_server(other_server, opened)
         server_info = server.start() if server is not None else None  # fails before a model is loaded
         plan = plan_bench(settings, options, output)
-        bound = plan_tie_bound(plan)
+        weights = weight_type(read_header(plan.target))
         model = load_model(plan, output)
         opened.callback(model.client.close)
         sides = make_sides(model, options, server)
+        bound = tie_bound(weights, plan.kv_type)
         comparer = TextComparer(sides[0], bound=bound)
         result = measure(sides, groups, options, comparer=comparer, output=output)
-    return BenchSubject(model.info, options, server_info, model.info.flash_attn, bound, plan.kv_type), result
+    return BenchSubject(model.info, options, server_info, model.info.flash_attn, weights, bound, plan.kv_type), result
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from eaglelocal.core.adapters import describe_adapters
 from eaglelocal.core.drafting_words import SWITCHED_OFF, describe_drafting
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.plurals import format_count
+from eaglelocal.core.plurals import count_noun
 from eaglelocal.core.request import DraftPolicy, Spec
 from eaglelocal.core.sampling import sampling_text
 from eaglelocal.core.stats import SpeculationStats, encode_stats, sum_stats
@@ -38,7 +38,7 @@ def model_lines(info: EngineInfo, plan: Plan | None) -> list[str]:
         lines.append(f"draft    none: {_no_draft_reason(info, plan)}")
     if info.sees_images and plan.projector is not None:
         lines.append(f"images   read with {plan.projector.name}")
-    lines.append(f"context  {info.n_ctx} tokens, {format_count(info.threads, 'thread')}, loaded in {info.load_s:.1f} s")
+    lines.append(f"context  {info.n_ctx} tokens, {count_noun(info.threads, 'thread')}, loaded in {info.load_s:.1f} s")
     if info.sampling:
         lines.append(f"sampling {sampling_text(info.sampling)}, the recommendation of its makers, unless set otherwise")
     return [*lines, *(f"note     {note}" for note in info.notes)]
@@ -74,7 +74,7 @@ def describe_draft_length(spec: Spec) -> str:
     """Return the draft length in words, such as `4 tokens ahead`."""
     match spec.drafting:
         case DraftPolicy.FIXED:
-            return f"{format_count(spec.num_draft_tokens, 'token')} ahead"
+            return f"{count_noun(spec.num_draft_tokens, 'token')} ahead"
         case DraftPolicy.PID:
             return "a length that a PID controller sets"
         case _:
@@ -113,7 +113,7 @@ def format_ending(finished: Finished, n_ctx: int = 0) -> list[str]:
         case "length":
             num_used = finished.prompt_tokens + finished.completion_tokens
             why = f": the context of {n_ctx} tokens is full" if 0 < n_ctx <= num_used + FULL_MARGIN else ""
-            return [f"cut at {format_count(finished.completion_tokens, 'token')}{why}"]
+            return [f"cut at {count_noun(finished.completion_tokens, 'token')}{why}"]
         case "cancelled":
             return ["stopped"]
         case reason:
@@ -167,12 +167,12 @@ def _answer_lines(answers: Sequence[Finished]) -> list[str]:
     decode_s = sum(answer.timings.decode_s for answer in answers)
     speed = f", {after_first / decode_s:.1f} tok/s" if decode_s else ""
     total = sum_stats([answer.speculation for answer in answers])
-    lines = [f"answers       {len(answers)}, {format_count(tokens, 'token')}{speed}"]
+    lines = [f"answers       {len(answers)}, {count_noun(tokens, 'token')}{speed}"]
     if not total.drafts:
         return [*lines, *(f"drafting      {text}" for text in _format_state(answers[-1].speculation))]
     return [
         *lines,
-        f"drafted       {total.draft_tokens} in {format_count(total.drafts, 'draft')}, "
+        f"drafted       {total.draft_tokens} in {count_noun(total.drafts, 'draft')}, "
         f"{total.accepted_tokens} accepted, {total.draft_tokens - total.accepted_tokens} wasted",
         f"acceptance    length {total.acceptance_length:.2f}, rate {total.acceptance_rate:.0%}",
     ]
@@ -191,8 +191,8 @@ def _engine_lines(snapshot: EngineSnapshot, restarts: int) -> list[str]:
         return []
     busy_s = snapshot.host_s + snapshot.native_s
     share = f", {snapshot.host_s / busy_s:.1%} of the time outside llama.cpp" if busy_s else ""
-    restarted = f", restarted {format_count(restarts, 'time')}" if restarts else ""
+    restarted = f", restarted {count_noun(restarts, 'time')}" if restarts else ""
     return [
-        f"engine        {format_count(snapshot.steps, 'step')}{share}",
+        f"engine        {count_noun(snapshot.steps, 'step')}{share}",
         f"memory        {snapshot.peak_rss_bytes / 2**20:.0f} MiB at most{restarted}",
     ]

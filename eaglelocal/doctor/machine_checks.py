@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from eaglelocal.core.byte_sizes import format_memory
-from eaglelocal.core.plurals import format_count
+from eaglelocal.core.plurals import count_noun
 from eaglelocal.doctor.finding import Finding, ok, problem, warning
 from eaglelocal.doctor.installation import Installation
 from eaglelocal.doctor.repair_commands import (
@@ -126,7 +126,7 @@ def check_memory(facts: Installation) -> Finding:
 
 def check_threads(facts: Installation) -> Finding:
     cpu = facts.machine.cpu
-    usable = format_count(cpu.usable_threads, "thread")
+    usable = count_noun(cpu.usable_threads, "thread")
     granted = f"{cpu.quota_cores:g} of {cpu.physical_cores or cpu.logical_cores}" if cpu.quota_cores else ""
     if granted and (cpu.quota_cores or 0.0) < (cpu.physical_cores or cpu.logical_cores or 1):
         text = f"the cgroup grants {granted} cores: llama.cpp gets {usable}"

@@ -55,7 +55,7 @@ class BlockDrafter(ContextDrafter):
 
     def __init__(self, head: BlockContext, taps: tuple[int, ...], *, block_size: int, branches: int = 1) -> None:
         # no margin: the features of a reused prefix are in the cache
-        super().__init__(head, DraftTraits(name="dflash", taps=taps, block_size=block_size))
+        super().__init__(head, DraftTraits(name="dflash", taps=taps, block_size=block_size, max_depth=block_size))
         self._head, self._branches = head, branches
         self._slots: defaultdict[int, BlockSlot] = defaultdict(BlockSlot)
 

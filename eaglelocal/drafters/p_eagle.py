@@ -45,7 +45,7 @@ class PEagle(Eagle3):
         max_prompt_rows: int | None = None,
     ) -> None:
         super().__init__(head, taps, branches=branches, window=window, max_prompt_rows=max_prompt_rows)
-        self.traits = replace(self.traits, name="p-eagle", block_size=mask.num_depths)
+        self.traits = replace(self.traits, name="p-eagle", block_size=mask.num_depths, max_depth=mask.num_depths)
         self._mask, self._rows_beside_pairs = mask, mask.num_depths
 
     def draft(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from eaglelocal.cli.bench_flags import DEFAULT_PAIRS
 from eaglelocal.cli.output import Output
 from eaglelocal.cli.reports.bench_page import write_page
-from eaglelocal.core.plurals import format_count
+from eaglelocal.core.plurals import count_noun
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, ResourceError
 
@@ -72,6 +72,7 @@ class BenchSubject:
     options: BenchOptions
     server: EngineInfo | None  # another server that was measured; its `library` is the URL
     flash_attn: str  # as the target runs: auto, on or off
+    weights: str  # type of most weights of the target
     tie_bound: float  # largest gap of logits that counts as a near-tie
     kv_type: str = "f16"
     predicted: PredictedFacts | None = None  # what `plan` says without measurements, for --report
@@ -105,7 +106,7 @@ def show_result(
         return
     evaluation = evaluate(result.task_results, subject.options.modes, server=SERVER_SIDE if subject.server else None)
     output.data("\n".join(head_lines(subject)))
-    output.data(f"\n{format_report(evaluation, flash_attn=subject.flash_attn)}")
+    output.data(f"\n{format_report(evaluation, flash_attn=subject.flash_attn, weights=subject.weights)}")
     with contextlib.ExitStack() as at_end:
         if as_json:  # also if the chart cannot be written
             whole_object = {
@@ -129,7 +130,7 @@ def head_lines(subject: BenchSubject) -> list[str]:
     return [
         f"target   {info.target}",
         f"draft    {info.draft}",
-        f"machine  {machine_name()}, {format_count(info.threads, 'thread')}, {info.library}",
+        f"machine  {machine_name()}, {count_noun(info.threads, 'thread')}, {info.library}",
         f"answers  {describe_answers(subject)}",
         *([f"server   {subject.server.library}: {subject.server.target}"] if subject.server else []),
     ]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eaglelocal.core.plurals import format_count
+from eaglelocal.core.plurals import count_noun
 from eaglelocal.errors import ResourceError, UsageError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def describe_machine(machine: Machine) -> MachineFacts:
     cpu, build = machine.cpu, machine.llama_cpp
     return MachineFacts(
         gpus=tuple(gpus),
-        cpu=f"{cpu.name or cpu.architecture or NOT_KNOWN}, {format_count(cpu.usable_threads, 'thread')}",
+        cpu=f"{cpu.name or cpu.architecture or NOT_KNOWN}, {count_noun(cpu.usable_threads, 'thread')}",
         ram_bytes=machine.memory.total_bytes,
         system=machine.system.name or NOT_KNOWN,
         llama_cpp=f"llama-cpp-python {build.version or NOT_KNOWN} ({', '.join(build.backends) or NOT_KNOWN})",

@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from eaglelocal.core.byte_sizes import UNKNOWN, format_disk, format_memory
-from eaglelocal.core.plurals import format_count
+from eaglelocal.core.plurals import count_noun
 
 if TYPE_CHECKING:
     from eaglelocal.probe.machine import Bandwidth, Cpu, Gpu, LlamaCpp, Machine, MainMemory, MigSlice, System, Unified
@@ -123,7 +123,7 @@ def _unified_lines(unified: Unified, build: LlamaCpp) -> list[str]:
 # ---- the rest
 def _cpu_lines(cpu: Cpu, now: float) -> list[str]:
     cores = f"{cpu.physical_cores or UNKNOWN} cores, {cpu.logical_cores or UNKNOWN} logical"
-    threads = format_count(cpu.usable_threads, "thread")
+    threads = count_noun(cpu.usable_threads, "thread")
     clock = f" at {cpu.clock_mhz / 1000:.1f} GHz" if cpu.clock_mhz else ""
     quota = f", quota {cpu.quota_cores:g}" if cpu.quota_cores is not None else ""
     return [
@@ -141,7 +141,7 @@ def _bandwidth_text(measured: Bandwidth | None, now: float) -> str:
     busy = f", while others used {measured.others_share:.0%} of the processors" if measured.is_disturbed else ""
     return (
         f"memory read at {measured.bytes_s / 1e9:.1f} GB/s ({spread}) by "
-        f"{format_count(measured.threads, 'thread')}, measured {_ago(now - measured.measured_at)}{busy}"
+        f"{count_noun(measured.threads, 'thread')}, measured {_ago(now - measured.measured_at)}{busy}"
     )
 
 

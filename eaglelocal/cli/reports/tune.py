@@ -14,7 +14,7 @@ import math
 
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.events import EngineInfo
-from eaglelocal.core.plurals import format_count
+from eaglelocal.core.plurals import count_noun
 from eaglelocal.core.records import dataclass
 from eaglelocal.speculation.costs.cost_curve import interpolate_costs
 
@@ -45,8 +45,6 @@ class Implications:
     def of(cls, costs: MeasuredCosts) -> Implications:
         sizes = {cost.num_rows: cost.seconds for cost in costs.decodes}
         decodes = interpolate_costs(sizes, max(sizes))[1:]
-        if costs.block_size > 1:
-            decodes = decodes[: costs.block_size + 1]
         decodes = decodes[: costs.max_depth + 1]
         draft_s = draft_step_s(costs)
         drafted = [
@@ -94,7 +92,7 @@ def report_lines(costs: MeasuredCosts, info: EngineInfo, machine: str) -> list[s
     return [
         f"target       {info.target}"[:WIDTH],
         f"draft        {info.draft}"[:WIDTH],
-        f"machine      {machine}, {format_count(info.threads, 'thread')}, {info.library}"[:WIDTH],
+        f"machine      {machine}, {count_noun(info.threads, 'thread')}, {info.library}"[:WIDTH],
         "",
         *curve_lines(costs),
         "",

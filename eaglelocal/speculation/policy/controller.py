@@ -87,7 +87,7 @@ class Controller:
         gate = DraftGate(starts_awake=not proven_bad, previous=previous, is_dear=self._is_dear) if is_auto else None
         self._policies[slot] = policy = SlotPolicy(spec, gate)
         if last is not None:
-            policy.num_vain, policy.num_fruitless = last.num_vain, last.num_fruitless
+            policy.follow(last)
         self.acceptance.begin(slot, mix)
         self._pending_drafts.forget(slot)
 
@@ -127,16 +127,15 @@ class Controller:
 
         None if others can draft too: the step then needs a StepPolicy, whatever lookups find.
         """
-        lengths: dict[int, Mapping[str, int]] = {}
-        for slot in slots:
-            policy = self._policies[slot]
-            if policy.gate is not None:
-                if self._drafters.primary is not None and policy.gate.is_awake:
+        policies = [(slot, self._policies[slot]) for slot in slots]
+        for _, policy in policies:  # before any is counted as asked
+            if policy.gate is None:
+                if policy.spec.max_draft > 0:
                     return None
-                lengths[slot] = policy.next_match_lengths(self._drafters.lookups)
-            elif policy.spec.max_draft > 0:
+            elif self._drafters.primary is not None and policy.gate.is_awake:
                 return None
-        return lengths
+        lookups = self._drafters.lookups
+        return {slot: policy.next_match_lengths(lookups) for slot, policy in policies if policy.gate is not None}
 
     def begin_step(self, slots: Sequence[DecodeSlot], *, num_prefill_rows: int, num_cells: int) -> StepPolicy:
         """Return the StepPolicy that decides in a step; `slots` are those that decode."""

@@ -17,7 +17,8 @@ VAIN_FINDS = 8  # in a row, after which the next length is wanted
 MAX_VAIN = (len(MATCH_LENGTHS) - 1) * VAIN_FINDS
 SHORT_EVERY = 16  # steps, of which one asks for the shortest: what pays may have changed
 REST_AFTER = 64  # steps in a row without a draft worth sending, after which
-REST_EVERY = 4  # one step of so many asks, and of those one of SHORT_EVERY for the shortest
+REST_EVERY = 4  # one step of so many asks, and one of SHORT_EVERY times as many for the shortest
+FIRST_LOOKS = 8  # steps of a new request that ask before they rest, however long the one before found nothing
 NO_LENGTHS: Mapping[str, int] = {}
 
 
@@ -84,7 +85,7 @@ class SlotPolicy:
     pid: LengthController | None = None
     num_vain: dict[str, int] = field(default_factory=dict)  # by lookup: finds in a row of which nothing was sent
     num_asked: int = 0  # steps in which only lookups could draft
-    num_fruitless: int = 0  # of these, since a draft was sent
+    num_fruitless: int = 0  # those since a draft was sent
 
     def __post_init__(self) -> None:
         if self.spec.drafting is DraftPolicy.PID:
@@ -97,6 +98,11 @@ class SlotPolicy:
     @property
     def is_probing(self) -> bool:
         return self.gate is not None and self.gate.is_probing
+
+    def follow(self, last: SlotPolicy) -> None:
+        """Go on with what lookups found in the slot's last request."""
+        self.num_vain = last.num_vain
+        self.num_fruitless = min(last.num_fruitless, REST_AFTER - FIRST_LOOKS)
 
     def next_match_lengths(self, lookups: Sequence[str]) -> Mapping[str, int]:
         """Return how long a match of each lookup must be in the next step in which only lookups can draft.

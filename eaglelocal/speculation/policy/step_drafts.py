@@ -60,9 +60,10 @@ class StepDrafts:
         if not self.is_leveled:
             return self.token_costs.rows(sum(limits), sum(ruled))
         most, num = max(limits), len(limits)
-        if not ruled:
-            return self.token_costs.rows(most * num)
         num_slots = len(self.max_draft)
+        has_prompt = self.token_costs.num_base_rows > num_slots  # whose rows would be priced in each pass
+        if not ruled or has_prompt:
+            return self.token_costs.rows(most * num, sum(ruled))
         costs = self.token_costs.rows(num_slots * max(most, *ruled))
         fixed = {slot: 1 + length for slot, length in zip(self._ruled, ruled, strict=True)}
         prices = price_levels(fixed, self.auto, most, lambda num_rows: costs[max(num_rows - num_slots, 0)])
@@ -73,7 +74,10 @@ class StepDrafts:
         chains = [by_slot[slot] for by_slot in self.chains.values() if slot in by_slot]
         drafted = next((len(chain.tokens) for chain in chains if chain.tokens), 0)
         is_final = bool(chains) and all([chain.ended for chain in chains])
-        return drafted if is_final else min(self.policies[slot].length, self.max_draft[slot])
+        if is_final:
+            return drafted
+        most = self.useful_length(slot)
+        return min(most, self.drafters.depth_limit(self.drafters.primary)) if self.drafters.primary else most
 
     @cached_property
     def plain_cost(self) -> float:
@@ -181,6 +185,6 @@ class StepDrafts:
         """Return one slot's cost of 0 .. length drafted tokens; where leveled, its share of the cost of all."""
         if not self.is_leveled:
             return self.row_costs[: length + 1]
-        num = len(self.auto)
-        last = len(self.row_costs) - 1
-        return [self.row_costs[min(n * num, last)] / num for n in range(length + 1)]
+        num, costs = len(self.auto), self.row_costs
+        last = len(costs) - 1
+        return [costs[min(n * num, last)] / num for n in range(length + 1)]

@@ -105,8 +105,6 @@ class Throughput:
         speed, reach, tokens = 1.0, 1.0, 1.0
         most = MAX_DRAFT_TOKENS if self._max_draft is None else min(self._max_draft, MAX_DRAFT_TOKENS)
         most = min(most, self._drafters.max_depth)
-        if self._drafters.block_size > 1:
-            most = min(most, self._drafters.block_size)
         for length in range(1, most + 1):
             reach *= mean
             tokens += reach

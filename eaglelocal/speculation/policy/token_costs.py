@@ -20,7 +20,7 @@ class TokenCosts:
         self, costs: StepCosts, *, rate: Callable[[], float], num_base_rows: int, num_cells: int, as_usual: bool = False
     ) -> None:
         self._costs, self._estimate_rate, self._as_usual = costs, rate, as_usual
-        self._num_base_rows, self._num_cells = num_base_rows, num_cells
+        self.num_base_rows, self._num_cells = num_base_rows, num_cells
         self._draft_steps: dict[tuple[str, int], float] = {}
 
     @cached_property
@@ -29,7 +29,7 @@ class TokenCosts:
 
     def rows(self, num_rows: int, num_ruled: int = 0) -> list[float]:
         """Return the cost of the decode with 0 .. num_rows drafted rows, besides `num_ruled` that are sent anyway."""
-        rate, least = self._rate, self._num_base_rows + num_ruled
+        rate, least = self._rate, self.num_base_rows + num_ruled
         seconds = self._costs.optimistic_seconds(least, least + num_rows, self._num_cells, as_usual=self._as_usual)
         return [rate * each for each in seconds]
 

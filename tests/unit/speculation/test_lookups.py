@@ -12,6 +12,7 @@ from eaglelocal.core.sampling import Sampled
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
 from eaglelocal.speculation.policy.slot_policy import (
+    FIRST_LOOKS,
     MATCH_LENGTHS,
     REST_AFTER,
     REST_EVERY,
@@ -162,10 +163,11 @@ def test_after_long_without_a_draft_few_steps_look_and_one_that_is_sent_ends_thi
     assert None not in run_plain(controller, REST_AFTER)
 
 
-def test_the_next_answer_of_a_slot_goes_on_as_rarely() -> None:
+def test_the_next_answer_of_a_slot_looks_at_first_and_then_as_rarely() -> None:
     controller, _ = make_controller()
-    run_plain(controller, REST_AFTER)
+    run_plain(controller, 2 * REST_AFTER)
     controller.begin(0, None)
+    assert None not in run_plain(controller, FIRST_LOOKS)
     assert run_plain(controller, 4 * REST_EVERY).count(None) == 4 * (REST_EVERY - 1)
 
 

@@ -18,14 +18,16 @@ LOOKUP = "ngram"
 SECONDS = {rows: 0.05 * GPU[min(rows, len(GPU)) - 1] + 0.002 * rows for rows in range(1, 65)}
 
 
-def begin_step(specs: Mapping[int, Spec], *, leveled: bool = False, room: int = 8) -> StepDrafts:
+def begin_step(
+    specs: Mapping[int, Spec], *, leveled: bool = False, room: int = 8, max_depth: int = 16, num_prefill_rows: int = 0
+) -> StepDrafts:
     costs = StepCosts()
     costs.calibrate({rows: [seconds] * 9 for rows, seconds in SECONDS.items()})
-    brain = Controller(AUTO, DrafterSet(PRIMARY, (LOOKUP,)), costs, leveled=leveled)
+    brain = Controller(AUTO, DrafterSet(PRIMARY, (LOOKUP,), max_depth=max_depth), costs, leveled=leveled)
     for slot, spec in specs.items():
         brain.begin(slot, spec)
     slots = [DecodeSlot(slot, room) for slot in specs]
-    return brain.begin_step(slots, num_prefill_rows=0, num_cells=0).drafts
+    return brain.begin_step(slots, num_prefill_rows=num_prefill_rows, num_cells=0).drafts
 
 
 def ratios(drafts: StepDrafts) -> list[float]:
@@ -51,6 +53,17 @@ def test_a_draft_that_ended_early_counts_as_it_is() -> None:
     assert ratios(drafts)[0] == pytest.approx(SECONDS[8] / SECONDS[2], rel=0.05), "it goes on"
     drafts.end(0, PRIMARY)
     assert ratios(drafts)[0] == pytest.approx(SECONDS[4] / SECONDS[2], rel=0.05)
+
+
+def test_a_rule_sends_no_more_than_its_drafter_can_draft() -> None:
+    drafts = begin_step({0: fixed_spec(8), 1: AUTO}, max_depth=3)
+    assert ratios(drafts)[0] == pytest.approx(SECONDS[5] / SECONDS[2], rel=0.05)
+
+
+def test_a_prompt_is_priced_once() -> None:
+    """Slots with a cache each: 20 rows of a prompt beside a fixed draft of two and a plain row."""
+    drafts = begin_step({0: fixed_spec(2), 1: AUTO}, leveled=True, num_prefill_rows=20)
+    assert ratios(drafts)[0] == pytest.approx(SECONDS[24] / SECONDS[22], rel=0.05)
 
 
 def test_levels_up_to_a_fixed_length_cost_nothing_where_slots_are_padded() -> None:
