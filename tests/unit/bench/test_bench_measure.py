@@ -177,8 +177,9 @@ def test_a_text_that_differs_is_examined_and_named() -> None:
     assert lines[share + 1] == "  1 near-tie: rounding chose the other of two almost equally likely tokens"
     assert lines[share + 2] == f"  1 DIFFERENT: {WHY_TEXTS_DIFFER[DifferenceVerdict.DIFFERENT]}"
     assert SAME_TEXT_HINT in lines and "--flash-attn on" in SAME_TEXT_HINT
-    on = format_report(evaluation, flash_attn="on")
-    assert SAME_TEXT_HINT not in on and ROWS_HINT in on
+    on = format_report(evaluation, flash_attn="on", weights="Q4_K")
+    assert SAME_TEXT_HINT not in on and ROWS_HINT.format("Q4_K") in on
+    assert "rows of" not in format_report(evaluation, flash_attn="on", weights="Q4_1")
     runs = result_object(evaluation)["runs"]
     assert [(r["identical"], r["near_ties"], r["different"]) for r in runs] == [(False, 1, 0), (False, 0, 1)]  # type: ignore[attr-defined]
 
