@@ -37,7 +37,7 @@ from eaglelocal.bench.statistics import Bound, bound_mean
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.events import Finished, Tokens
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.request import ChatRequest, Spec, parse_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.demo.corpus import mixture
 from eaglelocal.gguf.draft_pairing import read_model
@@ -191,12 +191,14 @@ class Experience:
     """A pair, the questions whose answers are learned from, and those that are timed.
 
     learns_s  how long the process has learned when a question comes; it loads the target first
+    spec      of the timed answers: the speed of plain ones does not hang on what drafts find
     """
 
     plan: Plan
     learned: Sequence[ChatRequest]
     timed: Sequence[ChatRequest]
     learns_s: float
+    spec: Spec | None = None
 
 
 def use_demo(pairs: int, folder: Path) -> Experience:
@@ -243,7 +245,7 @@ def measure_experience(given: Experience, folder: Path) -> dict[str, Bound]:
                 while learns and learning.status().state != "learning":
                     time.sleep(0.05)
                 time.sleep(given.learns_s)
-                again = replace(request, id=f"{number} {learns}", reuses_cache=False)
+                again = replace(request, id=f"{number} {learns}", reuses_cache=False, spec=given.spec)
                 timings[learns].append(time_answer(client, again))
                 model.retry_at = 0.0
     learning.close()
@@ -269,6 +271,7 @@ if __name__ == "__main__":
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--target", type=Path, help="of `experience`, with --head")
     parser.add_argument("--head", type=Path)
+    parser.add_argument("--spec", help="of `experience`: how the timed answers are drafted, as in `chat`")
     parser.add_argument("--folder", type=Path, help="of `experience`: keeps the answers for its next run")
     given = parser.parse_args()
     if given.what == "shift":
@@ -277,5 +280,6 @@ if __name__ == "__main__":
     else:
         folder = given.folder or Path(tempfile.mkdtemp())
         used = use_own(given.target, given.head, given.pairs) if given.target else use_demo(given.pairs, folder)
+        used = replace(used, spec=parse_spec(given.spec) if given.spec else None)
         for name, ratio in measure_experience(used, folder).items():
             print(f"{name:15} {ratio.mean:.3f} ({ratio.low:.3f} to {ratio.high:.3f})")
