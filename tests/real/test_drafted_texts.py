@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 from doubles.engine_harness import drive
-from doubles.margin import margin_differences
+from doubles.margin import find_bound, margin_differences
 from doubles.real_engine import ask, real_engine
 from doubles.real_prompts import PASSAGE, ask_questions, read_text
 
-from eaglelocal.bench.text_identity import COARSE
 from eaglelocal.core.request import AUTO, PID, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.stats import SpeculationStats
@@ -39,7 +38,8 @@ def check(
     speculation = engine.snapshot().speculation
     engine.close()
     plain = real_engine(target, **SIZES)
-    flips = [flip for one in requests for flip in margin_differences(plain, one, result[one.id].tokens, COARSE)]
+    bound = find_bound(target)
+    flips = [flip for one in requests for flip in margin_differences(plain, one, result[one.id].tokens, bound)]
     plain.close()
     record_property("flips", len(flips))
     assert all(len(result[one.id].tokens) == one.params.max_tokens for one in requests)

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 from doubles.engine_harness import AnswerResult, drive
-from doubles.margin import margin_differences
+from doubles.margin import find_bound, margin_differences
 from doubles.real_engine import ask, real_engine
 from doubles.real_prompts import HELD_OUT, PASSAGE, read_text, render
 
 from eaglelocal.bench.bench_prompts import read_prompts
-from eaglelocal.bench.text_identity import COARSE
 from eaglelocal.core.request import Message
 from eaglelocal.engine.engine import Engine
 from eaglelocal.gguf.model_shape import read_shape
@@ -51,7 +50,7 @@ def test_a_long_prompt_is_read_whole_in_parts(smollm2: Path, n_batch: int) -> No
     plain = real_engine(smollm2, n_ctx=2048, n_batch=256)
     for text in texts:
         assert "marmalade" in text.text.lower()
-        margin_differences(plain, ask("long", prompt, max_tokens=24), text.tokens, COARSE)
+        margin_differences(plain, ask("long", prompt, max_tokens=24), text.tokens, find_bound(smollm2))
     plain.close()
 
 
@@ -63,7 +62,7 @@ def test_a_prompt_longer_than_the_window(gemma: Path, is_whole: bool) -> None:
     result = answer(engine, "long", prompt, 24)
     engine.close()
     plain = real_engine(gemma, n_ctx=2048, n_batch=512, swa_full=not is_whole)
-    margin_differences(plain, ask("long", prompt, max_tokens=24), result.tokens, COARSE)
+    margin_differences(plain, ask("long", prompt, max_tokens=24), result.tokens, find_bound(gemma))
     plain.close()
 
 
@@ -91,7 +90,7 @@ def test_a_prefix_is_reused_and_the_text_is_that_of_a_fresh_cache(smollm2: Path,
     assert reused["edited"] >= len(stem) - 21
     plain = real_engine(smollm2, n_ctx=1024, n_batch=256)
     for name, prompt in {"onward": onward, "edited": edited}.items():
-        margin_differences(plain, ask(name, prompt, max_tokens=16), found[name].tokens, COARSE)
+        margin_differences(plain, ask(name, prompt, max_tokens=16), found[name].tokens, find_bound(smollm2))
     plain.close()
 
 
@@ -116,7 +115,7 @@ def check_swapping(target: Path, kind: str, *, num_slots: int, num_turns: int) -
         assert engine.miscounted_slots() == []
         for number, one in enumerate(asked):
             said = result[one.id]
-            margin_differences(plain, one, said.tokens, COARSE)
+            margin_differences(plain, one, said.tokens, find_bound(target))
             assert said.started is not None
             assert turn == 0 or not can_swap or said.started.cached_tokens >= len(chats[number]) - 1
             chats[number] = [*one.tokens, *said.tokens]
