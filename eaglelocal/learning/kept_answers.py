@@ -1,7 +1,7 @@
 """The answers that a draft head may learn from, on disk: token ids of prompt and answer, and neither text nor keys.
 
     FOLDER/OWNER/TIME-PID-COUNT.tokens
-    FOLDER/../target       path of the model's file that gave them, as people wrote it
+    FOLDER/../target       absolute path of the model's file that gave them
     FOLDER/../max_age_s    how old they may become, in seconds
 
 OWNER is a hash of the owner; chats with an engine of their own and servers without keys are one. A file holds answers
