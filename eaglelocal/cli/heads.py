@@ -125,10 +125,11 @@ def fingerprint_models() -> frozenset[str]:
     from eaglelocal.hub.model_library import list_library
 
     keys: set[str] = set()
-    listed = (*list_models(locations.hub_cache_dir()), *list_library(load_settings({}).model_folders))
-    for model in listed:
+    paths = [model.path for model in list_models(locations.hub_cache_dir())]
+    paths += [model.path for model in list_library(load_settings({}).model_folders)]
+    for path in paths:
         with suppress(OSError):
-            keys.add(fingerprint_model(model.path))
+            keys.add(fingerprint_model(path))
     return frozenset(keys)
 
 
@@ -160,9 +161,10 @@ def delete_orphans(found: Sequence[HeadVersions], models: frozenset[str], *, yes
         output.message(f"{path_text(versions.folder)}: {name_head(versions.read()[0])}: {reason}")
     output.message("versions of a model or head that was moved find it again once it is loaded: then leave them")
     confirm("delete them?", output, yes=yes, default=False)
-    for versions in find_orphans(list(orphans), models):  # again: one may have been loaded meanwhile
+    lost = find_orphans(list(orphans), models)  # again: one may have been loaded meanwhile
+    for versions in lost:
         delete_light_copies(versions.folder)
         for work in locations.learning_dir().glob(f"*/{versions.folder.name}"):
             delete_folder(work)
         delete_folder(versions.folder)
-    output.message("deleted")
+    output.message("deleted" if lost else "nothing was deleted: all have their model again")

@@ -192,12 +192,13 @@ def test_the_versions_of_a_model_that_was_moved_are_not_deleted(run: Run, tmp_pa
 
 
 def test_what_is_found_again_before_the_answer_is_not_deleted(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, now = make_lost(tmp_path)
     monkeypatch.setattr(heads_command, "confirm", lambda *asked, **how: store.note_paths(now, demo_sources()[1]))
     heads_command.delete_orphans([store], frozenset(), yes=False)
     assert store.path(2).is_file() and store.find_orphan_reason() == ""
+    assert "nothing was deleted" in capsys.readouterr().err
 
 
 class ReadyClient:
