@@ -161,7 +161,7 @@ def keep_elsewhere(folder: Path, *, age_s: float) -> KeptAnswers:
     return answers
 
 
-def test_a_folder_that_cannot_be_listed_does_not_end_learning(
+def test_a_folder_that_cannot_be_pruned_does_not_end_learning(
     folder: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(idle_learning, "prune_noted", fail)
