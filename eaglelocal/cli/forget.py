@@ -57,7 +57,7 @@ def forget(heads: Heads = False, yes: flags.Yes = False) -> None:
 
 def describe_folder(folder: Path) -> str:
     files = list_files(folder)
-    size = format_disk(sum(path.stat().st_size for path in files))
+    size = format_disk(sum(map(measure_file, files)))
     if folder == locations.learned_dir():
         return f"{path_text(folder)}: learned heads, {size}"
     if folder == locations.conversation_cells_dir():
@@ -79,8 +79,10 @@ def name_models(folder: Path) -> list[str]:
     known = {each.target_key: each.target_path for each in (head.read()[0] for head in list_learned_heads())}
     names = []
     for kept in sorted(folder.iterdir()):
+        if not (files := list_files(kept)):
+            continue
         path = read_target(kept) or known.get(kept.name, "")
-        size = format_disk(sum(file.stat().st_size for file in list_files(kept)))
+        size = format_disk(sum(map(measure_file, files)))
         names.append(f"{path_text(Path(path)) if path else 'an unknown model'}: {size}")
     return names
 
@@ -91,6 +93,13 @@ def count(num: int, noun: str) -> str:
 
 def list_files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def measure_file(path: Path) -> int:
+    """Return the bytes of a file; 0 if it was deleted meanwhile."""
+    with suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0
 
 
 def delete_stale_copies(folder: Path) -> None:

@@ -179,7 +179,7 @@ class LoadingEngine:
         from eaglelocal.client.engine_client import EngineClient
         from eaglelocal.worker.supervisor import RestartPolicy
 
-        self._what = f"loading {plan.target_label}"
+        self._plan, self._what = plan, f"loading {plan.target_label}"
         self._show: Callable[[LoadProgress], None] = lambda progress: None  # until somebody waits
         self._learning = open_model_learning(plan, learning)
         self._client = EngineClient(
@@ -194,11 +194,14 @@ class LoadingEngine:
 
     def wait(self, output: MessageOutput) -> tuple[EngineClient, EngineInfo]:
         """Return the engine once it is ready, and its info. Raises the error that prevents it, after closing it."""
+        from eaglelocal.hub.learned_draft import note_paths
+
         progress = output.progress()
         progress(LoadProgress(0.0, self._what))  # the starting process reports nothing yet
         self._show = progress
         try:
             info = self._client.start()
+            note_paths(self._plan)
             if self._learning is not None:
                 self._learning.begin(self._client)
                 if self._learning.why:

@@ -34,6 +34,28 @@ def make_folder(folder: Path, mode: int = PRIVATE) -> None:
         sync_folder(folder.parent)
 
 
+def make_absolute(path: Path) -> Path:
+    """Return a path that names the same file in every working folder."""
+    flat = Path(os.path.abspath(path))
+    if ".." in path.parts and os.path.realpath(flat) != os.path.realpath(path):  # it leads out of a linked folder
+        return Path(os.path.realpath(path.parent), path.name)
+    return flat
+
+
+def is_gone(path: Path) -> bool:
+    """Return whether a file is certainly not there any more.
+
+    One that cannot be read may be there, and so may one whose folder is missing too: its disk may not be mounted.
+    """
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return os.path.isdir(os.path.dirname(os.path.realpath(path)))
+    except OSError:
+        pass
+    return False
+
+
 def sync_folder(folder: Path) -> None:
     """Sync the folder's entries to disk, so that they survive a power cut; ignored where a file system cannot."""
     try:

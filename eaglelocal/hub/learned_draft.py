@@ -6,7 +6,7 @@ import dataclasses
 from contextlib import suppress
 
 from eaglelocal import locations
-from eaglelocal.core.plan import describe_version
+from eaglelocal.core.plan import Plan, describe_version
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.hub.draft_resolver import FoundDraft, read_draft_file
 from eaglelocal.hub.heads.version_records import BASE
@@ -25,8 +25,6 @@ def use_learned_version(draft: FoundDraft, target: FoundTarget, *, learns: bool)
         versions = find_versions(target.path, draft.path)
     except OSError:  # the models are read again, with an error that says why
         return draft
-    with suppress(OSError):  # a folder that cannot be written
-        versions.note_paths(target.path, draft.path)
     known, note = versions.read()
     number = known.pinned if known.pinned is not None else known.current if learns else BASE
     if note or number == BASE:
@@ -37,6 +35,14 @@ def use_learned_version(draft: FoundDraft, target: FoundTarget, *, learns: bool)
         return add_note(draft, f"learned version {number} is not used: {error.message}")
     label = draft.label + describe_version(number)
     return dataclasses.replace(learned, label=label, version=number, base=draft.path, note=draft.note)
+
+
+def note_paths(plan: Plan) -> None:
+    """Let the versions of a head that is loaded know where their files are now, if those were moved."""
+    if plan.draft_kind != "eagle3" or plan.base_head is None or not locations.learned_dir().is_dir():
+        return
+    with suppress(OSError):  # a folder that cannot be written
+        find_versions(plan.target, plan.base_head).note_paths(plan.target, plan.base_head)
 
 
 def add_note(draft: FoundDraft, note: str) -> FoundDraft:

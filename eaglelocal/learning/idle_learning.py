@@ -26,7 +26,7 @@ from eaglelocal.gguf.model_fingerprint import fingerprint_model
 from eaglelocal.hub.heads.version_records import BASE
 from eaglelocal.hub.heads.versions import HeadVersions, find_versions
 from eaglelocal.learning.answer_keeper import AnswerKeeper, RequestActivity
-from eaglelocal.learning.kept_answers import DAY_S, KeptAnswers, hash_owner
+from eaglelocal.learning.kept_answers import DAY_S, KeptAnswers, hash_owner, prune_noted
 from eaglelocal.learning.learner import LearningJob, SessionReport
 from eaglelocal.learning.learning_child import LearningChild
 from eaglelocal.learning.learning_process import FAILED
@@ -142,7 +142,7 @@ class IdleLearning:
         self._running: _RunningSession | None = None
         self._lock = threading.Lock()  # guards _running: a child is started only while no request runs
         self._ending = threading.Event()
-        self._paused = ""
+        self._paused, self._prune_at = "", now()
         self._thread = threading.Thread(target=self._run, name="idle-learning", daemon=True)
         self._thread.start()
 
@@ -150,7 +150,10 @@ class IdleLearning:
     def open(self, plan: Plan) -> ModelLearning:
         """Return the learning of a model that is about to be loaded. Raises OSError where its file cannot be read."""
         folder = locations.learning_dir() / fingerprint_model(plan.target)
-        answers = self._open_answers(folder, plan.target)
+        given = self._options
+        answers = KeptAnswers(
+            folder / ANSWERS, max_bytes=given.max_bytes, max_age_s=given.max_age_s, target=plan.target
+        )
         base, why = find_base(plan)
         versions = find_versions(plan.target, base) if base is not None else None
         for failed in [model for model in self._models if model.client is None and model.folder == folder]:
@@ -162,15 +165,18 @@ class IdleLearning:
         self._models.append(model)
         return model
 
-    def _open_answers(self, folder: Path, target: Path | None = None) -> KeptAnswers:
-        given = self._options
-        return KeptAnswers(folder / ANSWERS, max_bytes=given.max_bytes, max_age_s=given.max_age_s, target=target)
-
-    def _prune_all(self) -> None:
-        """Delete what is too old or too much of every model, also of those that nobody loads any more."""
-        for folder in locations.learning_dir().glob("*"):
-            with suppress(OSError):
-                self._open_answers(folder).prune(time.time())
+    def _prune_daily(self) -> None:
+        """Delete what is too old, once a day: of models that are not loaded here, by the limit noted beside it."""
+        if self._now() < self._prune_at:
+            return
+        self._prune_at = self._now() + DAY_S
+        models = list(self._models)
+        for model in models:
+            model.keeper.prune()
+        with suppress(OSError):
+            for folder in set(locations.learning_dir().glob("*")) - {model.folder for model in models}:
+                with suppress(OSError):
+                    prune_noted(folder / ANSWERS, time.time())
 
     def count_request(self, submit: Submit, request: AnyRequest, on_event: OnEvent) -> None:
         """Submit a request to an engine that keeps nothing, as one that embeds: nothing is learned while it runs."""
@@ -211,14 +217,15 @@ class IdleLearning:
             running.child.stop()
 
     def _run(self) -> None:
-        self._prune_all()
         while not self._ending.wait(CHECK_S):
             model = self._choose_model()
-            if model is not None:
-                try:
+            try:
+                self._prune_daily()
+                if model is not None:
                     self._learn(model)
-                except Exception:
-                    _log.exception("learning failed")
+            except Exception:
+                _log.exception("learning failed")
+                if model is not None:
                     model.retry_at = self._now() + RETRY_S
 
     def _choose_model(self) -> ModelLearning | None:

@@ -1,7 +1,8 @@
-"""The answers that a draft head may learn from, on disk: token ids of prompt and answer, and neither text nor names.
+"""The answers that a draft head may learn from, on disk: token ids of prompt and answer, and neither text nor keys.
 
     FOLDER/OWNER/TIME-PID-COUNT.tokens
-    FOLDER/../target    path of the file that gave them
+    FOLDER/../target       absolute path of the model's file that gave them
+    FOLDER/../max_age_s    how old they may become, in seconds
 
 OWNER is a hash of the owner; chats with an engine of their own and servers without keys are one. A file holds answers
 one after the other and is written by one process, so that a record that was cut off can only be the last one. The files
@@ -27,11 +28,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from eaglelocal.core.atomic_file import write_atomically
-from eaglelocal.core.folders import PRIVATE, make_folder
+from eaglelocal.core.folders import PRIVATE, make_absolute, make_folder
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import LOCAL
 
-SUFFIX, LOCK, TARGET = ".tokens", ".lock", "target"
+SUFFIX, LOCK, TARGET, MAX_AGE = ".tokens", ".lock", "target", "max_age_s"
 OWN_FILE = 0o600
 HEAD = struct.Struct("<IIIIdI")  # MAGIC, checksum of all that follows it, prompt tokens, tokens, time, kind
 SUMMED = struct.Struct("<IIdI")
@@ -87,7 +88,7 @@ class KeptAnswers:
 
     max_bytes  of all files together
     max_age_s  an answer is dropped before it is older
-    target     file that gives the answers, which is noted beside them
+    target     file that gives the answers; it and `max_age_s` are noted beside them
     """
 
     def __init__(self, folder: Path, *, max_bytes: int, max_age_s: float, target: Path | None = None) -> None:
@@ -112,7 +113,7 @@ class KeptAnswers:
             path = self._choose_file(digest, answer.kept_at, files)
             make_folder(path.parent, PRIVATE)
             if self._target is not None and not path.exists():
-                note_target(self.folder.parent, self._target)
+                note_target(self.folder.parent, self._target, self._max_age_s)
             append_whole(path, record)
 
     def prune(self, now: float) -> None:
@@ -204,10 +205,13 @@ def _digest(name: str) -> str:
 _NOBODY = _digest("")
 
 
-def note_target(folder: Path, target: Path) -> None:
-    """Write which file gave the answers below a folder, for people. Raises OSError."""
-    if read_target(folder) != str(target):
-        write_atomically(folder / TARGET, str(target))
+def note_target(folder: Path, target: Path, max_age_s: float) -> None:
+    """Write which file gave the answers below a folder, and how old they may become. Raises OSError."""
+    path = str(make_absolute(target))
+    if read_target(folder) != path:
+        write_atomically(folder / TARGET, path)
+    if read_max_age_s(folder) != max_age_s:
+        write_atomically(folder / MAX_AGE, str(max_age_s))
 
 
 def read_target(folder: Path) -> str:
@@ -216,6 +220,22 @@ def read_target(folder: Path) -> str:
         return (folder / TARGET).read_text("utf-8", "replace")
     except OSError:
         return ""
+
+
+def read_max_age_s(folder: Path) -> float | None:
+    """Return how old the answers below a folder may become; None if nobody noted it."""
+    try:
+        max_age_s = float((folder / MAX_AGE).read_text("ascii"))
+    except (OSError, ValueError):
+        return None
+    return max_age_s if max_age_s > 0 else None
+
+
+def prune_noted(folder: Path, now: float) -> None:
+    """Delete the answers in a folder that are older than was noted beside them; without a note none. Raises OSError."""
+    max_age_s = read_max_age_s(folder.parent)
+    if max_age_s is not None:
+        KeptAnswers(folder, max_bytes=sys.maxsize, max_age_s=max_age_s).prune(now)
 
 
 def append_whole(path: Path, record: bytes) -> None:

@@ -12,8 +12,13 @@ from pathlib import Path
 import pytest
 
 from eaglelocal import locations
+from eaglelocal.cli import heads as heads_command
+from eaglelocal.cli.load_model import LoadingEngine
+from eaglelocal.cli.output import standard_output
 from eaglelocal.cli.reports.heads import KnownHead, head_lines, learned_text
+from eaglelocal.client import engine_client
 from eaglelocal.core.file_fingerprint import fingerprint
+from eaglelocal.core.plan import Plan
 from eaglelocal.hub.heads.version_records import HeldBackFigures, LearnedFrom, VersionList
 from eaglelocal.hub.heads.versions import HeadVersions, find_versions
 from eaglelocal.hub.target_resolver import demo_sources
@@ -94,6 +99,8 @@ def test_a_version_is_pinned_and_unpinned(run: Run) -> None:
         (("--pin", "7"), "there is no learned version 7: 1, 2 on disk"),
         (("--pin", "1", "--unpin"), "contradict"),
         (("--prune", "--unpin"), "contradict"),
+        (("--prune", "--json"), "contradict"),
+        (("--yes",), "--yes confirms --prune"),
         (("--pin", "-1"), "greater than or equal to 0"),
         (("no-such-model",), "no-such-model"),
     ],
@@ -158,6 +165,60 @@ def test_a_split_model_that_was_known_by_its_first_part_is_told_apart(run: Run, 
     whole = json.loads((earlier / records.name).read_text())
     (earlier / records.name).write_text(json.dumps(whole | {"target_key": fingerprint(parts[0])}))
     assert f"{parts[0]} was known by its first part alone" in run().stdout
+
+
+def make_lost(folder: Path) -> tuple[HeadVersions, Path]:
+    """Return versions whose model was moved after learning, and where it is now."""
+    before, now = folder / "before.gguf", folder / "models" / "now.gguf"
+    before.write_bytes(demo_sources()[0].read_bytes())
+    store = learn(before, demo_sources()[1], label="another one")
+    now.parent.mkdir()
+    before.rename(now)
+    return store, now
+
+
+def test_the_versions_of_a_model_that_was_moved_are_not_deleted(run: Run, tmp_path: Path) -> None:
+    """By its new path, or by a folder of models; a model elsewhere is found when it is loaded, which is said before."""
+    store, now = make_lost(tmp_path)
+    listed = run(str(now), "--prune", "--yes")
+    assert "all learned heads have their model" in listed.stderr
+    (tmp_path / "config" / "eaglelocal").mkdir(parents=True)
+    config = tmp_path / "config" / "eaglelocal" / "config.toml"
+    config.write_text(f"models = [{json.dumps(str(now.parent))}]\n")
+    assert "all learned heads have their model" in run("--prune", "--yes").stderr
+    assert store.path(2).is_file()
+    config.unlink()
+    assert "find it again once it is loaded" in run("--prune").stderr
+
+
+def test_what_is_found_again_before_the_answer_is_not_deleted(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, now = make_lost(tmp_path)
+    monkeypatch.setattr(heads_command, "confirm", lambda *asked, **how: store.note_paths(now, demo_sources()[1]))
+    heads_command.delete_orphans([store], frozenset(), yes=False)
+    assert store.path(2).is_file() and store.find_orphan_reason() == ""
+    assert "nothing was deleted" in capsys.readouterr().err
+
+
+class ReadyClient:
+    """An engine's client that is ready at once."""
+
+    def __init__(self, plan: Plan, **given: object) -> None: ...
+
+    def begin(self) -> None: ...
+
+    def start(self) -> None: ...
+
+
+def test_a_model_that_is_loaded_is_known_where_it_is(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, now = make_lost(tmp_path)
+    monkeypatch.setattr(engine_client, "EngineClient", ReadyClient)
+    base = demo_sources()[1]
+    plan = Plan(target=now, target_label="moved", draft=base, draft_kind="eagle3")
+    assert store.find_orphan_reason()
+    LoadingEngine(plan).wait(standard_output())
+    assert store.find_orphan_reason() == "" and store.read()[0].target_path == str(now)
 
 
 def test_a_damaged_record_is_one_line(run: Run) -> None:

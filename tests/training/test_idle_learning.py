@@ -27,9 +27,9 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.heads import requantized_copy
 from eaglelocal.hub.heads.version_records import BASE, LearnedFrom
 from eaglelocal.hub.heads.versions import find_versions
-from eaglelocal.learning import learning_child
-from eaglelocal.learning.idle_learning import IdleLearning, LearningOptions, ModelLearning
-from eaglelocal.learning.kept_answers import KeptAnswers, make_answer, read_target
+from eaglelocal.learning import idle_learning, learning_child
+from eaglelocal.learning.idle_learning import CHECK_S, IdleLearning, LearningOptions, ModelLearning
+from eaglelocal.learning.kept_answers import DAY_S, KeptAnswers, make_answer, read_target
 
 KINDS = ("chat", "translate", "math", "passage")
 PATIENCE_S = 240.0
@@ -138,15 +138,45 @@ def test_a_head_that_cannot_be_exchanged_now_is_used_later(learning: IdleLearnin
 
 
 def test_old_answers_of_a_model_that_nobody_loads_are_deleted(folder: Path) -> None:
-    old, new = (KeptAnswers(folder.with_name(name) / "answers", max_bytes=10**6, max_age_s=1e9) for name in "on")
-    for answers, age_s in ((old, OPTIONS.max_age_s + 60), (new, 60.0)):
-        answers.append(OWNER, make_answer(tuple(range(40)), 8, now=time.time() - age_s))
-    learning = IdleLearning(OPTIONS)
+    """Once a day, by the limits with which they were kept: not by those of this process, which are tighter here."""
+    options, now = LearningOptions(max_bytes=10, max_age_s=1.0), [0.0]
+    old, new = (keep_elsewhere(folder.with_name(name), age_s=age_s) for name, age_s in (("o", 5000.0), ("n", 60.0)))
+    learning = IdleLearning(options, now=lambda: now[0])
     try:
         wait_until(lambda: not old.read())
+        late = keep_elsewhere(folder.with_name("l"), age_s=5000.0)
+        time.sleep(2 * CHECK_S)
+        assert len(late.read()) == 1
+        now[0] += DAY_S
+        wait_until(lambda: not late.read())
     finally:
         learning.close()
     assert len(new.read()) == 1
+
+
+def keep_elsewhere(folder: Path, *, age_s: float) -> KeptAnswers:
+    """Keep an answer of another model for an hour."""
+    answers = KeptAnswers(folder / "answers", max_bytes=10**6, max_age_s=3600.0, target=Path("other.gguf"))
+    answers.append(OWNER, make_answer(tuple(range(40)), 8, now=time.time() - age_s))
+    return answers
+
+
+def test_a_folder_that_cannot_be_pruned_does_not_end_learning(
+    folder: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idle_learning, "prune_noted", fail)
+    folder.with_name("other").mkdir()
+    learning = IdleLearning(OPTIONS, on_battery=lambda: True)
+    try:
+        open_model(learning, plan)
+        wait_until(lambda: learning.status().state == "paused")
+        assert learning._thread.is_alive()
+    finally:
+        learning.close()
+
+
+def fail(folder: Path, now: float) -> None:
+    raise ValueError("a damaged folder")
 
 
 def test_the_model_is_noted_beside_its_answers(learning: IdleLearning, folder: Path, plan: Plan) -> None:

@@ -14,7 +14,7 @@ import fcntl
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +22,10 @@ from pathlib import Path
 from eaglelocal import locations
 from eaglelocal.core.atomic_file import flush_and_rename, write_atomically
 from eaglelocal.core.file_fingerprint import fingerprint
-from eaglelocal.core.folders import make_folder
+from eaglelocal.core.folders import is_gone, make_absolute, make_folder
 from eaglelocal.errors import UsageError
 from eaglelocal.gguf.model_fingerprint import fingerprint_model
+from eaglelocal.gguf.split_files import list_named_parts
 from eaglelocal.hub.heads.head_store import delete_leftovers
 from eaglelocal.hub.heads.version_records import (
     BASE,
@@ -47,8 +48,7 @@ CANDIDATE_NAME = re.compile(r"candidate-(?P<pid>\d+)-(?P<birth>[\w.]+)\.gguf")
 
 def find_versions(target: Path, base: Path) -> HeadVersions:
     """Return the versions of a head for a target: the original head, not a copy in fewer bits. Raises OSError."""
-    digest = hashlib.blake2b(f"{fingerprint_model(target)} {fingerprint(base)}".encode(), digest_size=8)
-    return HeadVersions(locations.learned_dir() / digest.hexdigest())
+    return HeadVersions(locations.learned_dir() / _name_folder(fingerprint_model(target), base))
 
 
 def list_learned_heads() -> list[HeadVersions]:
@@ -83,27 +83,26 @@ class HeadVersions:
         """Return a path in the folder, of this process alone, to write the next candidate to."""
         return self.folder / f"candidate-{os.getpid()}-{start_mark(os.getpid())}.gguf"
 
-    def find_orphan_reason(self) -> str:
-        """Return why these versions draft for nothing: a file is gone or another one now; "" if they can draft.
+    def find_orphan_reason(self, models: Collection[str] = ()) -> str:
+        """Return why these versions draft for nothing: a file is gone or another one now.
 
-        A model that was moved has them still; they know where it is once it was loaded from there.
+        models  fingerprints of models on this disk: a target among them was only moved, and its first head perhaps too
+
+        "" means that they can draft, or that nobody knows: a file cannot be read, or its path is not absolute.
         """
         known, _ = self.read()
-        for path in filter(None, (known.target_path, known.base_path)):
-            if not Path(path).is_file():
-                return f"{path} is not there any more"
-        if not known.target_path or not known.base_path:
-            return ""
         target, base = Path(known.target_path), Path(known.base_path)
+        if not (target.is_absolute() and base.is_absolute()):
+            return ""
         try:
-            if find_versions(target, base).folder.name == self.folder.name:
-                return ""
-            if fingerprint_model(target) == known.target_key:
-                return f"{base} has changed"
-            is_split = fingerprint(target) == known.target_key
-        except OSError as error:
-            return f"{error.filename} cannot be read: {error.strerror}"
-        return f"{target} was known by its first part alone" if is_split else f"{target} has changed"
+            if lost := _find_loss(target, known.target_key):
+                return "" if known.target_key in models else lost
+            if is_gone(base):
+                return _describe_gone(base)
+            has_changed = _name_folder(known.target_key, base) != self.folder.name
+        except OSError:
+            return ""
+        return f"{base} has changed" if has_changed else ""
 
     # ---- changes; each raises OSError where the folder cannot be written
     def name(self, *, target: Path, target_label: str, base: Path, base_label: str) -> None:
@@ -112,8 +111,8 @@ class HeadVersions:
             target=target_label,
             base=base_label,
             target_key=fingerprint_model(target),
-            target_path=str(target),
-            base_path=str(base),
+            target_path=str(make_absolute(target)),
+            base_path=str(make_absolute(base)),
         )
         self._change(
             lambda known: replace(named, versions=known.versions, last_number=known.last_number, pinned=known.pinned)
@@ -122,8 +121,9 @@ class HeadVersions:
     def note_paths(self, target: Path, base: Path) -> None:
         """Keep where both files are now, if they were moved."""
         known, _ = self.read()
-        if known.target_path and (known.target_path, known.base_path) != (str(target), str(base)):
-            self._change(lambda known: replace(known, target_path=str(target), base_path=str(base)))
+        paths = str(make_absolute(target)), str(make_absolute(base))
+        if known.target_path and (known.target_path, known.base_path) != paths:
+            self._change(lambda known: replace(known, target_path=paths[0], base_path=paths[1]))
 
     def add_candidate(
         self, made: Path, *, made_at: float, learned_from: LearnedFrom, figures: HeldBackFigures | None = None
@@ -219,6 +219,25 @@ def prune(versions: VersionList) -> VersionList:
 
     kept = sorted(versions.versions, key=rank, reverse=True)[:MAX_VERSIONS]
     return replace(versions, versions=tuple(sorted(kept, key=lambda version: version.number)))
+
+
+def _name_folder(target_key: str, base: Path) -> str:
+    return hashlib.blake2b(f"{target_key} {fingerprint(base)}".encode(), digest_size=8).hexdigest()
+
+
+def _find_loss(target: Path, key: str) -> str:
+    """Return what became of the file of a target with this fingerprint; "" if it is still there. Raises OSError."""
+    if is_gone(target):
+        return _describe_gone(target)
+    is_whole = all(part.is_file() for part in list_named_parts(target))  # else nobody knows whose its parts are
+    if not is_whole or fingerprint_model(target) == key:
+        return ""
+    is_split = fingerprint(target) == key
+    return f"{target} was known by its first part alone" if is_split else f"{target} has changed"
+
+
+def _describe_gone(path: Path) -> str:
+    return f"{path} is not there any more"
 
 
 def _make_current(known: VersionList, number: int, why: str, replaced: VersionState) -> VersionList:

@@ -16,7 +16,7 @@ from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.conversation.markdown_export import export_markdown
 from eaglelocal.conversation.question_history import QuestionHistory
 from eaglelocal.core.atomic_file import write_atomically
-from eaglelocal.core.folders import PRIVATE, make_folder
+from eaglelocal.core.folders import PRIVATE, is_gone, make_absolute, make_folder
 from eaglelocal.server.access import write_key
 
 PACKAGE = Path(eaglelocal.__file__).parent
@@ -84,3 +84,35 @@ def test_a_folder_that_no_parent_takes_is_an_error() -> None:
 def test_folders_are_made_in_one_place() -> None:
     files = (path for path in PACKAGE.rglob("*.py") if not OTHERS.search(path.relative_to(PACKAGE).as_posix()))
     assert [path for path in files if re.search(r"\.mkdir\(|os\.makedirs\(", path.read_text(encoding="utf-8"))] == []
+
+
+def test_an_absolute_path_names_the_same_file_from_every_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where `..` leads out of a folder that is a link; other links keep their names."""
+    (tmp_path / "elsewhere" / "deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere" / "deep")
+    for path in (tmp_path / "m.gguf", tmp_path / "elsewhere" / "m.gguf"):
+        path.write_text(str(path))
+    monkeypatch.chdir(tmp_path)
+    for text in ("m.gguf", "./m.gguf", "elsewhere/../m.gguf", "link/../m.gguf"):
+        before = Path(text).read_text()
+        path = make_absolute(Path(text))
+        assert path.is_absolute() and path.read_text() == before and ".." not in path.parts
+    assert make_absolute(Path("link")) == tmp_path / "link"
+
+
+def test_only_a_file_that_is_missing_in_its_folder_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is not mounted has no folders, and a link to a file on it leads nowhere."""
+    there, link, dangling = (tmp_path / name for name in ("there", "link", "dangling"))
+    there.touch()
+    link.symlink_to(tmp_path / "disk" / "folder" / "m.gguf")
+    dangling.symlink_to(tmp_path / "deleted")
+    found = [is_gone(path) for path in (there, tmp_path / "m.gguf", tmp_path / "disk" / "m.gguf", link, dangling)]
+    assert found == [False, True, False, False, True]
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    assert not is_gone(tmp_path / "m.gguf")

@@ -239,3 +239,85 @@ def test_the_folder_depends_on_the_contents_of_both_files(tmp_path: Path, monkey
 
 def test_states_are_words_that_people_read() -> None:
     assert [str(state) for state in VersionState] == ["candidate", "current", "old", "rolled back"]
+
+
+@pytest.fixture
+def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeadVersions:
+    """The versions of a head that are known by paths relative to the folder of both files."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "models").mkdir()
+    monkeypatch.chdir(tmp_path / "models")
+    for name in ("t.gguf", "h.gguf"):
+        Path(name).write_text(name)
+    found = find_versions(Path("t.gguf"), Path("h.gguf"))
+    found.name(target=Path("t.gguf"), target_label="", base=Path("h.gguf"), base_label="")
+    return found
+
+
+def test_paths_are_known_in_every_folder(named: HeadVersions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = named.read()[0]
+    assert (known.target_path, known.base_path) == tuple(
+        str(tmp_path / "models" / name) for name in ("t.gguf", "h.gguf")
+    )
+    written = (named.folder / RECORDS).stat().st_mtime_ns
+    named.note_paths(Path("t.gguf"), Path("h.gguf"))
+    assert (named.folder / RECORDS).stat().st_mtime_ns == written
+    monkeypatch.chdir(tmp_path)
+    assert named.find_orphan_reason() == ""
+    Path("models/t.gguf").rename("moved.gguf")
+    named.note_paths(Path("moved.gguf"), Path("models/h.gguf"))
+    assert named.read()[0].target_path == str(tmp_path / "moved.gguf")
+
+
+def test_relative_paths_of_an_earlier_version_prove_nothing(named: HeadVersions, tmp_path: Path) -> None:
+    for name in ("target_path", "base_path"):
+        known = json.loads((named.folder / RECORDS).read_text())
+        (named.folder / RECORDS).write_text(json.dumps(known | {name: "elsewhere.gguf"}))
+        assert named.find_orphan_reason() == ""
+
+
+def test_a_target_that_is_found_elsewhere_was_moved_perhaps_with_its_head(named: HeadVersions, tmp_path: Path) -> None:
+    for name in ("t.gguf", "h.gguf"):
+        Path(name).rename(tmp_path / name)
+    assert named.find_orphan_reason() == f"{tmp_path / 'models' / 't.gguf'} is not there any more"
+    assert named.find_orphan_reason({"of another model"}) != ""
+    key = named.read()[0].target_key
+    assert named.find_orphan_reason({key}) == ""
+    Path("t.gguf").write_text("another one in its place")
+    assert named.find_orphan_reason().endswith("t.gguf has changed")
+    assert named.find_orphan_reason({key}) == ""
+
+
+@pytest.mark.parametrize("part", ["t.gguf", "h.gguf"])
+@pytest.mark.parametrize("where", ["stat", "open"])
+def test_a_file_that_cannot_be_read_proves_nothing(
+    named: HeadVersions, monkeypatch: pytest.MonkeyPatch, part: str, where: str
+) -> None:
+    call = getattr(Path, where)
+
+    def refuse(path: Path, *given: object, **named_too: object) -> object:
+        if path.name == part:
+            raise PermissionError(13, "Permission denied", str(path))
+        return call(path, *given, **named_too)
+
+    monkeypatch.setattr(Path, where, refuse)
+    assert named.find_orphan_reason() == ""
+
+
+def test_a_disk_that_is_not_mounted_proves_nothing(named: HeadVersions, tmp_path: Path) -> None:
+    (tmp_path / "models").rename(tmp_path / "unmounted")
+    assert named.find_orphan_reason() == ""
+
+
+def test_a_split_model_without_all_its_parts_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    parts = [tmp_path / f"model-0000{number}-of-00002.gguf" for number in (1, 2)]
+    base = tmp_path / "h.gguf"
+    for path in (*parts, base):
+        path.write_text(path.name)
+    found = find_versions(parts[0], base)
+    found.name(target=parts[0], target_label="", base=base, base_label="")
+    parts[1].unlink()
+    assert found.find_orphan_reason() == ""
+    parts[1].write_text("another part")
+    assert found.find_orphan_reason() == f"{parts[0]} has changed"

@@ -15,6 +15,7 @@ from eaglelocal.gguf import head_requantization
 from eaglelocal.hub.draft_resolver import FoundDraft
 from eaglelocal.hub.heads.version_records import LearnedFrom
 from eaglelocal.hub.heads.versions import RECORDS, HeadVersions, find_versions
+from eaglelocal.hub.learned_draft import note_paths
 from eaglelocal.hub.model_files import find_files
 from eaglelocal.planning.resolve import resolve
 
@@ -58,13 +59,19 @@ def test_the_current_version_drafts_only_where_the_user_lets_heads_learn(pair: P
     assert learned.draft_kind == base.draft_kind == "eagle3"
 
 
-def test_a_model_that_was_moved_has_its_versions_which_know_it_once_it_was_found_there(pair: Pair) -> None:
+def test_a_model_that_was_moved_has_its_versions_which_know_it_once_it_was_loaded_there(pair: Pair) -> None:
     before = pair.target
     pair.store.name(target=before, target_label="a model", base=pair.head, base_label="a head")
     pair.target = before.rename(before.with_name("moved.gguf"))
     assert pair.store.find_orphan_reason() == f"{before} is not there any more"
-    assert pair.find(learns=True).path == pair.store.path(1)
-    assert pair.store.find_orphan_reason() == ""
+    plans = [pair.plan(learns=learns) for learns in (True, False)]
+    assert plans[0].draft == pair.store.path(1)
+    record = (pair.store.folder / RECORDS).read_text()
+    for plan in plans:
+        (pair.store.folder / RECORDS).write_text(record)
+        assert pair.store.find_orphan_reason() == f"{before} is not there any more"  # planning writes nothing
+        note_paths(plan)
+        assert pair.store.find_orphan_reason() == ""
     assert pair.store.read()[0].target_path == str(pair.target)
 
 

@@ -22,6 +22,7 @@ from eaglelocal.learning.kept_answers import (
     encode,
     hash_owner,
     make_answer,
+    prune_noted,
     read_file,
 )
 
@@ -191,3 +192,22 @@ def test_only_the_newest_of_much_is_read(tmp_path: Path) -> None:
     assert len(list_files(tmp_path)) > 2
     found = kept.read(max_tokens=1000)
     assert found[-1].tokens[0] == 199 and 10 <= len(found) < 200
+
+
+def test_only_the_age_that_was_noted_deletes_answers_of_a_model_that_is_not_loaded(tmp_path: Path) -> None:
+    folder = tmp_path / "answers"
+    kept = KeptAnswers(folder, max_bytes=MIB, max_age_s=10 * DAY_S, target=Path("m.gguf"))
+    kept.append("ann", answer(1, now=DAY_S))
+    assert kept_answers.read_target(tmp_path) == str(Path.cwd() / "m.gguf")
+    prune_noted(folder, 10.9 * DAY_S)
+    assert len(kept.read()) == 1
+    for text in ("", "nan", "-1"):
+        (tmp_path / kept_answers.MAX_AGE).write_text(text)
+        prune_noted(folder, 99 * DAY_S)
+        assert len(kept.read()) == 1
+    other = KeptAnswers(folder, max_bytes=MIB, max_age_s=20 * DAY_S, target=Path("m.gguf"))
+    other.append("ann", answer(2, now=2 * DAY_S))  # the last limit counts
+    prune_noted(folder, 20.9 * DAY_S)
+    assert len(kept.read()) == 2
+    prune_noted(folder, 22.1 * DAY_S)
+    assert kept.read() == []
