@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from types import ModuleType
 
-from eaglelocal.backend.cpu_attention import install_attention
+from eaglelocal.backend.cpu_attention import install_attention, install_products
 from eaglelocal.backend.cpu_repack import AMX, find_layouts
 from eaglelocal.backend.missing_libraries import MOST_LOADED, explain_failure, load_missing
 from eaglelocal.backend.native_step import SYMBOLS, NativeStep, get_function
@@ -131,6 +131,7 @@ class LlamaLibrary:
         for name, (symbol, argtypes, restype) in SHORT_CALLS.items():
             setattr(self, name, bind(native, symbol, argtypes, restype))
         self.has_cpu_attention = install_attention(native)
+        self.has_row_products = self.has_cpu_attention and install_products(native)  # few rows of Q4_K round alike
         self.layouts = find_layouts(native)  # that llama.cpp may use for quantized weights
         self.native_step = NativeStep(
             [C.cast(bind(native, symbol, [], None), C.c_void_p).value for symbol in SYMBOLS.values()]

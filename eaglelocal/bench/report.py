@@ -34,7 +34,7 @@ WHY_TEXTS_DIFFER = {
 }
 SAME_TEXT_HINT = "texts may be the same with --flash-attn on, which rounds alike for any number of rows"
 ROWS_ROUND_APART = "Q4_K"  # weights of which llama.cpp computes several rows otherwise than one, as measured
-ROWS_HINT = "llama.cpp rounds four and more rows of {} otherwise than one, by up to 2 in logits"
+ROWS_HINT = "many rows of {} round otherwise than one, by up to 2 in logits; drafts of up to 7 tokens do not"
 NAME_COLUMNS = 10
 
 

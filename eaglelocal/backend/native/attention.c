@@ -5,10 +5,12 @@
  * that depend on their number alone, and spans are added up in order: a row's result does not depend on the rows that
  * are computed with it, nor on threads.
  *
- * attention_install wraps the CPU backend: each of its graphs is computed with the attentions turned into custom
- * operations (ggml's own kind: a function that all threads of the backend run), and turned back afterwards. The structs
- * are those of ggml's backend interface, version 2; attention_install checks what can be checked. */
+ * attention_install wraps the CPU backend: each of its graphs is computed with the attentions, and products of few rows
+ * (row_products.c), turned into custom operations (ggml's own kind: a function that all threads of the backend run), and
+ * turned back afterwards. The structs are those of ggml's backend interface, version 2; attention_install checks what can
+ * be checked. */
 #include "attention.h"
+#include "row_products.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -21,25 +23,10 @@
 #include <arm_neon.h>
 #endif
 
-enum { INTERFACE_VERSION = 2, MAX_THREADS = 512, MAX_SPANS = 32, MIN_SPAN = 256, ENOUGH_BLOCKS = 64, ALL_THREADS = -1 };
+enum { INTERFACE_VERSION = 2, MAX_THREADS = 512, MAX_SPANS = 32, MIN_SPAN = 256, ENOUGH_BLOCKS = 64 };
 
 struct backend;
 struct device;
-
-struct tensor { /* ggml_tensor */
-    int32_t type;
-    void *buffer;
-    int64_t ne[4];
-    size_t nb[4];
-    int32_t op;
-    int32_t op_params[16];
-    int32_t flags;
-    struct tensor *src[10];
-    struct tensor *view_src;
-    size_t view_offs;
-    void *data;
-};
-
 
 struct backend { /* ggml_backend; of its interface: name, free, eight that are not used here, compute */
     void *guid;
@@ -65,12 +52,6 @@ struct device { /* ggml_backend_device */
     void *context;
 };
 
-struct custom { /* ggml_custom_op_params */
-    void (*run)(struct tensor *, int ith, int nth, void *job);
-    int32_t num_tasks;
-    void *job;
-};
-
 struct job { /* one attention of a graph that is being computed */
     struct attention attention;
     struct wrapped *wrapped;
@@ -91,14 +72,14 @@ struct wrapped { /* a backend and its scratch */
     _Atomic int32_t *left;
     float *partials; /* [num_blocks][num_spans][queries][2 + v_width] of one attention at a time */
     size_t num_jobs, num_left, num_partials;
+    struct products products;
     void *scratch[MAX_THREADS];
     size_t scratch_bytes[MAX_THREADS];
 };
 
 static struct {
-    int32_t (*num_nodes)(void *graph);
-    struct tensor *(*node)(void *graph, int32_t i);
-    int32_t attention_op, custom_op;
+    struct graph_functions ggml;
+    int32_t attention_op;
     struct backend *(*init)(struct device *, const char *);
     int32_t (*compute)(struct backend *, void *graph);
     void (*release)(struct backend *);
@@ -469,7 +450,7 @@ static void start_job(struct job *job, _Atomic int32_t *left) {
     memcpy(job->op_params, job->node->op_params, sizeof job->op_params);
     struct custom custom = {run, ALL_THREADS, job};
     memcpy(job->node->op_params, &custom, sizeof custom);
-    job->node->op = state.custom_op;
+    job->node->op = state.ggml.custom_op;
 }
 
 static void finish_job(struct job *job) {
@@ -479,15 +460,15 @@ static void finish_job(struct job *job) {
 
 /* Plans the attentions of a graph. Returns their number; -1 where the system has no memory for it. */
 static int32_t plan_jobs(struct wrapped *w, void *graph) {
-    const int32_t nodes = state.num_nodes(graph);
+    const int32_t nodes = state.ggml.num_nodes(graph);
     size_t num_jobs = 0, left = 0, partials = 0;
     for (int32_t i = 0; i < nodes; i++)
-        num_jobs += is_handled(state.node(graph, i));
+        num_jobs += is_handled(state.ggml.node(graph, i));
     if (!reserve(&w->jobs, &w->num_jobs, num_jobs, sizeof *w->jobs))
         return -1;
     struct job *job = w->jobs;
     for (int32_t i = 0; i < nodes; i++) {
-        struct tensor *node = state.node(graph, i);
+        struct tensor *node = state.ggml.node(graph, i);
         if (!is_handled(node))
             continue;
         *job = plan_job(w, node);
@@ -517,7 +498,10 @@ static int32_t compute(struct backend *backend, void *graph) {
     _Atomic int32_t *left = num_jobs > 0 ? w->left : NULL;
     for (int32_t i = 0; i < num_jobs; left += w->jobs[i++].num_blocks)
         start_job(w->jobs + i, left);
+    const int32_t num_products = w ? products_start(&w->products, graph, &state.ggml) : 0;
     const int32_t status = state.compute(backend, graph);
+    if (w)
+        products_finish(&w->products, num_products);
     for (int32_t i = 0; i < num_jobs; i++)
         finish_job(w->jobs + i);
     return status;
@@ -539,6 +523,7 @@ static void release(struct backend *backend) {
         free(w->jobs);
         free(w->left);
         free(w->partials);
+        products_free(&w->products);
         free(w);
     }
     state.release(backend);
@@ -571,10 +556,10 @@ bool attention_install(struct device *device, const int32_t *registry, void *num
     span_kernel *kernel = find_kernel(0);
     if (!kernel || !device || device->registry != registry || *registry != INTERFACE_VERSION || device->type(device))
         return false;
-    state.num_nodes = (int32_t (*)(void *))num_nodes;
-    state.node = (struct tensor * (*)(void *, int32_t)) node;
+    state.ggml.num_nodes = (int32_t (*)(void *))num_nodes;
+    state.ggml.node = (struct tensor * (*)(void *, int32_t)) node;
     state.attention_op = attention_op;
-    state.custom_op = custom_op;
+    state.ggml.custom_op = custom_op;
     state.kernel = kernel;
     state.init = device->init;
     device->init = init;
