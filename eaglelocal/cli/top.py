@@ -52,7 +52,7 @@ def top(
 
     \b
     eaglelocal top
-    eaglelocal top http://127.0.0.1:8080
+    eaglelocal top 8080
     eaglelocal top http://127.0.0.1:8421 http://192.168.1.20:8421
     eaglelocal top --once | head -3
     eaglelocal top --web

@@ -69,16 +69,7 @@ def find_nothing(controller: Controller) -> None:
 
 def learn(controller: Controller, policy: StepPolicy, *tokens: int) -> None:
     text = Verdict((), tuple(map(Sampled, tokens or (7,))))
-    report = StepReport(
-        num_rows=len(SLOTS),
-        num_prefill_rows=0,
-        num_cells=50,
-        decode_s=ONE_S,
-        draft_calls=(),
-        other_s=1e-4,
-        verdicts=dict.fromkeys(SLOTS, (Draft(), text)),
-        policy=policy,
-    )
+    report = replace(report_plain(), verdicts=dict.fromkeys(SLOTS, (Draft(), text)), policy=policy)
     assert controller.learn(report) == []
 
 
