@@ -1,7 +1,7 @@
 """Learning while nobody asks: watches the requests of this process, starts a learning process, and applies its result.
 
-One thread; at most one learning process, which ends as soon as a request comes. What is learned, and whether it is
-better, is decided in that process (learner.py).
+One thread; at most one learning process, which is frozen as soon as a request comes, and ends after it. What is
+learned, and whether it is better, is decided in that process (learner.py).
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from eaglelocal.probe.thread_count import count_usable_threads
 ANSWERS = "answers"  # folder of a target's kept answers
 CHECK_S = 1.0
 RETRY_S = 600.0  # after a failure, such as too little memory
+QUIET_S = 1.0  # without a request, until a frozen process may write its checkpoint
 GIGABYTE = 1_000_000_000
 
 _log = logging.getLogger(__name__)
@@ -191,7 +192,8 @@ class IdleLearning:
         if shown is not None:
             version, note = shown.version, shown.keeper.trouble or shown.why or self._paused or shown.note
             is_paused = bool(self._paused or shown.why) or self._now() < shown.retry_at
-            state = running.state if running is not None else "paused" if is_paused else "idle"
+            learns = running is not None and not running.child.was_stopped
+            state = running.state if running is not None and learns else "paused" if is_paused else "idle"
         return LearningStatus(
             kept_answers=sum(size.num_answers for size in kept),
             kept_bytes=sum(size.num_bytes for size in kept),
@@ -203,18 +205,24 @@ class IdleLearning:
     def close(self) -> None:
         """End the learning process and the threads."""
         self._ending.set()
-        self._interrupt()
+        if (running := self._get_running()) is not None:
+            running.child.stop()
         self._thread.join()
         for model in list(self._models):
             model.keeper.close()
 
     # ---- learning
-    def _interrupt(self) -> None:
-        """End the learning process: somebody asks. Does not wait for it."""
+    def _get_running(self) -> _RunningSession | None:
         with self._lock:
-            running = self._running
-        if running is not None:
-            running.child.stop()
+            return self._running
+
+    def _interrupt(self) -> None:
+        """Freeze the learning process, which ends later: somebody asks."""
+        if (running := self._get_running()) is not None:
+            running.child.give_way(self._is_quiet)
+
+    def _is_quiet(self) -> bool:
+        return self._activity.idle_s() >= QUIET_S
 
     def _run(self) -> None:
         while not self._ending.wait(CHECK_S):
@@ -250,7 +258,7 @@ class IdleLearning:
         with self._lock:
             self._running = running
         if self._activity.num_running or self._ending.is_set():  # since the process was started
-            running.child.stop()
+            running.child.kill()
         try:
             for last in running.child.reports():
                 running.state = last.state if last.state in ("learning", "judging") else running.state

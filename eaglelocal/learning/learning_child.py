@@ -1,6 +1,7 @@
-"""The parent's side of a process that learns: start it, read its reports, and end it quickly.
+"""The parent's side of a process that learns: start it, read its reports, and get it out of the way.
 
-`stop` returns at once; the process has STOP_S to write a checkpoint, and is killed then.
+`give_way` freezes the process at once, so that it takes nothing from an answer; when all is quiet again, it writes a
+checkpoint and ends. `stop` ends it within STOP_S. Both return at once.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from io import FileIO
 from typing import IO, cast
 
@@ -23,6 +25,9 @@ from eaglelocal.learning.learning_process import FAILED
 
 MODULE = "eaglelocal.learning.learning_process"
 STOP_S = 0.2  # between SIGTERM and SIGKILL
+FROZEN_S = 30.0  # at most; its memory may be needed
+SAVE_S = 5.0  # for a checkpoint, once all is quiet
+POLL_S = 0.1
 
 
 def read_report(line: bytes) -> SessionReport:
@@ -74,26 +79,54 @@ class LearningChild:
         if status and not self.was_stopped:
             yield SessionReport(state=FAILED, note=f"the learning process ended with status {status}")
 
+    def give_way(self, is_quiet: Callable[[], bool]) -> None:
+        """Freeze the process; end it once all is quiet, or after FROZEN_S. Returns at once; safe from any thread."""
+        if self.was_stopped:
+            return
+        self.was_stopped = True
+        self._signal(signal.SIGSTOP)
+        self._start_or_kill(threading.Thread(target=self._leave, args=(is_quiet,), name="learning-leaves"))
+
+    def _leave(self, is_quiet: Callable[[], bool]) -> None:
+        until = time.monotonic() + FROZEN_S
+        while self.is_running and not is_quiet() and time.monotonic() < until:
+            time.sleep(POLL_S)
+        self._terminate()
+        until = time.monotonic() + SAVE_S
+        while self.is_running and is_quiet() and time.monotonic() < until:
+            time.sleep(POLL_S)
+        self.kill()
+
     def stop(self) -> None:
         """Ask the process to end, and kill it soon. Returns at once; safe from any thread."""
         self.was_stopped = True
-        with contextlib.suppress(OSError):
-            self._process.terminate()
-        timer = threading.Timer(STOP_S, self.kill)
-        timer.daemon = True
-        with contextlib.suppress(RuntimeError):  # no thread can be started
-            timer.start()
-            return
-        self.kill()
+        self._terminate()
+        self._start_or_kill(threading.Timer(STOP_S, self.kill))
 
     def kill(self) -> None:
         """Kill the process, and the engine that answers what it rehearses: they are one group."""
         self.was_stopped = True
-        with contextlib.suppress(OSError):
-            if self.is_running:
-                os.killpg(self.pid, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
 
     def close(self) -> None:
         """Kill the process and wait for its end."""
         self.kill()
         self._process.wait()
+
+    def _terminate(self) -> None:
+        """Ask the process to end, also if it is frozen."""
+        with contextlib.suppress(OSError):
+            self._process.terminate()
+        self._signal(signal.SIGCONT)
+
+    def _start_or_kill(self, thread: threading.Thread) -> None:
+        thread.daemon = True
+        try:
+            thread.start()
+        except RuntimeError:  # no thread can be started
+            self.kill()
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(OSError):
+            if self.is_running:
+                os.killpg(self.pid, number)

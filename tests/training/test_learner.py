@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -286,3 +290,69 @@ def test_too_few_answers_are_waited_for(tmp_path: Path, plan: Plan, worse: Path)
     KeptAnswers(job.answers, max_bytes=10**9, max_age_s=1e9).append("ann", make_answer(tuple(range(30)), 10))
     (report,) = run(job)
     assert report.state == "done" and 62 < report.missing <= 64
+
+
+def read_state_and_time(pid: int) -> tuple[str, float]:
+    process = psutil.Process(pid)
+    times = process.cpu_times()
+    return process.status(), times.user + times.system
+
+
+def test_a_process_that_gives_way_is_frozen_until_all_is_quiet(job: LearningJob) -> None:
+    quiet, used = threading.Event(), []
+
+    def give_way(child: LearningChild, report: SessionReport) -> None:
+        if report.state == "learning":
+            time.sleep(1.0)  # in the middle of reading or of a step
+            child.give_way(quiet.is_set)
+            time.sleep(0.05)  # a signal takes a moment
+            used.extend(read_state_and_time(child.pid) for wait in (0.0, 0.5) if time.sleep(wait) is None)
+            quiet.set()
+
+    reports = run_child(job, give_way)
+    assert [report.state for report in reports] == ["learning"], "it ends by itself, which is no failure"
+    (state, before), (state_later, after) = used
+    assert state == state_later == psutil.STATUS_STOPPED
+    assert after == before, "it takes no processor time from an answer"
+    check_loadable(job)
+
+
+def test_a_process_that_was_frozen_saves_what_it_learned(job: LearningJob) -> None:
+    def give_way(child: LearningChild, report: SessionReport) -> None:
+        if report.state == "learning":
+            time.sleep(4.0)
+            child.give_way(lambda: True)
+
+    run_child(job, give_way)
+    (checkpoint,) = job.folder.glob(f"*{CHECKPOINT}")
+    assert torch.load(checkpoint, weights_only=True)["done"] > 0
+
+
+def test_a_frozen_process_is_killed_where_it_never_gets_quiet(
+    job: LearningJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning_child, "FROZEN_S", 0.5)
+    reports = run_child(job, lambda child, report: child.give_way(lambda: False))
+    assert [report.state for report in reports] == ["learning"]
+
+
+FREEZE = """
+import pickle, sys, threading, time
+from eaglelocal.learning.learning_child import LearningChild
+child = LearningChild(pickle.load(sys.stdin.buffer))
+for report in child.reports():
+    child.give_way(lambda: False)
+    print(child.pid, flush=True)
+"""
+
+
+def test_a_frozen_process_ends_with_its_parent(job: LearningJob) -> None:
+    command = [sys.executable, "-c", FREEZE]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdin is not None and parent.stdout is not None
+        parent.stdin.write(pickle.dumps(job))
+        parent.stdin.close()
+        child = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    psutil.wait_procs([child], timeout=10)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
