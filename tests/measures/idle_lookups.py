@@ -25,6 +25,7 @@ from eaglelocal.engine.engine import Engine
 from eaglelocal.loading.engine_builder import build
 from eaglelocal.planning.resolve import resolve
 
+SETTLING = 16  # steps before a block: a policy that begins looks at each of its first ones, as in a new answer
 BLOCK = 48  # steps
 BLOCKS_PER_ANSWER = 4
 BOUND = 0.995
@@ -44,6 +45,10 @@ class Block:
 def run_block(engine: Engine, spec: Spec) -> Block | None:
     """Run a block of steps; None if the answer ends in it."""
     engine.set_spec(spec)
+    for _ in range(SETTLING):
+        engine.step()
+        if not engine.has_work:
+            return None
     steps, hosts, drafted = [], [], engine._timing.counter.draft_tokens
     for _ in range(BLOCK):
         host_s, started_at = engine._timing.totals.host_s, time.perf_counter()
@@ -83,7 +88,7 @@ def main() -> int:
     plan = resolve(RunOptions(target=given.target, draft="ngram"), on_progress=lambda share, what: None)
     engine = build(replace(plan, n_ctx=2048, num_slots=1), lambda progress: None)
     params = SamplingParams(
-        temperature=TEMPERATURE, seed=1, ignore_eos=True, max_tokens=BLOCK * (BLOCKS_PER_ANSWER + 1)
+        temperature=TEMPERATURE, seed=1, ignore_eos=True, max_tokens=(SETTLING + BLOCK) * (BLOCKS_PER_ANSWER + 1)
     )
     prompts = read_prompts(given.prompts) if given.prompts else builtin_prompts(["chat"], given.answers)
     pairs: list[tuple[Block, Block]] = []
