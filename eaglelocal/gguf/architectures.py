@@ -83,7 +83,7 @@ SNAPSHOT_ARCHITECTURES = frozenset(
 
 # of those, the ones whose texts with drafts equal plain ones (tests/engine/test_hybrid.py), or that share their graph
 ROLLBACK_ARCHITECTURES = frozenset(
-    {"bailingmoe3", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe"}
+    {"bailingmoe3", "deepseek4", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe"}
 )
 
 # whose MTP layer was tested as a draft (tests/engine/test_mtp.py)

@@ -16,10 +16,11 @@ from .runnable_models import N_VOCAB, weights
 from .weightless_models import EXPERTS_BEHIND_DENSE, SKETCHES, Sketch, tensors_of, write_keys
 
 WRITES_BACK = tuple(
-    f"{name}.weight" for name in ("attn_output", "ssm_out", "ffn_down", "ffn_down_exps", "ffn_down_shexp")
+    f"{name}.weight"
+    for name in ("attn_output", "attn_output_b", "ssm_out", "ffn_down", "ffn_down_exps", "ffn_down_shexp")
 )
 PARTS = ("whole", "trunk", "layer")
-PATTERN = "attention.sliding_window_pattern"
+PATTERN, RATIOS = "attention.sliding_window_pattern", "attention.compress_ratios"
 WITH_EXPERTS = replace(
     SKETCHES["glm4moe"],
     keys=EXPERTS_BEHIND_DENSE | {"expert_shared_feed_forward_length": 128},
@@ -31,7 +32,9 @@ INDEXER = {"attention.indexer.head_count": 4, "attention.indexer.key_length": 64
 TRUNKS = {
     **{
         name: SKETCHES[name]
-        for name in ("qwen35", "qwen35moe", "qwen3next", "glm4moe", "deepseek2", "nemotron_h_moe", "bailingmoe3")
+        for name in (
+            *("qwen35", "qwen35moe", "qwen3next", "glm4moe", "deepseek2", "deepseek4", "nemotron_h_moe", "bailingmoe3"),
+        )
     },
     "hy_v3": replace(WITH_EXPERTS, arch="hy_v3"),
     "cohere2moe": replace(
@@ -65,6 +68,8 @@ def add_mtp(trunk: Sketch, num_mtp: int = 1) -> Sketch:
     keys = trunk.keys | {"nextn_predict_layers": num_mtp}
     if isinstance(pattern := keys.get(PATTERN), list):
         keys[PATTERN] = [*pattern, *[True] * num_mtp]
+    if isinstance(ratios := keys.get(RATIOS), list):
+        keys[RATIOS] = [*ratios, *[0] * num_mtp]
     return replace(
         trunk,
         n_layer=trunk.n_layer + num_mtp,
