@@ -13,7 +13,7 @@ from eaglelocal.gguf.tensors import read_tensor
 
 from .random_models import finish, write_vocabulary
 from .runnable_models import N_VOCAB, weights
-from .weightless_models import EXPERTS_BEHIND_DENSE, SKETCHES, Sketch, tensors_of, write_keys
+from .weightless_models import EXPERTS_BEHIND_DENSE, HYPER, SKETCHES, Sketch, tensors_of, write_keys
 
 WRITES_BACK = tuple(
     f"{name}.weight"
@@ -141,6 +141,17 @@ def foreseen(
         values[:] = 1.0
     elif name.endswith("nextn.eh_proj.weight"):  # of the embedding, and behind it of the state
         values[:] = np.roll(np.eye(*values.shape), len(values) if echoes else 0, axis=1)
+    elif echoes and ".hc_" in name and int(name.split(".")[1]) >= layer:
+        keep_apart(name, values)
+    elif echoes and name.startswith("output_hc_"):  # the last of the parallel states is the one that speaks
+        values[:] = 30.0 * np.float32([-1, -1, -1, 1]) if "base" in name else 0.0
+
+
+def keep_apart(name: str, values: np.ndarray) -> None:
+    """Let an MTP layer mix none of the parallel states of a token."""
+    values[:] = 0.0
+    if name.endswith("base.weight"):  # what is read of each and written to each, then what is kept of it
+        values[2 * HYPER :] = 30.0 * np.eye(HYPER).ravel()
 
 
 # ---- Gemma 4: layers of a file of their own that read the target's cache

@@ -706,6 +706,7 @@ SKETCHES = {
         TINY,
         arch="deepseek4",
         kv_heads=1,
+        head_dim=128,
         n_expert=8,
         n_expert_used=2,
         n_ff_exp=128,

@@ -41,7 +41,7 @@ from eaglelocal.gguf.reader import read_header
 
 PROMPT = tuple(range(30, 60))
 OFTEN = ["glm4moe", "nemotron_h_moe", "mimo2"]  # one of each kind: plain, with state, with windows
-SELDOM = ["deepseek2", "hy_v3", "step35", "cohere2moe", "bailingmoe3", "deepseek32", "glm-dsa"]
+SELDOM = ["deepseek2", "deepseek4", "hy_v3", "step35", "cohere2moe", "bailingmoe3", "deepseek32", "glm-dsa"]
 OTHERS = [*OFTEN, *SELDOM]
 ARCHITECTURES = ["qwen35", "qwen35moe", *OTHERS]
 MOSTLY = ["qwen35", *OFTEN, *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("qwen35moe", *SELDOM))]
