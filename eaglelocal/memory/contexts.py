@@ -26,6 +26,7 @@ class PlannedContext:
 
     max_outputs  rows of one decode whose logits may be read
     num_taps     layers whose input is copied for every row, for a head
+    tap_width    values of one such copy; 0: as many as a state has
     gpu_layers   layers on the GPUs; None: all
     n_cpu_moe    layers whose experts stay in RAM
     """
@@ -34,6 +35,7 @@ class PlannedContext:
     sizes: CacheParams
     max_outputs: int
     num_taps: int = 0
+    tap_width: int = 0
     gpu_layers: int | None = None
     n_cpu_moe: int = 0
     of_draft: bool = False
@@ -41,11 +43,11 @@ class PlannedContext:
 
 def plan_contexts(plan: Plan, target: ModelShape, draft: ModelShape | None = None) -> tuple[PlannedContext, ...]:
     """Return the context of the target, then that of the draft if there is one."""
-    target_context = plan_target_context(plan, target, num_taps=draft.num_taps if draft is not None else 0)
+    target_context = plan_target_context(plan, target, draft)
     return (target_context,) if draft is None else (target_context, plan_draft_context(plan, draft, target))
 
 
-def plan_target_context(plan: Plan, target: ModelShape, *, num_taps: int = 0) -> PlannedContext:
+def plan_target_context(plan: Plan, target: ModelShape, draft: ModelShape | None = None) -> PlannedContext:
     sizes = CacheParams(
         n_ctx=plan.n_ctx,
         num_slots=plan.num_slots,
@@ -62,7 +64,8 @@ def plan_target_context(plan: Plan, target: ModelShape, *, num_taps: int = 0) ->
         shape=target,
         sizes=sizes,
         max_outputs=max_outputs,
-        num_taps=num_taps,
+        num_taps=draft.num_taps if draft is not None else 0,
+        tap_width=draft.n_embd if draft is not None and draft.architecture == MTP and not draft.reads_cache else 0,
         gpu_layers=plan.gpu_layers,
         n_cpu_moe=plan.n_cpu_moe,
     )

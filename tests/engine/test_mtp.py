@@ -15,6 +15,7 @@ import pytest
 from doubles.engine_harness import drive
 from doubles.mixed_traffic import MixedTraffic
 from doubles.mtp_models import num_layers, write_assistant, write_gemma, write_mtp
+from doubles.plain_deepseek4 import PlainDeepseek4
 from doubles.plain_mimo import PlainMimo
 from doubles.real_engine import ask, real_engine
 
@@ -263,6 +264,76 @@ def test_each_layer_computes_what_plain_numpy_does(tmp_path: Path, selects_outpu
         for slot, draft in texts.draft(slots[: 1 + turn % 3], 1 + turn % 3).items():
             expected = texts.expect(slot)
             assert draft.tokens == expected.tokens
+            assert draft.confidences == pytest.approx(expected.confidences, abs=1e-3)
+    assert min(map(len, texts.tokens)) > 96
+    texts.close()
+
+
+class ParallelStates:
+    """A target whose tokens have four parallel states, with a random MTP layer, and the same layer in plain numpy."""
+
+    def __init__(self, path: Path) -> None:
+        self.model = LlamaModel(load_library(), path, Placement(has_mtp=True, repack=False))
+        taps = (num_layers("deepseek4"),)
+        sizes = {"n_ctx": 256, "num_sequences": 2, "n_batch": 32, "flash_attn": "off", "kv_type": "f32"}
+        params = ContextParams(unified=False, num_snapshots=4, **sizes)  # type: ignore[arg-type]
+        self.target = LlamaContext(self.model, params, taps=taps, final_by_nextn=True)
+        params = ContextParams(is_mtp=True, **sizes)  # type: ignore[arg-type]
+        layer = LlamaHeadContext(self.model, params, target=self.target, has_encoder=False)
+        self.drafter, self.plain = Eagle3(layer, taps, name="mtp"), PlainDeepseek4(path, *taps)
+        self.tokens: list[list[int]] = [[], []]
+        self.roots = [7, 8]
+        self.states: list[np.ndarray] = [np.empty((0, self.plain.num_parallel, self.model.n_embd))] * 2
+
+    def commit(self, slot: int, further: list[int]) -> None:
+        """Commit the root and further tokens, of which the last is the next root.
+
+        What the target says after each follows from the states that were copied.
+        """
+        tokens, self.roots[slot] = [self.roots[slot], *further[:-1]], further[-1]
+        first, n = len(self.tokens[slot]), len(tokens)
+        outputs = self.target.decode(Batch(tokens, list(range(first, first + n)), [(slot,)] * n, [True] * n))
+        features = outputs.features(list(range(n)))
+        states = features.copied().reshape(n, self.plain.num_parallel, -1)
+        logits = np.stack([self.target.logits(row) for row in range(n)])
+        assert np.abs(self.plain.speak(states) - logits).max() < 1e-3
+        self.drafter.commit([Committed(slot, first, tokens, features)])
+        self.tokens[slot] += tokens
+        self.states[slot] = np.concatenate([self.states[slot], states])
+
+    def draft(self, slots: list[int], depth: int) -> dict[int, Continuation]:
+        nodes = [Node(slot, ROOT, self.roots[slot], len(self.tokens[slot])) for slot in slots]
+        return dict(zip(slots, self.drafter.draft(nodes, depth), strict=True))
+
+    def expect(self, slot: int, depth: int) -> Continuation:
+        """Return what plain numpy drafts, each token with the states behind the one before."""
+        tokens, states = [*self.tokens[slot][1:], self.roots[slot]], self.states[slot]
+        drafted, confidences = [], []
+        for _ in range(depth):
+            after, logits = self.plain.run(tokens, states)
+            best = np.sort(logits[-1])[::-1][:MIN_RANKED]
+            drafted.append(int(logits[-1].argmax()))
+            confidences.append(float(1 / np.exp(best - best[0]).sum()))
+            tokens, states = [*tokens, drafted[-1]], np.concatenate([states, after[-1:]])
+        return Continuation(drafted, confidences)
+
+    def close(self) -> None:
+        self.drafter.close()
+        self.target.close()
+        self.model.close()
+
+
+def test_a_layer_with_parallel_states_computes_what_plain_numpy_does(tmp_path: Path) -> None:
+    """Drafts of one text or both, of one to four tokens, all of them rejected. The window (96 rows) is left."""
+    texts = ParallelStates(write_mtp(tmp_path / "random.gguf", "deepseek4", gain=1.0, random=True))
+    rng = random.Random(5)
+    for turn in range(12):
+        slots, depth = [turn % 2, 1 - turn % 2], 1 + turn % 4
+        for slot in slots:
+            texts.commit(slot, rng.choices(range(20, 280), k=rng.randrange(2, 24)))
+        for slot, draft in texts.draft(slots[: 1 + turn % 3], depth).items():
+            expected = texts.expect(slot, depth)
+            assert list(draft.tokens) == expected.tokens
             assert draft.confidences == pytest.approx(expected.confidences, abs=1e-3)
     assert min(map(len, texts.tokens)) > 96
     texts.close()
