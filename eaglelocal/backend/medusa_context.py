@@ -49,7 +49,8 @@ class LlamaMedusaContext(HeadCells):
 
     def __init__(self, model: LlamaModel, params: ContextParams, medusa: MedusaFormat, *, target: LlamaContext) -> None:
         if target.tap_width != medusa.state_width:
-            raise EngineError(f"the head reads states of width {medusa.state_width}, the target's have {target.tap_width}")
+            widths = f"{medusa.state_width}, the target's have {target.tap_width}"
+            raise EngineError(f"the head reads states of width {widths}")
         super().__init__(model, params, target)
         self._library.set_nextn(self.handle, True, True)  # masked: unmasked, a one-row batch gives NULL
         self._medusa, self._top_tokens = medusa, TopTokens()

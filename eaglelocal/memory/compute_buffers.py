@@ -88,9 +88,8 @@ def mask_bytes(shape: ModelShape, sizes: CacheParams) -> int:
     windows = {window for window in shape.windows if window is not None}
     cells = sizes.num_cells + sum(sizes.window_cells(window) for window in windows)
     if shape.compressions:  # one of single tokens, and one of each kind of compressed rows
-        cells = window_cells_of(shape, sizes) + sum(
-            {ratio: compressed_cells(shape, layer, sizes) for layer, (ratio, _) in enumerate(shape.compressions)}.values()
-        )
+        rows = {shape.compressions[layer]: compressed_cells(shape, layer, sizes) for layer in range(shape.n_layer)}
+        cells = window_cells_of(shape, sizes) + sum(rows.values())
     return sizes.n_batch * cells * mask_value_bytes(sizes)
 
 

@@ -41,12 +41,12 @@ from eaglelocal.gguf.mtp import MtpInfo, check_mtp, has_mtp, is_mtp_alone
 from eaglelocal.gguf.reader import read_header
 
 PROMPT = tuple(range(30, 60))
-OFTEN = ["glm4moe", "nemotron_h_moe", "mimo2"]  # one of each kind: plain, with state, with windows
-SELDOM = ["deepseek2", "deepseek4", "hy_v3", "step35", "cohere2moe", "bailingmoe3", "deepseek32", "glm-dsa"]
+OFTEN = ["glm4moe", "nemotron_h_moe", "mimo2", "deepseek4"]  # one of each kind: plain, with state, windows, and both
+SELDOM = ["deepseek2", "hy_v3", "step35", "cohere2moe", "bailingmoe3", "deepseek32", "glm-dsa"]
 OTHERS = [*OFTEN, *SELDOM]
 ARCHITECTURES = ["qwen35", "qwen35moe", *OTHERS]
 MOSTLY = ["qwen35", *OFTEN, *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("qwen35moe", *SELDOM))]
-WINDOWED = ["mimo2", "step35", "cohere2moe"]
+WINDOWED = ["mimo2", "step35", "cohere2moe", "deepseek4"]
 LIVELY = 4.0  # what makes drafts for Gemma right at times
 
 
@@ -126,6 +126,17 @@ def test_drafted_texts_of_other_families(tmp_path: Path, architecture: str, leng
     changes = {"num_slots": 2, "n_batch": 64}
     engine = real_engine(target, "mtp", target, spec=fixed_spec(length), **changes)
     assert texts_of(engine, requests) == plain_texts(target, requests, **changes)
+    assert 0 < engine.snapshot().speculation.accepted_tokens < engine.snapshot().speculation.draft_tokens
+    engine.close()
+
+
+@pytest.mark.parametrize("length", [1, 3, 8])
+def test_drafts_across_the_end_of_a_row_of_many_tokens(tmp_path: Path, length: int) -> None:
+    """DeepSeek V4 keeps 128 tokens as one row, which is written again if some of them were rejected."""
+    target = write_mtp(tmp_path / "model.gguf", "deepseek4", gain=0.03)
+    requests = [ask(f"r{i}", [20 + (7 * k + i) % 260 for k in range(90 + 11 * i)], max_tokens=60) for i in range(3)]
+    engine = real_engine(target, "mtp", target, spec=fixed_spec(length), num_slots=3)
+    assert texts_of(engine, requests) == plain_texts(target, requests, num_slots=3)
     assert 0 < engine.snapshot().speculation.accepted_tokens < engine.snapshot().speculation.draft_tokens
     engine.close()
 
@@ -667,6 +678,10 @@ def test_layers_that_llama_cpp_would_abort_on(
         ("mimo2", {}, "attn_qkv", r"lacks the tensor blk\.4\.attn_qkv\.weight"),
         ("mimo2", {}, "blk.4.ffn_up", r"lacks the tensor blk\.4\.ffn_up\.weight"),
         ("mimo2", {"attention.head_count_kv": [2, 4, 4, 2, 0]}, " ", "head_count_kv is 0 in it"),
+        ("deepseek4", {"nextn_predict_layers": 2}, " ", "has 2 MTP layers, where one can draft"),
+        ("deepseek4", {"attention.compress_ratios": [0, 4, 128, 4, 4]}, " ", "it keeps 4 tokens as one"),
+        ("deepseek4", {"hash_layer_count": 5}, " ", r"a table chooses its experts \(hash_layer_count is 5\)"),
+        ("deepseek4", {"attention.indexer.key_length": 128}, " ", "its keys and those of its indexer are 128 wide"),
         ("step35", {}, "blk.4.ffn_down", r"lacks the tensor blk\.4\.ffn_down\.weight"),
         ("step35", {}, "output.weight", r"lacks the tensor output\.weight"),
         ("step35", {"embedding_length_out": 128}, " ", "its states are 256 wide, its rows 128"),
