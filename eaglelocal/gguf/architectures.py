@@ -130,8 +130,9 @@ EQUAL_WIDTH_ARCHITECTURES = WHOLE_ROPE_ARCHITECTURES | frozenset(
     {
         "afmoe", "bailingmoe2", "bitnet", "bloom", "chatglm", "cohere2", "command-r", "deepseek4", "glm4",
         "glm4moe", "gpt2", "gptneox", "granitehybrid", "jais", "laguna", "maple", "minimax-01", "minimax-m2",
-        "minimax-m3", "mpt", "muse-glimmer", "nanbeige", "nemotron", "nemotron_h", "nemotron_h_moe", "openelm", "phi2", "phi3",
-        "phimoe", "qwen", "qwen35", "qwen35moe", "qwen3next", "qwen4exp", "refact", "spark2_5", "stablelm", "starcoder",
+        "minimax-m3", "mpt", "muse-glimmer", "nanbeige", "nemotron", "nemotron_h", "nemotron_h_moe", "openelm", "phi2",
+        "phi3", "phimoe", "qwen", "qwen35", "qwen35moe", "qwen3next", "qwen4exp", "refact", "spark2_5", "stablelm",
+        "starcoder",
     }
 )  # fmt: skip
 
