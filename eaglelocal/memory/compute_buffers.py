@@ -25,7 +25,7 @@ LIVE_ROUTES = 8  # for each expert: logits, weights, order, indices
 LIVE_INNER = 3  # for a recurrent layer: projected, convolved, and the output of the scan
 LIVE_STATES = 3  # the stored state, the one read for this batch, and the one to store
 LIVE_LAYER_INPUTS = 4  # of per-layer embeddings, besides themselves: projected, normed, added and permuted
-RESIDUAL_STREAMS = {"gemma3n": 4, "deepseek4": 4}  # parallel residual streams, of architectures that have several
+RESIDUAL_STREAMS = {"gemma3n": 4, "deepseek4": 3}  # parallel residual streams that are alive together, of several
 PIPELINE_COPIES = 4  # of tensors sent between GPUs, for pipeline parallelism (GGML_SCHED_MAX_COPIES)
 
 
@@ -86,7 +86,8 @@ def mask_bytes(shape: ModelShape, sizes: CacheParams) -> int:
     if not any(shape.kv_heads):
         return 0
     windows = {window for window in shape.windows if window is not None}
-    cells = sizes.num_cells + sum(sizes.window_cells(window) for window in windows)
+    whole = sizes.num_cells if None in shape.windows else 0
+    cells = whole + sum(sizes.window_cells(window) for window in windows)
     if shape.compressions:  # one of single tokens, and one of each kind of compressed rows
         rows = {shape.compressions[layer]: compressed_cells(shape, layer, sizes) for layer in range(shape.n_layer)}
         cells = window_cells_of(shape, sizes) + sum(rows.values())
@@ -116,7 +117,7 @@ def compressed_attention_bytes(shape: ModelShape, sizes: CacheParams) -> int:
     masks = sizes.n_batch * (cells + LIVE_INDEX_MASKS * rows) * mask_value_bytes(sizes)
     scored = sizes.n_batch * rows * FLOAT_BYTES
     if not sizes.flash_attn:
-        scored += scores_bytes(n_batch=sizes.n_batch, num_cells=rows, n_head=shape.n_head)
+        scored += scores_bytes(n_batch=sizes.n_batch, num_cells=cells, n_head=shape.n_head)
     return keys + masks + scored
 
 
@@ -136,10 +137,10 @@ def attention_bytes(shape: ModelShape, sizes: CacheParams) -> int:
     key_dim = max(shape.key_dim, shape.window_key_dim or 0)
     values = LIVE_QUERIES * shape.n_head * key_dim
     values += LIVE_KEYS * max(shape.key_width(layer) + shape.value_width(layer) for layer in layers)
-    scores = 0
-    if not sizes.flash_attn and any(shape.kv_heads):
+    scores = compressed_attention_bytes(shape, sizes)
+    if not sizes.flash_attn and any(shape.kv_heads) and not shape.compressions:
         scores = scores_bytes(n_batch=sizes.n_batch, num_cells=sizes.num_cells, n_head=shape.n_head)
-    return sizes.n_batch * values * FLOAT_BYTES + scores + compressed_attention_bytes(shape, sizes)
+    return sizes.n_batch * values * FLOAT_BYTES + scores
 
 
 def converted_cache_bytes(shape: ModelShape, sizes: CacheParams, device: str) -> int:

@@ -48,6 +48,11 @@ def plan_contexts(plan: Plan, target: ModelShape, draft: ModelShape | None = Non
 
 
 def plan_target_context(plan: Plan, target: ModelShape, draft: ModelShape | None = None) -> PlannedContext:
+    """Return the context of the target.
+
+    With compressed rows only the windows are kept, whatever the plan says: such a cache goes back to saved states,
+    which hold the window, and can be cut nowhere else.
+    """
     sizes = CacheParams(
         n_ctx=plan.n_ctx,
         num_slots=plan.num_slots,
@@ -57,7 +62,7 @@ def plan_target_context(plan: Plan, target: ModelShape, draft: ModelShape | None
         kv_type=plan.kv_type,
         flash_attn=plan.flash_attn != "off",
         num_snapshots=num_snapshots(plan, target),
-        swa_full=plan.swa_full is not False,
+        swa_full=plan.swa_full is not False and not target.compressions,
     )
     max_outputs = min(plan.num_slots * (1 + plan.max_draft), plan.n_batch)
     return PlannedContext(
