@@ -154,8 +154,8 @@ def test_a_file_whose_layer_reads_parallel_states_drafts_for_itself(
     keys = TRUNKS["deepseek4"].keys | {"attention.compress_ratios": [0, 4, 128, 4, 128]}
     trunk = replace(TRUNKS["deepseek4"], n_layer=5, keys=keys | {"nextn_predict_layers": 1})
     deadly = write_sketch(tmp_path / "compressed.gguf", trunk)
-    assert main.run(["plan", str(deadly), "--machine", "rtx-3090", "--draft", "mtp"]) == 1
-    assert "it keeps 128 tokens as one (compress_ratios)" in capsys.readouterr().err
+    with pytest.raises(IncompatibleError, match=r"it keeps 128 tokens as one \(compress_ratios\)"):
+        main.run(["plan", str(deadly), "--machine", "rtx-3090", "--draft", "mtp"])
 
 
 def test_a_command_says_nothing_that_goes_without_saying(capsys: pytest.CaptureFixture[str]) -> None:
