@@ -503,7 +503,7 @@ def test_sixteen_slots_and_small_batches(tmp_path: Path) -> None:
 
 
 # ---- a file of its own
-@pytest.mark.parametrize("architecture", ["qwen35", "nemotron_h_moe", "step35"])
+@pytest.mark.parametrize("architecture", ["qwen35", "nemotron_h_moe", "step35", "deepseek4"])
 def test_a_layer_in_a_file_of_its_own_drafts(tmp_path: Path, architecture: str) -> None:
     whole = write_mtp(tmp_path / "whole.gguf", architecture, gain=0.0)
     trunk = write_mtp(tmp_path / "trunk.gguf", architecture, gain=0.0, part="trunk")
