@@ -15,10 +15,13 @@ from eaglelocal.gguf.loaded_tensors import find_block, is_expert, is_input
 from eaglelocal.memory.budget import RAM, Buffer, MemoryKind
 
 # Each begins with the name of the function that logs it, so that a line that only quotes one does not match.
-BUFFER_LINE = re.compile(r"\w+: +(\S+) +(model|KV|compute|output|RS) +buffer size *= *([\d.]+) *MiB")
+BUFFER_LINE = re.compile(r"\w+: +(\S+) +(model|KV|compute|output|RS|DSV4 \w+ state) +buffer size *= *([\d.]+) *MiB")
+COMPRESSOR_STATE = "DSV4"  # begins the kind of buffers with DeepSeek V4's recurrent state
 LAYER_LINE = re.compile(r"load_tensors: layer +(\d+) assigned to device ([^,]+),")
 CACHE_LAYER_LINE = re.compile(r"\w+[:,] +layer +\d+: dev = (\S+)")
-CACHE_SIZE_LINE = re.compile(r"\w+: size = *([\d.]+) MiB \( *\d+ cells,")  # of the layers logged before it
+CACHE_SIZE_LINE = re.compile(
+    r"\w+: (?:\w+ ratio = .* )?size = *([\d.]+) MiB(?: \( *\d+ cells,|$)"
+)  # of the layers logged before it
 MIB = 2**20
 
 
@@ -27,7 +30,7 @@ def sum_buffer_bytes(log: LlamaLog) -> dict[str, int]:
     totals: dict[str, int] = {}
     for line in log.buffer_lines:
         if match := BUFFER_LINE.match(line):
-            kind = match.group(2)
+            kind = "RS" if match.group(2).startswith(COMPRESSOR_STATE) else match.group(2)
             totals[kind] = totals.get(kind, 0) + int(float(match.group(3)) * MIB)
     return totals
 

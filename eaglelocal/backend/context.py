@@ -47,6 +47,7 @@ from eaglelocal.core.ports import Sampler
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError, IncompatibleError
+from eaglelocal.gguf.architectures import HYPER_CONNECTED_ARCHITECTURES
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +115,7 @@ class LlamaContext:
         self._constraints = model.constraints
         self.clock = NativeClock()  # counts time in samplers and images
         nextn_tap, normed_tap = choose_special_taps(model.n_layer, taps, final=final_by_nextn, normed=normed_by_nextn)
-        if max(nextn_tap, normed_tap) in taps and model.n_embd_out != model.n_embd:  # their stride in llama.cpp
-            raise IncompatibleError(f"the model's states are {model.n_embd} wide, its rows {model.n_embd_out}")
+        self.tap_width = find_tap_width(model, taps, nextn_tap, normed_tap)
         with lazy_clearing(self._library, 2 * model.n_layer) as self.population:  # keys and values
             self.handle = create_context(model, params)
         self.use_adapters = ContextAdapters(self._library, self.handle, model.adapters).use
@@ -129,7 +129,7 @@ class LlamaContext:
         self._submitted: tuple[int, array[int]] | None = None  # number of rows, and the memory that native code reads
         self.is_unified, self.num_branches = params.unified, params.num_branches
         self.undivided = params.num_snapshots and params.num_snapshots + 1
-        self.num_taps, self.n_embd = len(taps), model.n_embd
+        self.num_taps = len(taps)
         self.num_decodes = 0  # closing counts too: it voids rows as a decode does
         self._top_tokens = TopTokens()
         self._best_tokens = (C.c_int32 * params.n_batch)(*[UNKNOWN] * params.n_batch)
@@ -220,7 +220,7 @@ class LlamaContext:
         return self.num_taps > 0 and (self._struct.normed_tap < 0 or bool(self._struct.has_normed))
 
     def copy_taps(self, rows: list[int]) -> Floats:
-        copied = np.empty((len(rows), self.num_taps, self.n_embd), np.float32)
+        copied = np.empty((len(rows), self.num_taps, self.tap_width), np.float32)
         indices = array("i", rows)
         if code := self._native.copy_tapped(
             self.address, len(rows), indices.buffer_info()[0], -1.0, copied.ctypes.data
@@ -318,6 +318,18 @@ def choose_special_taps(n_layer: int, taps: tuple[int, ...], *, final: bool, nor
     return (after_norm, -1) if normed else (-1, after_norm)
 
 
+def find_tap_width(model: LlamaModel, taps: tuple[int, ...], nextn_tap: int, normed_tap: int) -> int:
+    """Return the width of a tapped row: of all parallel states of a token, where the "nextn" state is all of them.
+
+    Raises IncompatibleError where llama.cpp's rows have another distance than the states are wide.
+    """
+    if model.n_embd_out == model.n_embd or not {nextn_tap, normed_tap}.intersection(taps):
+        return model.n_embd
+    if taps == (nextn_tap,) and model.architecture in HYPER_CONNECTED_ARCHITECTURES:
+        return model.n_embd_out
+    raise IncompatibleError(f"the model's states are {model.n_embd} wide, its rows {model.n_embd_out}")
+
+
 def target_struct(
     context: LlamaContext, native_step: NativeStep, taps: tuple[int, ...], nextn_tap: int, normed_tap: int
 ) -> TargetStruct:
@@ -327,7 +339,7 @@ def target_struct(
         api=native_step.api,
         context=context.handle,
         n_vocab=context.n_vocab,
-        n_embd=context.n_embd,
+        tap_width=context.tap_width,
         n_taps=len(taps),
         nextn_tap=nextn_tap,
         normed_tap=normed_tap,

@@ -38,12 +38,16 @@ from eaglelocal.memory.compute_buffers import logits_bytes, tap_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRunPart:
-    """A model and the context it is to have; a head uses the context of the part before it."""
+    """A model and the context it is to have; a head uses the context of the part before it.
+
+    tap_width  values of a tapped row; 0: as many as a state has
+    """
 
     header: Header
     info: DraftInfo
     context: ContextParams
     taps: tuple[int, ...] = ()
+    tap_width: int = 0
     placement: Placement = field(default_factory=Placement)
 
     @property
@@ -70,7 +74,7 @@ class DryRunPart:
     @property
     def tap_bytes(self) -> int:
         """The bytes of one tap's rows for a full batch."""
-        return tap_bytes(self.context.n_batch, self.width)
+        return tap_bytes(self.context.n_batch, self.tap_width or self.width)
 
     @property
     def output_bytes(self) -> int:

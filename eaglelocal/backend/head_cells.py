@@ -60,7 +60,7 @@ class HeadCells:
             features=self._feature_batch,
             pairs=self._pair_batch,
             n_batch=params.n_batch,
-            row=(C.c_float * (target.num_taps * target.n_embd))(),
+            row=(C.c_float * (target.num_taps * target.tap_width))(),
             **(self._upper.fields if self._upper else {}),
         )
         self._address = C.addressof(self._struct)

@@ -62,8 +62,8 @@ class LlamaHeadContext(HeadCells):
         selects_outputs: bool = False,
     ) -> None:
         self.width = model.n_embd_out
-        if not has_encoder and self.width != target.num_taps * target.n_embd:
-            raise EngineError(f"states of width {self.width} cannot be rows of {target.num_taps} x {target.n_embd}")
+        if not has_encoder and self.width != target.num_taps * target.tap_width:
+            raise EngineError(f"states of width {self.width} cannot be rows of {target.num_taps} x {target.tap_width}")
         super().__init__(model, params, target)
         self.forget = self._cells.forget
         # masked: unmasked, a one-row batch gives NULL; upper layers need the rows of all pairs, and no logits of them

@@ -48,8 +48,9 @@ class LlamaMedusaContext(HeadCells):
     """A Medusa head over llama.cpp. Implements core.ports.MedusaContext."""
 
     def __init__(self, model: LlamaModel, params: ContextParams, medusa: MedusaFormat, *, target: LlamaContext) -> None:
-        if target.n_embd != medusa.state_width:
-            raise EngineError(f"the head reads states of width {medusa.state_width}, the target's have {target.n_embd}")
+        if target.tap_width != medusa.state_width:
+            widths = f"{medusa.state_width}, the target's have {target.tap_width}"
+            raise EngineError(f"the head reads states of width {widths}")
         super().__init__(model, params, target)
         self._library.set_nextn(self.handle, True, True)  # masked: unmasked, a one-row batch gives NULL
         self._medusa, self._top_tokens = medusa, TopTokens()

@@ -182,6 +182,7 @@ class LlamaModel:
         self.size_bytes: int = api.llama_model_size(self.handle)
         if self.upper is not None:
             self.size_bytes += api.llama_model_size(self.upper.handle)
+        self.architecture = self._read_metadata("general.architecture")
         self.is_hybrid = bool(api.llama_model_is_hybrid(self.handle) or api.llama_model_is_recurrent(self.handle))
         vocabulary = api.llama_model_get_vocab(self.handle)
         splitter = self._read_metadata("tokenizer.ggml.pre")

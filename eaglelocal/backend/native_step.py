@@ -52,7 +52,7 @@ class TargetStruct(C.Structure):
         ("api", C.c_void_p),
         ("context", C.c_void_p),
         ("n_vocab", C.c_int32),
-        ("n_embd", C.c_int32),
+        ("tap_width", C.c_int32),
         ("n_taps", C.c_int32),
         ("nextn_tap", C.c_int32),
         ("normed_tap", C.c_int32),

@@ -83,16 +83,18 @@ SNAPSHOT_ARCHITECTURES = frozenset(
 
 # of those, the ones whose texts with drafts equal plain ones (tests/engine/test_hybrid.py), or that share their graph
 ROLLBACK_ARCHITECTURES = frozenset(
-    {"bailingmoe3", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe"}
+    {"bailingmoe3", "deepseek4", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe"}
 )
 
 # whose MTP layer was tested as a draft (tests/engine/test_mtp.py)
 MTP_ARCHITECTURES = frozenset(
     {
-        "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "gemma4", "glm-dsa", "glm4moe", "hy_v3", "mimo2",
-        "nemotron_h_moe", "qwen35", "qwen35moe", "step35",
+        "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "deepseek4", "gemma4", "glm-dsa", "glm4moe", "hy_v3",
+        "mimo2", "nemotron_h_moe", "qwen35", "qwen35moe", "step35",
     }
 )  # fmt: skip
+# whose MTP layer reads and returns all parallel states of a token
+HYPER_CONNECTED_ARCHITECTURES = frozenset({"deepseek4"})
 SEVERAL_MTP_ARCHITECTURES = frozenset({"hy_v3", "mimo2", "step35"})  # whose files may have several such layers
 SELECTING_MTP_ARCHITECTURES = frozenset({"mimo2", "step35"})  # of those, which return states of output rows alone
 # whose MTP layers cannot draft, and why
@@ -102,7 +104,6 @@ UNUSED_MTP: Mapping[str, str] = MappingProxyType(
             ("bailingmoe2", "dots3note", "exaone-moe", "exaone4", "glm4", "glm5-next"),
             "llama.cpp loads them but cannot run them",
         ),
-        "deepseek4": "they read several states of a token at once (hyper-connections), of which one is kept here",
         "qwen3next": "llama.cpp cannot undo rejected tokens in its recurrent state",
     }
 )
@@ -127,10 +128,11 @@ WHOLE_ROPE_ARCHITECTURES = frozenset(
 # graphs that assert that a head's keys and values have the same width
 EQUAL_WIDTH_ARCHITECTURES = WHOLE_ROPE_ARCHITECTURES | frozenset(
     {
-        "afmoe", "bailingmoe2", "bitnet", "bloom", "chatglm", "cohere2", "command-r", "glm4", "glm4moe", "gpt2",
-        "gptneox", "granitehybrid", "jais", "laguna", "maple", "minimax-01", "minimax-m2", "minimax-m3", "mpt",
-        "muse-glimmer", "nanbeige", "nemotron", "nemotron_h", "nemotron_h_moe", "openelm", "phi2", "phi3", "phimoe",
-        "qwen", "qwen35", "qwen35moe", "qwen3next", "qwen4exp", "refact", "spark2_5", "stablelm", "starcoder",
+        "afmoe", "bailingmoe2", "bitnet", "bloom", "chatglm", "cohere2", "command-r", "deepseek4", "glm4",
+        "glm4moe", "gpt2", "gptneox", "granitehybrid", "jais", "laguna", "maple", "minimax-01", "minimax-m2",
+        "minimax-m3", "mpt", "muse-glimmer", "nanbeige", "nemotron", "nemotron_h", "nemotron_h_moe", "openelm", "phi2",
+        "phi3", "phimoe", "qwen", "qwen35", "qwen35moe", "qwen3next", "qwen4exp", "refact", "spark2_5", "stablelm",
+        "starcoder",
     }
 )  # fmt: skip
 

@@ -30,6 +30,7 @@ NO_WEIGHTS = frozenset({"I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"})
 UTF8_BYTES = (*range(0xC0), *range(0xC2, 0xF5))  # other bytes never occur in UTF-8
 SECTIONED_ARCHITECTURES = ("qwen35", "qwen35moe")
 OWN_WIDTH_ARCHITECTURES = ("deepseek4", "qwen4exp", "gemma4-assistant")  # whose graphs use embedding_length_out
+PARALLEL_STATES = 4  # of a token (hyper-connections): the kernels know no other number
 OUTPUT_PROJECTION = "dense_2."  # changes the width of states, in embedding models
 UNQUANTIZED = ("f32", "f16", "bf16")
 ID_TABLES = ("d2t", "ffn_gate_tid2eid.weight")  # integer tensors
@@ -67,6 +68,7 @@ def _problems(keys: ArchitectureKeys, head_dim: int, value_dim: int) -> Iterator
     yield from _output_problems(keys)
     yield from _rope_problems(keys, head_dim)
     yield from _section_problems(keys)
+    yield from _parallel_problems(keys)
     yield from _scaling_problems(keys)
     yield from _expert_problems(keys)
     yield from _alignment_problems(keys.header)
@@ -132,6 +134,23 @@ def _section_problems(keys: ArchitectureKeys) -> Iterator[str]:
     sections = keys.counts("rope.dimension_sections") if keys.prefix in SECTIONED_ARCHITECTURES else None
     if sections is not None and not any(sections):
         yield f"{keys.prefix}.rope.dimension_sections are all 0"
+
+
+def _parallel_problems(keys: ArchitectureKeys) -> Iterator[str]:
+    """Yield what deepseek4.cpp asserts: of the parallel states of a token, and of the groups of its output heads."""
+    if keys.prefix != "deepseek4":
+        return
+    parallel, rounds = (keys.optional_count(f"hyper_connection.{name}") for name in ("count", "sinkhorn_iterations"))
+    if parallel not in (None, PARALLEL_STATES):
+        yield f"{keys.prefix}.hyper_connection.count is {parallel}, not {PARALLEL_STATES}"
+    if rounds == 0:
+        yield f"{keys.prefix}.hyper_connection.sinkhorn_iterations is 0"
+    heads, groups = (
+        max(keys.counts("attention.head_count") or (0,)),
+        keys.optional_count("attention.output_group_count"),
+    )
+    if groups is not None and (not groups or heads % groups):
+        yield f"its {heads} heads form {groups} groups (attention.output_group_count)"
 
 
 def _is_rope_width(architecture: str, num_dimensions: int, width: int) -> bool:

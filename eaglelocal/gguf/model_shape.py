@@ -20,6 +20,7 @@ from eaglelocal.gguf.architectures import (
     SNAPSHOT_ARCHITECTURES,
 )
 from eaglelocal.gguf.block_info import BlockInfo
+from eaglelocal.gguf.compressed_attention import compressor_bytes, read_compressions
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.loaded_tensors import (
@@ -62,6 +63,7 @@ class ModelShape:
     kv_heads        [n_layer]; 0: the layer has no keys and values of its own
     windows         [n_layer] tokens that a layer's cache must hold; None: all of them
     layer_states    [n_layer] bytes of recurrent state of one sequence
+    compressions    [n_layer] tokens that a layer also keeps as one row, and the row's values; empty: none does
     layer_bytes     [n_layer] weights of each layer; empty: all alike
     expert_bytes    [n_layer] of those, the experts (MoE) that tokens are routed to; empty: none
     embedding_bytes looked up, of the tokens and of each layer: llama.cpp keeps them in RAM whatever is offloaded
@@ -100,6 +102,7 @@ class ModelShape:
     block_size: int = 1  # tokens that one pass of it drafts
     max_depth: int = MAX_DRAFT_TOKENS  # tokens that it can draft after a root
     upper_vocab: int = 0  # tokens that the upper layers of a head of several layers give logits of
+    compressions: tuple[tuple[int, int], ...] = ()
     n_inner: int = 0  # width inside a recurrent layer; 0 where there is none or it is not known
 
     def __post_init__(self) -> None:
@@ -226,6 +229,7 @@ def _model_shape(header: Header) -> ModelShape:
     weights = sum_weights(header, n_layer=info.n_layer)
     n_expert, used = _experts(keys)
     recurrent = recurrent_layers(keys, n_layer=info.n_layer, kv_heads=info.n_kv_head, n_ff=info.n_ff)
+    compressions = read_compressions(keys, n_layer=info.n_layer, head_dim=info.head_dim)
     state = state_bytes_of_a_layer(keys, n_embd=info.n_embd, n_head=max(info.n_head), head_dim=info.head_dim)
     return ModelShape(
         architecture=info.architecture,
@@ -234,10 +238,14 @@ def _model_shape(header: Header) -> ModelShape:
         n_vocab=info.n_vocab,
         n_head=max(info.n_head),
         key_dim=info.head_dim,
-        value_dim=0 if keys.optional_count("attention.key_length_mla") else info.value_dim,
+        value_dim=0 if compressions or keys.optional_count("attention.key_length_mla") else info.value_dim,
         kv_heads=_kv_heads(keys, info, recurrent),
         windows=read_windows(keys, info.n_layer),
-        layer_states=tuple(state if is_recurrent else 0 for is_recurrent in recurrent),
+        layer_states=(
+            tuple(compressor_bytes(*each) for each in compressions)
+            or tuple(state if is_recurrent else 0 for is_recurrent in recurrent)
+        ),
+        compressions=compressions,
         n_ff=_n_ff(keys, info, used),
         weights_bytes=weights.total_bytes,
         embedding_bytes=weights.embedding_bytes,
@@ -289,7 +297,7 @@ def read_mtp_shape(header: Header) -> ModelShape:
         n_vocab=info.n_vocab,
         n_head=model.n_head,
         key_dim=model.key_dim,
-        value_dim=model.value_dim,
+        value_dim=model.key_dim if model.compressions else model.value_dim,  # allocated there, and not used
         kv_heads=tuple(kv_heads[min(layer, len(kv_heads) - 1)] for layer in range(info.block, n_layer)),
         windows=windows[info.block :],
         layer_states=(0,) * info.num_layers,

@@ -17,6 +17,7 @@ from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.arch_keys import ArchitectureKeys
 from eaglelocal.gguf.architectures import (
     ASSISTANTS,
+    HYPER_CONNECTED_ARCHITECTURES,
     MTP_ARCHITECTURES,
     SELECTING_MTP_ARCHITECTURES,
     SEVERAL_MTP_ARCHITECTURES,
@@ -96,7 +97,7 @@ class MtpInfo:
             name=keys.model_name,
             architecture=keys.prefix,
             block=block,
-            width=keys.count("embedding_length"),
+            width=state_width(keys),
             n_vocab=vocabulary_size(keys),
             is_alone=FIRST_TENSOR not in header.tensors,
             num_layers=ahead,
@@ -121,13 +122,19 @@ def _assistant(keys: ArchitectureKeys) -> MtpInfo:
     )
 
 
+def state_width(keys: ArchitectureKeys) -> int:
+    """Return the width of what an MTP layer reads of a token."""
+    is_hyper = keys.prefix in HYPER_CONNECTED_ARCHITECTURES
+    return keys.count("embedding_length") * (keys.count("hyper_connection.count") if is_hyper else 1)
+
+
 def find_abort_reason(keys: ArchitectureKeys, block: int) -> str:
     """Return why llama.cpp would accept the layer at `block` and then abort; empty where it would not.
 
     Its rows are `embedding_length_out` apart. Some graphs use the head counts of the first layer, others the layer's.
     """
     width, rows_width = keys.count("embedding_length"), keys.optional_count("embedding_length_out")
-    if rows_width not in (None, 0, width):
+    if rows_width not in (None, 0, width) and keys.prefix not in HYPER_CONNECTED_ARCHITECTURES:
         return f"its states are {width} wide, its rows {rows_width}"
     for key in ("attention.head_count", "attention.head_count_kv"):
         counts = keys.counts(key) or (1,)
@@ -141,7 +148,21 @@ def find_abort_reason(keys: ArchitectureKeys, block: int) -> str:
     sections = keys.counts("rope.dimension_sections") or ()
     if keys.prefix == "glm4moe" and all(sections[:2]) and sections:  # models that see; the graph has no M-RoPE
         return "its positions have sections (M-RoPE)"
+    if keys.prefix == "deepseek4":
+        return _compressed_abort_reason(keys, block)
     return _latent_abort_reason(keys, block) if keys.prefix == "deepseek2" else ""
+
+
+def _compressed_abort_reason(keys: ArchitectureKeys, block: int) -> str:
+    """Return which of the assertions of deepseek4's MTP graph the keys violate; empty if none."""
+    ratios = keys.counts("attention.compress_ratios") or ()
+    if block < len(ratios) and ratios[block]:
+        return f"it keeps {ratios[block]} tokens as one (compress_ratios)"
+    widths = keys.optional_count("attention.key_length"), keys.optional_count("attention.indexer.key_length")
+    if widths[0] == widths[1]:  # build_input_k_rot of llama-kv-cache.cpp divides by zero for the cache without layers
+        return f"its keys and those of its indexer are {widths[0]} wide"
+    num_tables = keys.optional_count("hash_layer_count") or 0
+    return f"a table chooses its experts (hash_layer_count is {num_tables})" if num_tables > block else ""
 
 
 def _latent_abort_reason(keys: ArchitectureKeys, block: int) -> str:
@@ -234,8 +255,9 @@ def _problems(layer: MtpInfo, target: ModelInfo, target_header: Header) -> Itera
         yield f"its file lacks the tensor {layer.missing[0]}"
     if layer.abort_reason:
         yield layer.abort_reason
-    if layer.width != target.n_embd:
-        yield f"it was made for hidden size {layer.width}, the target has {target.n_embd}"
+    theirs = state_width(ArchitectureKeys(target_header, target.architecture))
+    if layer.width != theirs:
+        yield f"it was made for hidden size {layer.width}, the target has {theirs}"
     if layer.block not in (None, target.n_layer):
         yield f"it was made for {layer.block} layers, the target has {target.n_layer}"
     if layer.n_vocab != target.n_vocab:

@@ -35,6 +35,7 @@ RULES: Mapping[str, WindowRule] = MappingProxyType(
         "afmoe": WindowRule(4),
         "cohere2": WindowRule(4),
         "cohere2moe": WindowRule(4, full_first=True),
+        "deepseek4": WindowRule(0),
         "dflash": WindowRule(0),
         "dots3note": WindowRule(0),
         "exaone-moe": WindowRule(4, default=128),

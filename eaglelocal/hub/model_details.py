@@ -95,7 +95,9 @@ class ModelDetails:
 
     def cache_bytes(self, n_ctx: int) -> int | None:
         """Return the bytes of keys, values and states of a conversation of `n_ctx` tokens, in f16; None if unknown."""
-        return None if self.shape is None else cache_bytes(self.shape, CacheParams(n_ctx=n_ctx))
+        if self.shape is None:
+            return None
+        return cache_bytes(self.shape, CacheParams(n_ctx=n_ctx, swa_full=not self.shape.compressions))
 
 
 def describe_model(reference: str, folders: Sequence[str] = ()) -> ModelDetails:

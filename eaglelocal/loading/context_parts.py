@@ -138,6 +138,7 @@ def make_parts(
                 job, flash_attn=plan.flash_attn, threads=threads, is_mtp=is_mtp and job.of_draft
             ),
             taps=() if job.of_draft else find_taps(draft, models[0]),
+            tap_width=job.tap_width,
             placement=dataclasses.replace(placement, has_mtp=is_mtp and model.header.path == models[-1].header.path),
         )
         for model, job, placement in zip(models, jobs, placements, strict=False)

@@ -80,9 +80,20 @@ def kv_bytes_of_layer(shape: ModelShape, layer: int, sizes: CacheParams) -> int:
     window = shape.windows[layer]
     cells = sizes.num_cells if window is None else sizes.window_cells(window)
     values = shape.value_width(layer) if sizes.flash_attn else widest_values(shape)
+    if shape.compressions:  # each sequence has its own caches, whatever is asked
+        compressed = row_bytes(sizes.kv_type, shape.compressions[layer][1]) * compressed_cells(shape, layer, sizes)
+        unused = shape.n_layer_ahead if layer == shape.n_layer - 1 else 0  # of MTP layers, allocated here too
+        keys = row_bytes(sizes.kv_type, shape.key_width(layer)) * cells * (1 + unused)
+        return (keys + compressed) * sizes.num_sequences
     return (row_bytes(sizes.kv_type, shape.key_width(layer)) + row_bytes(sizes.kv_type, values)) * (
         cells * sizes.num_streams
     )
+
+
+def compressed_cells(shape: ModelShape, layer: int, sizes: CacheParams) -> int:
+    """Return the rows in which a layer keeps several tokens as one, of one sequence."""
+    ratio = shape.compressions[layer][0]
+    return round_up(-(-sizes.num_cells // ratio), CELL_STEP) if ratio else 0
 
 
 def widest_values(shape: ModelShape) -> int:

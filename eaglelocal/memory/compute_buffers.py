@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from eaglelocal.gguf.architectures import EAGLE
 from eaglelocal.gguf.model_shape import ModelShape
-from eaglelocal.memory.cache_bytes import CacheParams, kv_bytes_of_layer
+from eaglelocal.memory.cache_bytes import CacheParams, compressed_cells, kv_bytes_of_layer, row_bytes
 
 FLOAT_BYTES, HALF_BYTES = 4, 2
 SLACK_SHARE, SLACK_BYTES = 1.05, 2 * 2**20  # alignment, indices, positions, other tensors of small graphs
@@ -20,11 +20,12 @@ LIVE_RESIDUALS = 4  # the stream itself, the summand, its norm, the next layer's
 LIVE_QUERIES, LIVE_KEYS = 4, 3
 LIVE_HIDDEN = 3  # gate, up, and their product
 LIVE_EXPERT_OUTPUTS = 2  # for each used expert: its output, and that weighted
+LIVE_INDEX_MASKS = 2  # for each compressed row: the best not masked, and that added to the mask
 LIVE_ROUTES = 8  # for each expert: logits, weights, order, indices
 LIVE_INNER = 3  # for a recurrent layer: projected, convolved, and the output of the scan
 LIVE_STATES = 3  # the stored state, the one read for this batch, and the one to store
 LIVE_LAYER_INPUTS = 4  # of per-layer embeddings, besides themselves: projected, normed, added and permuted
-RESIDUAL_STREAMS = {"gemma3n": 4}  # parallel residual streams, of architectures that have several
+RESIDUAL_STREAMS = {"gemma3n": 4, "deepseek4": 3}  # parallel residual streams that are alive together, of several
 PIPELINE_COPIES = 4  # of tensors sent between GPUs, for pipeline parallelism (GGML_SCHED_MAX_COPIES)
 
 
@@ -85,8 +86,39 @@ def mask_bytes(shape: ModelShape, sizes: CacheParams) -> int:
     if not any(shape.kv_heads):
         return 0
     windows = {window for window in shape.windows if window is not None}
-    cells = sizes.num_cells + sum(sizes.window_cells(window) for window in windows)
-    return sizes.n_batch * cells * (HALF_BYTES if sizes.flash_attn else FLOAT_BYTES)
+    whole = sizes.num_cells if None in shape.windows else 0
+    cells = whole + sum(sizes.window_cells(window) for window in windows)
+    if shape.compressions:  # one of single tokens, and one of each kind of compressed rows
+        rows = {shape.compressions[layer]: compressed_cells(shape, layer, sizes) for layer in range(shape.n_layer)}
+        cells = window_cells_of(shape, sizes) + sum(rows.values())
+    return sizes.n_batch * cells * mask_value_bytes(sizes)
+
+
+def mask_value_bytes(sizes: CacheParams) -> int:
+    return HALF_BYTES if sizes.flash_attn else FLOAT_BYTES
+
+
+def window_cells_of(shape: ModelShape, sizes: CacheParams) -> int:
+    """Return the cells of single tokens of one stream of a model whose layers all have the same window, or none."""
+    window = shape.windows[0]
+    return sizes.num_cells if window is None else sizes.window_cells(window)
+
+
+def compressed_attention_bytes(shape: ModelShape, sizes: CacheParams) -> int:
+    """Return the bytes of attention to single tokens and compressed rows together; 0 for models without these.
+
+    The keys and masks of both are put side by side. An indexer scores the rows, and masks all but the best.
+    """
+    if not shape.compressions:
+        return 0
+    rows = max(compressed_cells(shape, layer, sizes) for layer in range(shape.n_layer))
+    cells = window_cells_of(shape, sizes) + rows
+    keys = cells * sizes.num_sequences * row_bytes(sizes.kv_type, shape.key_dim)
+    masks = sizes.n_batch * (cells + LIVE_INDEX_MASKS * rows) * mask_value_bytes(sizes)
+    scored = sizes.n_batch * rows * FLOAT_BYTES
+    if not sizes.flash_attn:
+        scored += scores_bytes(n_batch=sizes.n_batch, num_cells=cells, n_head=shape.n_head)
+    return keys + masks + scored
 
 
 def residual_bytes(shape: ModelShape, sizes: CacheParams) -> int:
@@ -105,8 +137,8 @@ def attention_bytes(shape: ModelShape, sizes: CacheParams) -> int:
     key_dim = max(shape.key_dim, shape.window_key_dim or 0)
     values = LIVE_QUERIES * shape.n_head * key_dim
     values += LIVE_KEYS * max(shape.key_width(layer) + shape.value_width(layer) for layer in layers)
-    scores = 0
-    if not sizes.flash_attn and any(shape.kv_heads):
+    scores = compressed_attention_bytes(shape, sizes)
+    if not sizes.flash_attn and any(shape.kv_heads) and not shape.compressions:
         scores = scores_bytes(n_batch=sizes.n_batch, num_cells=sizes.num_cells, n_head=shape.n_head)
     return sizes.n_batch * values * FLOAT_BYTES + scores
 

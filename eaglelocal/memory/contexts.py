@@ -26,6 +26,7 @@ class PlannedContext:
 
     max_outputs  rows of one decode whose logits may be read
     num_taps     layers whose input is copied for every row, for a head
+    tap_width    values of one such copy; 0: as many as a state has
     gpu_layers   layers on the GPUs; None: all
     n_cpu_moe    layers whose experts stay in RAM
     """
@@ -34,6 +35,7 @@ class PlannedContext:
     sizes: CacheParams
     max_outputs: int
     num_taps: int = 0
+    tap_width: int = 0
     gpu_layers: int | None = None
     n_cpu_moe: int = 0
     of_draft: bool = False
@@ -41,11 +43,16 @@ class PlannedContext:
 
 def plan_contexts(plan: Plan, target: ModelShape, draft: ModelShape | None = None) -> tuple[PlannedContext, ...]:
     """Return the context of the target, then that of the draft if there is one."""
-    target_context = plan_target_context(plan, target, num_taps=draft.num_taps if draft is not None else 0)
+    target_context = plan_target_context(plan, target, draft)
     return (target_context,) if draft is None else (target_context, plan_draft_context(plan, draft, target))
 
 
-def plan_target_context(plan: Plan, target: ModelShape, *, num_taps: int = 0) -> PlannedContext:
+def plan_target_context(plan: Plan, target: ModelShape, draft: ModelShape | None = None) -> PlannedContext:
+    """Return the context of the target.
+
+    With compressed rows only the windows are kept, whatever the plan says: such a cache goes back to saved states,
+    which hold the window, and can be cut nowhere else.
+    """
     sizes = CacheParams(
         n_ctx=plan.n_ctx,
         num_slots=plan.num_slots,
@@ -55,14 +62,15 @@ def plan_target_context(plan: Plan, target: ModelShape, *, num_taps: int = 0) ->
         kv_type=plan.kv_type,
         flash_attn=plan.flash_attn != "off",
         num_snapshots=num_snapshots(plan, target),
-        swa_full=plan.swa_full is not False,
+        swa_full=plan.swa_full is not False and not target.compressions,
     )
     max_outputs = min(plan.num_slots * (1 + plan.max_draft), plan.n_batch)
     return PlannedContext(
         shape=target,
         sizes=sizes,
         max_outputs=max_outputs,
-        num_taps=num_taps,
+        num_taps=draft.num_taps if draft is not None else 0,
+        tap_width=draft.n_embd if draft is not None and draft.architecture == MTP and not draft.reads_cache else 0,
         gpu_layers=plan.gpu_layers,
         n_cpu_moe=plan.n_cpu_moe,
     )

@@ -168,7 +168,7 @@ def output_buffers(context: PlannedContext, devices: Sequence[str]) -> Iterator[
     yield Buffer(RAM, MemoryKind.BUFFERS, logits_bytes(context.max_outputs, shape.n_vocab, state_width=state_width))
     for upper in shape.list_upper():
         yield Buffer(RAM, MemoryKind.BUFFERS, logits_bytes(context.max_outputs, upper.n_vocab))
-    tapped = context.num_taps * tap_bytes(context.sizes.n_batch, shape.n_embd)
+    tapped = context.num_taps * tap_bytes(context.sizes.n_batch, context.tap_width or shape.n_embd)
     yield Buffer(RAM, MemoryKind.BUFFERS, tapped)
     yield Buffer(devices[shape.n_layer // 2], MemoryKind.BUFFERS, tapped)  # at worst all on one device
 

@@ -278,6 +278,9 @@ def cache_bytes(shape: ModelShape, layer: int, kv_type: str, num_cells: int) -> 
     cells = num_cells if window is None else min(num_cells, window)
     keys, values = shape.key_width(layer), shape.value_width(layer)
     kept = cells * (row_bytes(kv_type, keys) + row_bytes(kv_type, values)) if keys else 0
+    if shape.compressions and shape.compressions[layer][0]:
+        ratio, width = shape.compressions[layer]
+        kept += num_cells // ratio * row_bytes(kv_type, width)
     return kept + shape.layer_states[layer]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from doubles.lora_files import write_lora
+from doubles.mtp_models import TRUNKS, add_mtp
 from doubles.projectors import projector_bytes
 from doubles.random_models import TargetShape, write_target
 from doubles.weightless_models import REAL, write_sketch
@@ -142,6 +143,19 @@ def test_the_command_runs_what_was_planned(
     chosen = plan_report(capsys, *arguments, "--machine", "rtx-3090")["chosen"]
     assert flags in chosen["commands"]["run"]
     assert ("chat" in chosen["commands"]["run"]) == (chosen["parallel"] == 1)
+
+
+def test_a_file_whose_layer_reads_parallel_states_drafts_for_itself(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = write_sketch(tmp_path / "v4.gguf", add_mtp(TRUNKS["deepseek4"]))
+    chosen = plan_report(capsys, str(path), "--machine", "rtx-3090", "--draft", "mtp")["chosen"]
+    assert chosen["draft"] == "its own MTP layer" and chosen["memory"]["draft_bytes"] > 0
+    keys = TRUNKS["deepseek4"].keys | {"attention.compress_ratios": [0, 4, 128, 4, 128]}
+    trunk = replace(TRUNKS["deepseek4"], n_layer=5, keys=keys | {"nextn_predict_layers": 1})
+    deadly = write_sketch(tmp_path / "compressed.gguf", trunk)
+    with pytest.raises(IncompatibleError, match=r"it keeps 128 tokens as one \(compress_ratios\)"):
+        main.run(["plan", str(deadly), "--machine", "rtx-3090", "--draft", "mtp"])
 
 
 def test_a_command_says_nothing_that_goes_without_saying(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,13 +13,14 @@ from eaglelocal.gguf.tensors import read_tensor
 
 from .random_models import finish, write_vocabulary
 from .runnable_models import N_VOCAB, weights
-from .weightless_models import EXPERTS_BEHIND_DENSE, SKETCHES, Sketch, tensors_of, write_keys
+from .weightless_models import EXPERTS_BEHIND_DENSE, HYPER, SKETCHES, Sketch, tensors_of, write_keys
 
 WRITES_BACK = tuple(
-    f"{name}.weight" for name in ("attn_output", "ssm_out", "ffn_down", "ffn_down_exps", "ffn_down_shexp")
+    f"{name}.weight"
+    for name in ("attn_output", "attn_output_b", "ssm_out", "ffn_down", "ffn_down_exps", "ffn_down_shexp")
 )
 PARTS = ("whole", "trunk", "layer")
-PATTERN = "attention.sliding_window_pattern"
+PATTERN, RATIOS = "attention.sliding_window_pattern", "attention.compress_ratios"
 WITH_EXPERTS = replace(
     SKETCHES["glm4moe"],
     keys=EXPERTS_BEHIND_DENSE | {"expert_shared_feed_forward_length": 128},
@@ -31,7 +32,9 @@ INDEXER = {"attention.indexer.head_count": 4, "attention.indexer.key_length": 64
 TRUNKS = {
     **{
         name: SKETCHES[name]
-        for name in ("qwen35", "qwen35moe", "qwen3next", "glm4moe", "deepseek2", "nemotron_h_moe", "bailingmoe3")
+        for name in (
+            *("qwen35", "qwen35moe", "qwen3next", "glm4moe", "deepseek2", "deepseek4", "nemotron_h_moe", "bailingmoe3"),
+        )
     },
     "hy_v3": replace(WITH_EXPERTS, arch="hy_v3"),
     "cohere2moe": replace(
@@ -65,6 +68,8 @@ def add_mtp(trunk: Sketch, num_mtp: int = 1) -> Sketch:
     keys = trunk.keys | {"nextn_predict_layers": num_mtp}
     if isinstance(pattern := keys.get(PATTERN), list):
         keys[PATTERN] = [*pattern, *[True] * num_mtp]
+    if isinstance(ratios := keys.get(RATIOS), list):
+        keys[RATIOS] = [*ratios, *[0] * num_mtp]
     return replace(
         trunk,
         n_layer=trunk.n_layer + num_mtp,
@@ -136,6 +141,17 @@ def foreseen(
         values[:] = 1.0
     elif name.endswith("nextn.eh_proj.weight"):  # of the embedding, and behind it of the state
         values[:] = np.roll(np.eye(*values.shape), len(values) if echoes else 0, axis=1)
+    elif echoes and ".hc_" in name and int(name.split(".")[1]) >= layer:
+        keep_apart(name, values)
+    elif echoes and name.startswith("output_hc_"):  # the last of the parallel states is the one that speaks
+        values[:] = 30.0 * np.float32([-1, -1, -1, 1]) if "base" in name else 0.0
+
+
+def keep_apart(name: str, values: np.ndarray) -> None:
+    """Let an MTP layer mix none of the parallel states of a token."""
+    values[:] = 0.0
+    if name.endswith("base.weight"):  # what is read of each and written to each, then what is kept of it
+        values[2 * HYPER :] = 30.0 * np.eye(HYPER).ravel()
 
 
 # ---- Gemma 4: layers of a file of their own that read the target's cache

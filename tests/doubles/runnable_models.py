@@ -9,7 +9,7 @@ import gguf
 import numpy as np
 
 from .random_models import finish, write_vocabulary
-from .weightless_models import SKETCHES, Sketch, tensors_of, write_keys
+from .weightless_models import ID_TABLE, SKETCHES, Sketch, tensors_of, write_keys
 
 N_VOCAB = 300
 
@@ -30,6 +30,8 @@ def write_runnable(path: Path, name: str, seed: int = 0, **keys: object) -> Path
 
 def weights(rng: np.random.Generator, name: str, shape: tuple[int, ...], sketch: Sketch) -> np.ndarray:
     """Return random weights that keep signals at scale: states decay (`ssm_a` is negative), norms are about one."""
+    if name.endswith(ID_TABLE):  # experts of each token, all different
+        return np.stack([rng.permutation(sketch.n_expert)[: shape[1]] for _ in range(shape[0])]).astype(np.int32)
     if name.endswith("ssm_a"):
         values = -rng.uniform(0.1, 1.0, shape)
     elif "norm" in name or name.endswith("ssm_d"):

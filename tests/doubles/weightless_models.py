@@ -17,6 +17,8 @@ from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
 
 ALIGNMENT = 32
 ALTERNATIVES, LAUREL_RANK = 4, 64  # of gemma3n, which llama.cpp does not read from the file
+HYPER = 4  # states of a token at once (hyper-connections), the only number that llama.cpp runs
+ID_TABLE = "ffn_gate_tid2eid.weight"
 Tensor = tuple[str, tuple[int, ...]]  # name, shape in ggml's order
 
 
@@ -75,6 +77,8 @@ def write_sketch(path: Path, sketch: Sketch) -> Path:
 
 def type_of(name: str, shape: tuple[int, ...], matrix_type: str) -> str:
     """Return the type of a tensor: small ones are not quantized, as in real files."""
+    if name.endswith(ID_TABLE):
+        return "I32"
     plain = (
         len(shape) == 1 or "conv" in name or "ssm_a" in name or "ssm_d" in name or "norm" in name or "altup_" in name
     )
@@ -107,6 +111,8 @@ def write_keys(writer: gguf.GGUFWriter, s: Sketch) -> None:
 def _add(writer: gguf.GGUFWriter, key: str, value: object) -> None:
     if isinstance(value, list):
         writer.add_array(key, value)
+    elif isinstance(value, bool):
+        writer.add_bool(key, value)
     elif isinstance(value, float):
         writer.add_float32(key, value)
     else:
@@ -123,6 +129,8 @@ def tensors_of(s: Sketch) -> Iterator[Tensor]:
         yield "output.weight", (s.n_embd, s.n_vocab)
     if s.arch == "gemma4":
         yield "rope_freqs.weight", (s.head_dim // 2,)
+    if s.arch == "deepseek4":
+        yield from _mixing("output_hc", s, num_mixes=HYPER, num_scales=1)
     for layer in range(s.n_layer):
         for name, shape in _layer(s, layer):
             yield f"blk.{layer}.{name}", shape
@@ -324,6 +332,60 @@ def _attention_with_sinks(s: Sketch, layer: int) -> Iterator[Tensor]:
     yield "attn_sinks.weight", (s.n_head,)
 
 
+def _mixing(name: str, s: Sketch, *, num_mixes: int, num_scales: int) -> Iterator[Tensor]:
+    """What mixes the parallel states of a token."""
+    yield f"{name}_fn.weight", (HYPER * s.n_embd, num_mixes)
+    yield f"{name}_base.weight", (num_mixes,)
+    yield f"{name}_scale.weight", (num_scales,)
+
+
+def _compressed_attention(s: Sketch, layer: int) -> Iterator[Tensor]:
+    """One head of keys, which are the values too; of earlier tokens, blocks of 4 or 128 are kept as one row."""
+    queries, groups, rank = (
+        s.number(f"attention.{key}") for key in ("q_lora_rank", "output_group_count", "output_lora_rank")
+    )
+    yield "attn_sinks.weight", (s.n_head,)
+    yield "attn_q_a.weight", (s.n_embd, queries)
+    yield "attn_q_a_norm.weight", (queries,)
+    yield "attn_q_b.weight", (queries, s.n_head * s.head_dim)
+    yield "attn_kv.weight", (s.n_embd, s.head_dim)
+    yield "attn_kv_a_norm.weight", (s.head_dim,)
+    yield "attn_output_a.weight", (s.n_head * s.head_dim // groups, groups * rank)
+    yield "attn_output_b.weight", (groups * rank, s.n_embd)
+    for part in ("hc_attn", "hc_ffn"):
+        yield from _mixing(part, s, num_mixes=(2 + HYPER) * HYPER, num_scales=3)
+    ratios = s.keys["attention.compress_ratios"]
+    assert isinstance(ratios, list)
+    if ratio := ratios[layer]:
+        overlap = 2 if ratio == 4 else 1
+        yield from _compressor("attn", s, ratio, s.head_dim, overlap)
+    if ratio == 4:
+        heads, dim = (s.number(f"attention.indexer.{key}") for key in ("head_count", "key_length"))
+        yield "indexer.proj.weight", (s.n_embd, heads)
+        yield "indexer.attn_q_b.weight", (queries, heads * dim)
+        yield from _compressor("indexer", s, ratio, dim, overlap)
+
+
+def _compressor(name: str, s: Sketch, ratio: int, dim: int, overlap: int) -> Iterator[Tensor]:
+    yield f"{name}_compressor_kv.weight", (s.n_embd, overlap * dim)
+    yield f"{name}_compressor_gate.weight", (s.n_embd, overlap * dim)
+    yield f"{name}_compressor_ape.weight", (overlap * dim, ratio)
+    yield f"{name}_compressor_norm.weight", (dim,)
+
+
+def _experts_by_token(s: Sketch, layer: int) -> Iterator[Tensor]:
+    """In the first layers a table chooses the experts of a token."""
+    yield "ffn_norm.weight", (s.n_embd,)
+    if layer < s.number("hash_layer_count"):
+        yield ID_TABLE, (s.n_expert_used, s.n_vocab)
+    else:
+        yield "exp_probs_b.bias", (s.n_expert,)
+    yield from _experts(s, layer)
+    yield from _shared_expert(s, s.n_ff_exp)
+    if _is_ahead(s, layer):
+        yield from _ahead(s)
+
+
 def _gate_of_heads(s: Sketch, layer: int) -> Iterator[Tensor]:
     yield "attn_gate.weight", (s.n_embd, s.n_head)
 
@@ -338,7 +400,7 @@ def _ahead(s: Sketch) -> Iterator[Tensor]:
     yield "nextn.eh_proj.weight", (2 * s.n_embd, s.n_embd)
     yield "nextn.enorm.weight", (s.n_embd,)
     yield "nextn.hnorm.weight", (s.n_embd,)
-    if s.arch == "nemotron_h_moe":
+    if s.arch in ("nemotron_h_moe", "deepseek4"):
         yield "nextn.shared_head_norm.weight", (s.n_embd,)
     if s.arch == "bailingmoe3":
         yield "layer_output_norm.weight", (s.n_embd,)
@@ -470,6 +532,7 @@ PARTS: dict[str, tuple[Callable[[Sketch, int], Iterator[Tensor]], ...]] = {
     "deepseek2": (_latent_attention, _experts_behind_dense),
     **dict.fromkeys(("deepseek32", "glm-dsa"), (_latent_attention, _indexer, _experts_behind_dense)),
     "bailingmoe3": (_latent_attention_or_kda, _experts_behind_dense),
+    "deepseek4": (_compressed_attention, _experts_by_token),
     **dict.fromkeys(("glm4moe", "hy_v3", "cohere2moe"), (_attention, _experts_behind_dense)),
     "mimo2": (_attention_with_sinks, _experts_behind_dense),
     "step35": (_attention, _gate_of_heads, _experts_behind_dense),
@@ -638,6 +701,36 @@ SKETCHES = {
         n_expert_used=2,
         n_ff_exp=128,
         keys=EXPERTS_BEHIND_DENSE | LATENT | {"kda.head_dim": 64, "kda.gate_lower_bound": -5.0, "ssm.conv_kernel": 4},
+    ),
+    "deepseek4": replace(
+        TINY,
+        arch="deepseek4",
+        kv_heads=1,
+        head_dim=128,
+        n_expert=8,
+        n_expert_used=2,
+        n_ff_exp=128,
+        keys={
+            "rope.dimension_count": 32,
+            "attention.q_lora_rank": 96,
+            "attention.output_group_count": 2,
+            "attention.output_lora_rank": 64,
+            "attention.sliding_window": 96,
+            "attention.compress_ratios": [0, 4, 128, 4],
+            "attention.compress_rope_freq_base": 4e4,
+            "attention.indexer.head_count": 4,
+            "attention.indexer.key_length": 64,
+            "attention.indexer.top_k": 32,
+            "hyper_connection.count": HYPER,
+            "hyper_connection.sinkhorn_iterations": 4,
+            "hyper_connection.epsilon": 1e-6,
+            "hash_layer_count": 1,
+            "expert_shared_count": 1,
+            "expert_gating_func": 4,
+            "expert_weights_scale": 1.5,
+            "expert_weights_norm": True,
+            "swiglu_clamp_exp": 7.0,
+        },
     ),
     "granitehybrid": replace(TINY, arch="granitehybrid", kv_heads=(0, 2, 0, 0), keys=MAMBA2),
     "falcon-h1": replace(TINY, arch="falcon-h1", keys=MAMBA2),

@@ -143,7 +143,7 @@ def texts_of(engine: Engine, requests: Sequence[ChatRequest]) -> dict[str, list[
     return {name: each.tokens for name, each in result.items()}
 
 
-@pytest.fixture(scope="module", params=["bailingmoe3", "lfm2", "nemotron_h", "qwen35", "qwen35moe"])
+@pytest.fixture(scope="module", params=["bailingmoe3", "deepseek4", "lfm2", "nemotron_h", "qwen35", "qwen35moe"])
 def living(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_runnable(tmp_path_factory.mktemp(request.param) / f"{request.param}.gguf", request.param)
 
@@ -214,7 +214,7 @@ def test_heads_and_draft_models_draft_for_them(living: Path, tmp_path: Path) -> 
 
 
 def context_of(target: Path) -> LlamaContext:
-    params = ContextParams(n_ctx=512, num_sequences=3, unified=False, num_snapshots=4, flash_attn="off")
+    params = ContextParams(n_ctx=512, num_sequences=3, unified=False, num_snapshots=4, flash_attn="off", kv_type="f32")
     return LlamaContext(LlamaModel(load_library(), target, Placement(repack=False)), params)
 
 

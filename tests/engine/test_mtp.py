@@ -15,6 +15,7 @@ import pytest
 from doubles.engine_harness import drive
 from doubles.mixed_traffic import MixedTraffic
 from doubles.mtp_models import num_layers, write_assistant, write_gemma, write_mtp
+from doubles.plain_deepseek4 import PlainDeepseek4
 from doubles.plain_mimo import PlainMimo
 from doubles.real_engine import ask, real_engine
 
@@ -40,12 +41,12 @@ from eaglelocal.gguf.mtp import MtpInfo, check_mtp, has_mtp, is_mtp_alone
 from eaglelocal.gguf.reader import read_header
 
 PROMPT = tuple(range(30, 60))
-OFTEN = ["glm4moe", "nemotron_h_moe", "mimo2"]  # one of each kind: plain, with state, with windows
+OFTEN = ["glm4moe", "nemotron_h_moe", "mimo2", "deepseek4"]  # one of each kind: plain, with state, windows, and both
 SELDOM = ["deepseek2", "hy_v3", "step35", "cohere2moe", "bailingmoe3", "deepseek32", "glm-dsa"]
 OTHERS = [*OFTEN, *SELDOM]
 ARCHITECTURES = ["qwen35", "qwen35moe", *OTHERS]
 MOSTLY = ["qwen35", *OFTEN, *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("qwen35moe", *SELDOM))]
-WINDOWED = ["mimo2", "step35", "cohere2moe"]
+WINDOWED = ["mimo2", "step35", "cohere2moe", "deepseek4"]
 LIVELY = 4.0  # what makes drafts for Gemma right at times
 
 
@@ -125,6 +126,17 @@ def test_drafted_texts_of_other_families(tmp_path: Path, architecture: str, leng
     changes = {"num_slots": 2, "n_batch": 64}
     engine = real_engine(target, "mtp", target, spec=fixed_spec(length), **changes)
     assert texts_of(engine, requests) == plain_texts(target, requests, **changes)
+    assert 0 < engine.snapshot().speculation.accepted_tokens < engine.snapshot().speculation.draft_tokens
+    engine.close()
+
+
+@pytest.mark.parametrize("length", [1, 3, 8])
+def test_drafts_across_the_end_of_a_row_of_many_tokens(tmp_path: Path, length: int) -> None:
+    """DeepSeek V4 keeps 128 tokens as one row, which is written again if some of them were rejected."""
+    target = write_mtp(tmp_path / "model.gguf", "deepseek4", gain=0.03)
+    requests = [ask(f"r{i}", [20 + (7 * k + i) % 260 for k in range(90 + 11 * i)], max_tokens=60) for i in range(3)]
+    engine = real_engine(target, "mtp", target, spec=fixed_spec(length), num_slots=3)
+    assert texts_of(engine, requests) == plain_texts(target, requests, num_slots=3)
     assert 0 < engine.snapshot().speculation.accepted_tokens < engine.snapshot().speculation.draft_tokens
     engine.close()
 
@@ -263,6 +275,76 @@ def test_each_layer_computes_what_plain_numpy_does(tmp_path: Path, selects_outpu
         for slot, draft in texts.draft(slots[: 1 + turn % 3], 1 + turn % 3).items():
             expected = texts.expect(slot)
             assert draft.tokens == expected.tokens
+            assert draft.confidences == pytest.approx(expected.confidences, abs=1e-3)
+    assert min(map(len, texts.tokens)) > 96
+    texts.close()
+
+
+class ParallelStates:
+    """A target whose tokens have four parallel states, with a random MTP layer, and the same layer in plain numpy."""
+
+    def __init__(self, path: Path) -> None:
+        self.model = LlamaModel(load_library(), path, Placement(has_mtp=True, repack=False))
+        taps = (num_layers("deepseek4"),)
+        sizes = {"n_ctx": 256, "num_sequences": 2, "n_batch": 32, "flash_attn": "off", "kv_type": "f32"}
+        params = ContextParams(unified=False, num_snapshots=4, **sizes)  # type: ignore[arg-type]
+        self.target = LlamaContext(self.model, params, taps=taps, final_by_nextn=True)
+        params = ContextParams(is_mtp=True, **sizes)  # type: ignore[arg-type]
+        layer = LlamaHeadContext(self.model, params, target=self.target, has_encoder=False)
+        self.drafter, self.plain = Eagle3(layer, taps, name="mtp"), PlainDeepseek4(path, *taps)
+        self.tokens: list[list[int]] = [[], []]
+        self.roots = [7, 8]
+        self.states: list[np.ndarray] = [np.empty((0, self.plain.num_parallel, self.model.n_embd))] * 2
+
+    def commit(self, slot: int, further: list[int]) -> None:
+        """Commit the root and further tokens, of which the last is the next root.
+
+        What the target says after each follows from the states that were copied.
+        """
+        tokens, self.roots[slot] = [self.roots[slot], *further[:-1]], further[-1]
+        first, n = len(self.tokens[slot]), len(tokens)
+        outputs = self.target.decode(Batch(tokens, list(range(first, first + n)), [(slot,)] * n, [True] * n))
+        features = outputs.features(list(range(n)))
+        states = features.copied().reshape(n, self.plain.num_parallel, -1)
+        logits = np.stack([self.target.logits(row) for row in range(n)])
+        assert np.abs(self.plain.speak(states) - logits).max() < 1e-3
+        self.drafter.commit([Committed(slot, first, tokens, features)])
+        self.tokens[slot] += tokens
+        self.states[slot] = np.concatenate([self.states[slot], states])
+
+    def draft(self, slots: list[int], depth: int) -> dict[int, Continuation]:
+        nodes = [Node(slot, ROOT, self.roots[slot], len(self.tokens[slot])) for slot in slots]
+        return dict(zip(slots, self.drafter.draft(nodes, depth), strict=True))
+
+    def expect(self, slot: int, depth: int) -> Continuation:
+        """Return what plain numpy drafts, each token with the states behind the one before."""
+        tokens, states = [*self.tokens[slot][1:], self.roots[slot]], self.states[slot]
+        drafted, confidences = [], []
+        for _ in range(depth):
+            after, logits = self.plain.run(tokens, states)
+            best = np.sort(logits[-1])[::-1][:MIN_RANKED]
+            drafted.append(int(logits[-1].argmax()))
+            confidences.append(float(1 / np.exp(best - best[0]).sum()))
+            tokens, states = [*tokens, drafted[-1]], np.concatenate([states, after[-1:]])
+        return Continuation(drafted, confidences)
+
+    def close(self) -> None:
+        self.drafter.close()
+        self.target.close()
+        self.model.close()
+
+
+def test_a_layer_with_parallel_states_computes_what_plain_numpy_does(tmp_path: Path) -> None:
+    """Drafts of one text or both, of one to four tokens, all of them rejected. The window (96 rows) is left."""
+    texts = ParallelStates(write_mtp(tmp_path / "random.gguf", "deepseek4", gain=1.0, random=True))
+    rng = random.Random(5)
+    for turn in range(12):
+        slots, depth = [turn % 2, 1 - turn % 2], 1 + turn % 4
+        for slot in slots:
+            texts.commit(slot, rng.choices(range(20, 280), k=rng.randrange(2, 24)))
+        for slot, draft in texts.draft(slots[: 1 + turn % 3], depth).items():
+            expected = texts.expect(slot, depth)
+            assert list(draft.tokens) == expected.tokens
             assert draft.confidences == pytest.approx(expected.confidences, abs=1e-3)
     assert min(map(len, texts.tokens)) > 96
     texts.close()
@@ -421,7 +503,7 @@ def test_sixteen_slots_and_small_batches(tmp_path: Path) -> None:
 
 
 # ---- a file of its own
-@pytest.mark.parametrize("architecture", ["qwen35", "nemotron_h_moe", "step35"])
+@pytest.mark.parametrize("architecture", ["qwen35", "nemotron_h_moe", "step35", "deepseek4"])
 def test_a_layer_in_a_file_of_its_own_drafts(tmp_path: Path, architecture: str) -> None:
     whole = write_mtp(tmp_path / "whole.gguf", architecture, gain=0.0)
     trunk = write_mtp(tmp_path / "trunk.gguf", architecture, gain=0.0, part="trunk")
@@ -596,6 +678,10 @@ def test_layers_that_llama_cpp_would_abort_on(
         ("mimo2", {}, "attn_qkv", r"lacks the tensor blk\.4\.attn_qkv\.weight"),
         ("mimo2", {}, "blk.4.ffn_up", r"lacks the tensor blk\.4\.ffn_up\.weight"),
         ("mimo2", {"attention.head_count_kv": [2, 4, 4, 2, 0]}, " ", "head_count_kv is 0 in it"),
+        ("deepseek4", {"nextn_predict_layers": 2}, " ", "has 2 MTP layers, where one can draft"),
+        ("deepseek4", {"attention.compress_ratios": [0, 4, 128, 4, 4]}, " ", "it keeps 4 tokens as one"),
+        ("deepseek4", {"hash_layer_count": 5}, " ", r"a table chooses its experts \(hash_layer_count is 5\)"),
+        ("deepseek4", {"attention.indexer.key_length": 128}, " ", "its keys and those of its indexer are 128 wide"),
         ("step35", {}, "blk.4.ffn_down", r"lacks the tensor blk\.4\.ffn_down\.weight"),
         ("step35", {}, "output.weight", r"lacks the tensor output\.weight"),
         ("step35", {"embedding_length_out": 128}, " ", "its states are 256 wide, its rows 128"),

@@ -74,19 +74,19 @@ static int32_t find_tapped_rows(struct target *t) {
     return 0;
 }
 
-/* Copy the tapped states of a row [n_taps, n_embd], after find_tapped_rows; eps is tap_eps of struct head. */
+/* Copy the tapped states of a row [n_taps, tap_width], after find_tapped_rows; eps is tap_eps of struct head. */
 static void copy_tapped(const struct target *t, int32_t row, float eps, float *out) {
-    for (int32_t tap = 0; tap < t->n_taps; tap++, out += t->n_embd) {
-        const float *state = t->tapped[tap] + (size_t)row * t->n_embd;
-        if (eps < 0) memcpy(out, state, sizeof(float) * t->n_embd);
-        else native_norm(state, t->n_embd, eps, NULL, out);
+    for (int32_t tap = 0; tap < t->n_taps; tap++, out += t->tap_width) {
+        const float *state = t->tapped[tap] + (size_t)row * t->tap_width;
+        if (eps < 0) memcpy(out, state, sizeof(float) * t->tap_width);
+        else native_norm(state, t->tap_width, eps, NULL, out);
     }
 }
 
-/* Copy the tapped states of n rows of the last decode [n, n_taps, n_embd]. */
+/* Copy the tapped states of n rows of the last decode [n, n_taps, tap_width]. */
 int32_t native_copy_tapped(struct target *t, int32_t n, const int32_t *rows, float eps, float *out) {
     const int32_t code = find_tapped_rows(t);
-    for (int32_t i = 0; i < n && !code; i++) copy_tapped(t, rows[i], eps, out + (size_t)i * t->n_taps * t->n_embd);
+    for (int32_t i = 0; i < n && !code; i++) copy_tapped(t, rows[i], eps, out + (size_t)i * t->n_taps * t->tap_width);
     return code;
 }
 
@@ -101,14 +101,14 @@ static int32_t run(struct head *h, int type, void *batch) {
 /* Put the features of a row into h->row, normed for the encoder: of kept rows, or (NULL) of the target's last decode,
  * after find_tapped_rows. */
 static void load_row(struct head *h, int32_t row, const float *kept) {
-    const int32_t n_taps = h->target->n_taps, n_embd = h->target->n_embd;
+    const int32_t n_taps = h->target->n_taps, width = h->target->tap_width;
     if (!kept) {
         copy_tapped(h->target, row, h->tap_eps, h->row);
         return;
     }
-    kept += (size_t)row * n_taps * n_embd;
-    if (h->tap_eps < 0) memcpy(h->row, kept, sizeof(float) * n_taps * n_embd);
-    else for (int32_t i = 0; i < n_taps * n_embd; i += n_embd) native_norm(kept + i, n_embd, h->tap_eps, NULL, h->row + i);
+    kept += (size_t)row * n_taps * width;
+    if (h->tap_eps < 0) memcpy(h->row, kept, sizeof(float) * n_taps * width);
+    else for (int32_t i = 0; i < n_taps * width; i += width) native_norm(kept + i, width, h->tap_eps, NULL, h->row + i);
 }
 
 /* Encode the rows first to end - 1 of native_encode, no more than n_batch. */
@@ -116,7 +116,7 @@ static int32_t encode_batch(struct head *h, int32_t first, int32_t end, const in
     const struct api *api = h->api;
     /* llama.cpp assigns encoder rows to sequence 0: their positions must follow those in its cache */
     int32_t position = api->last_position(h->memory, 0) + 1;
-    const struct embedding row = {h->row, 1, (size_t)h->target->n_taps * h->target->n_embd};
+    const struct embedding row = {h->row, 1, (size_t)h->target->n_taps * h->target->tap_width};
     api->clear(h->features);
     for (int32_t i = first; i < end; i++, position++) {
         load_row(h, rows ? rows[i] : i, kept);
@@ -146,7 +146,7 @@ static void copy_rows(struct head *h, int32_t n, const int32_t *rows, const floa
     }
 }
 
-/* Encode n rows: of the target's last decode those in `rows`, or (NULL) the first n; or `kept` [n, taps, n_embd]. Their
+/* Encode n rows: of the target's last decode those in `rows`, or (NULL) the first n; or `kept` [n, taps, tap_width]. Their
  * states are then in h->encoded. */
 int32_t native_encode(struct head *h, int32_t n, const int32_t *rows, const float *kept) {
     if (!h->context) return CLOSED;
@@ -430,7 +430,7 @@ static bool remove_from_first(struct head *h, int32_t i, const int32_t *sequence
 /* Write the rows first to end - 1 of native_write_features, no more than n_batch. */
 static int32_t write_batch(struct head *h, int32_t first, int32_t end, const int32_t *positions,
                          const int32_t *sequences, const int32_t *rows, const float *kept) {
-    const struct embedding row = {h->row, 1, (size_t)h->target->n_taps * h->target->n_embd};
+    const struct embedding row = {h->row, 1, (size_t)h->target->n_taps * h->target->tap_width};
     h->api->clear(h->features);
     for (int32_t i = first; i < end; i++) {
         const int32_t position[4] = {positions[i], positions[i], positions[i], 0}; /* four, for M-RoPE */
@@ -443,7 +443,7 @@ static int32_t write_batch(struct head *h, int32_t first, int32_t end, const int
 }
 
 /* Write n rows of features into the cache (ints: positions [n], sequences [n]): `rows` of the target's last decode, or
- * kept rows [n, taps, n_embd]. */
+ * kept rows [n, taps, tap_width]. */
 int32_t native_write_features(struct head *h, int32_t n, const int32_t *ints, const int32_t *rows, const float *kept) {
     if (!h->context) return CLOSED;
     const int32_t *positions = ints, *sequences = ints + n;

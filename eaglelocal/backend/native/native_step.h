@@ -74,7 +74,7 @@ struct head;
 struct target {
     const struct api *api;
     void *context;
-    int32_t n_vocab, n_embd, n_taps, nextn_tap; /* nextn_tap: the layer whose rows are read as "nextn" states; or -1 */
+    int32_t n_vocab, tap_width, n_taps, nextn_tap; /* nextn_tap: the layer whose rows are read as "nextn" states; or -1 */
     int32_t normed_tap; /* the layer whose rows are the states after the output norm; or -1 */
     int32_t has_normed; /* the last decode gave those: all of its rows are outputs, or llama.cpp would make them so */
     int32_t num_end_tokens;
@@ -102,7 +102,7 @@ struct head {
     float tap_eps;      /* EAGLE-3.1 fc_norm: epsilon of the norm of each tapped row; negative: no norm */
     const float *output_gains; /* [width] EAGLE-3.1 norm_output: gains of the fed-back state's norm; NULL: no norm */
     float output_eps;
-    float *row;     /* [taps x n_embd] scratch */
+    float *row;     /* [taps x tap_width] scratch */
     float *encoded; /* [n_batch of the target x width] states of the rows encoded last */
     float *states;  /* [n_batch x width] states after the last draft's last level */
     int32_t num_encoded; /* rows of the target's last decode, if all were encoded in the same call; else 0 */

@@ -73,6 +73,25 @@ def test_layers_caches_and_compute() -> None:
     assert by_device(parse_compute_buffers(LINES, DEVICES)) == {"CUDA0": 120.5, "CUDA1": 80, RAM: 16}
 
 
+def test_states_of_rows_that_are_not_complete() -> None:
+    """DeepSeek V4's caches: those of rows of several tokens, and the states behind them."""
+    lines = """\
+llama_kv_cache: layer   1: dev = CUDA0
+llama_kv_cache: size =    4.00 MiB (   256 cells,   1 layers,  1/1 seqs), K (f16):    4.00 MiB, V (f16):    0.00 MiB
+llama_dsv4_comp_state: layer   0: dev = CPU
+llama_dsv4_comp_state: layer   1: dev = CUDA0
+llama_dsv4_comp_state:        CPU DSV4 csa state buffer size =     0.50 MiB
+llama_dsv4_comp_state:      CUDA0 DSV4 csa state buffer size =     0.50 MiB
+llama_dsv4_comp_state: csa ratio = 4, state = 8 x 1024, streams = 1, rs_seq = 4, layers = 2, size =    1.00 MiB
+llama_dsv4_comp_state: layer   2: dev = CUDA1
+llama_dsv4_comp_state: hca ratio = 128, state = 128 x 512, streams = 1, rs_seq = 4, layers = 1, size =    3.00 MiB
+""".splitlines()
+    assert by_device(parse_cache_buffers(lines, DEVICES)) == {"CUDA0": 4.5, RAM: 0.5, "CUDA1": 3}
+    log = LlamaLog()
+    log.write("\n".join([*lines, ""]))
+    assert sum_buffer_bytes(log) == {"RS": MIB}
+
+
 BLOCKS = ("blk.0.attn_q.weight", "blk.1.attn_q.weight", "blk.2.attn_q.weight", "blk.2.ffn_up.weight")
 
 
