@@ -191,9 +191,8 @@ class ServerLog:
 
 def status_text(serving: ServerState, snapshots: Sequence[EngineSnapshot], last: Sequence[EngineSnapshot]) -> str:
     """Return the status of all models: `ready · 2 running, 1 waiting · 41.2 tok/s · acceptance length 3.12 · ...`."""
-    choices = [choice for _, choice in serving.active.values()]
-    running = sum(choice.started is not None for choice in choices)
-    parts = [serving.state, f"{running} running, {len(choices) - running} waiting"]
+    running, waiting = serving.count_active()
+    parts = [serving.state, f"{running} running, {waiting} waiting"]
     before = {snapshot.engine_pid: snapshot.generated_tokens for snapshot in last}
     num_new = sum(one.generated_tokens - before[one.engine_pid] for one in snapshots if one.engine_pid in before)
     if num_new > 0:  # without tokens there is no speed
@@ -205,7 +204,9 @@ def status_text(serving: ServerState, snapshots: Sequence[EngineSnapshot], last:
         parts.append(learning)
     if len(snapshots) > 1:
         parts.append(f"{len(snapshots)} models")
-    return " · ".join([*parts, f"{serving.num_answered} answered"])
+    unanswered = (serving.num_refused, "refused"), (serving.num_failed, "failed")
+    counts = [f"{serving.num_answered} answered", *(f"{number} {what}" for number, what in unanswered if number)]
+    return " · ".join([*parts, ", ".join(counts)])
 
 
 def make_url(host: str, port: int, scheme: str = "http") -> str:

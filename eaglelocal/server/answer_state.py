@@ -22,7 +22,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest, ChatRequest
 from eaglelocal.core.sampling import Sampled, SamplingParams
 from eaglelocal.core.tools import CallPart, ToolCall, join_calls
-from eaglelocal.errors import EagleLocalError
+from eaglelocal.errors import EagleLocalError, RequestError, UsageError
 from eaglelocal.learning.text_kinds import MAX_CHARS
 
 
@@ -135,6 +135,11 @@ class AnswerState:
     @property
     def is_over(self) -> bool:
         return self.finished is not None or self.error is not None
+
+    @property
+    def has_failed(self) -> bool:
+        """Return whether the engine failed to answer; a request that cannot be answered is no fault of the engine."""
+        return self.error is not None and not isinstance(self.error, RequestError | UsageError)
 
     @property
     def is_counted(self) -> bool:

@@ -85,6 +85,8 @@ def _list_counts(reading: ServerReading) -> list[tuple[str, str]]:
         ("running", format_count(reading.running) + slots if reading.running is not None else UNKNOWN),
         ("waiting", format_count(reading.waiting)),
         ("answered", format_count(reading.answered)),
+        ("refused", format_count(reading.refused or None)),
+        ("failed", format_count(reading.failed or None)),
     ]
 
 
