@@ -212,6 +212,11 @@ def is_command(text: str) -> bool:
     return text.startswith("/") and ("\n" not in text or text.split()[0] in COMMANDS)
 
 
+def names_command(line: str) -> bool:
+    """Return whether the first word of a line is a command, or its name in another program."""
+    return line.startswith("/") and line.split()[0] != "/" and split_command(line).name in COMMANDS
+
+
 def parse_command(line: str) -> Command:
     """Parse `/spec 4` into Command("/spec", "4"). Raises UsageError with the nearest name."""
     command = split_command(line)
