@@ -19,9 +19,9 @@ from eaglelocal.catalog.known_machines import KnownMachine, read_machine
 from eaglelocal.catalog.parsed_files import FileVersion, read_tables
 from eaglelocal.catalog.quantizations import QuantLoss, read_quant
 from eaglelocal.catalog.reference import Profile, parse_reference, split_entry
-from eaglelocal.catalog.unknown_target import describe_unknown_target
 from eaglelocal.catalog.target_entries import TargetEntry, read_target
 from eaglelocal.catalog.toml_table import TomlTable
+from eaglelocal.catalog.unknown_target import describe_unknown_target
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import UsageError
 

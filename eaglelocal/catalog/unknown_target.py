@@ -15,8 +15,9 @@ def describe_unknown_target(id: str, tag: str | None) -> str:
         return f"unknown target {written!r}"
     stores = ", ".join(map(_name_store, locations.ollama_store_paths()))
     return (
-        f"unknown target {written!r}: it is neither in the catalog nor among the models of Ollama, looked for in {stores}; "
-        f"`ollama pull {written}` puts it there, because eaglelocal downloads from Hugging Face only"
+        f"unknown target {written!r}: it is neither in the catalog nor among the models of Ollama, "
+        f"looked for in {stores}; `ollama pull {written}` puts it there, "
+        "because eaglelocal downloads from Hugging Face only"
     )
 
 

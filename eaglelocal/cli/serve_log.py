@@ -11,6 +11,7 @@ from eaglelocal.cli.json_output import JsonOutput, time_fields
 from eaglelocal.cli.output import Output, StatusLine
 from eaglelocal.core.events import EngineSnapshot
 from eaglelocal.core.learning_status import ACTIVE_STATES
+from eaglelocal.core.plurals import count_noun
 from eaglelocal.core.records import dataclass
 from eaglelocal.server.listening_socket import find_lan_address
 from eaglelocal.server.loaded_models import LoadedModel
@@ -171,7 +172,7 @@ class ServerLog:
         num_slots = loaded.info.num_slots
         in_lan = f", in your network on {self._lan_url}" if self._lan_url else ""
         self._output.message(f"listening on {self.url}{in_lan}")
-        self._output.message(f"ready: {self.url}/v1, {num_slots} {'answer' if num_slots == 1 else 'answers'} at once")
+        self._output.message(f"ready: {self.url}/v1, {count_noun(num_slots, 'answer')} at once")
         notify_service_manager(f"READY=1\nSTATUS=serving {loaded.name}")
 
     async def watch(self) -> None:
