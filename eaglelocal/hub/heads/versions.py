@@ -114,7 +114,7 @@ class HeadVersions:
         try:
             if lost := _find_loss(target, known.target_key):
                 return "" if known.target_key in models else lost
-            if is_gone(base):
+            if _is_gone(base):
                 return _describe_gone(base)
             has_changed = _name_folder(known.target_key, base) != self.folder.name
         except OSError as error:
@@ -251,7 +251,7 @@ def _find_loss(target: Path, key: str) -> str:
 
     Raises OSError, and _UnclearError where a part is missing: nobody knows whose the others are.
     """
-    if is_gone(target):
+    if _is_gone(target):
         return _describe_gone(target)
     missing = next((part for part in list_named_parts(target) if not part.is_file()), None)
     if missing is not None:
@@ -260,6 +260,19 @@ def _find_loss(target: Path, key: str) -> str:
         return ""
     is_split = fingerprint(target) == key
     return f"{target} was known by its first part alone" if is_split else f"{target} has changed"
+
+
+def _is_gone(path: Path) -> bool:
+    """Return whether a file is certainly not there any more, also one of the hub's cache that went with its folder."""
+    return is_gone(path) or _was_removed(path, locations.hub_cache_dir())
+
+
+def _was_removed(path: Path, cache: Path) -> bool:
+    """Return whether a path in the cache is missing although the cache is there: an empty one may not be mounted."""
+    try:
+        return path.is_relative_to(cache) and any(cache.iterdir()) and not os.path.lexists(path)
+    except OSError:
+        return False
 
 
 def _describe_gone(path: Path) -> str:
