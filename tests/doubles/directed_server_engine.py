@@ -66,7 +66,6 @@ class _Scene:
     num_tokens: int = 0
     num_calls: int = 0
     reason: str = "stop"
-    rest: str = ""  # that is told at the end
 
     @property
     def id(self) -> str:
@@ -221,7 +220,7 @@ class DirectedEngine:
 
     def _finished(self, scene: _Scene) -> Finished:
         script = script_of(scene.request)
-        return Finished(scene.id, scene.reason, scene.rest, len(script), scene.num_tokens, TIMINGS, STATS)
+        return Finished(scene.id, scene.reason, "", len(script), scene.num_tokens, TIMINGS, STATS)
 
 
 def script_of(request: ChatRequest) -> str:
@@ -286,8 +285,7 @@ def _nothing(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
 
 
 def _weigh(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
-    """Words with log-probabilities, and half a character, of which is told at the end that it is none."""
-    scene.rest = "\N{REPLACEMENT CHARACTER}"
+    """Words with log-probabilities, and half a character, of which no text is told."""
     for piece in [f"{word} ".encode() for word in rest.split(" ")] + [b"\xc3"]:
         top = (TokenLogprob(1, -0.25, piece), TokenLogprob(2, -2.5, b"other"))
         sampled = Sampled(1, -0.25, piece, top)
