@@ -12,10 +12,11 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import field
 
+from eaglelocal.core.drafting_words import describe_cut_length
 from eaglelocal.core.learning_status import LEARNING_OFF, LearningStatus
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.request import AnyRequest, EmbedRequest
+from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.learning.drift_files import DriftWatch
 from eaglelocal.server.active_call import ActiveCall
@@ -120,6 +121,7 @@ class ServerState:
 
                 async def acquire_model() -> LoadedModel:
                     loaded = await stack.enter_async_context(self.models.use(name))
+                    warn_of_cut_length(requests, loaded)
                     requests[:] = replace_unseen_images(requests, loaded.info)
                     return loaded
 
@@ -172,3 +174,11 @@ class ServerState:
         """Cancel every running answer, with a Problem for its client."""
         for call in {id(call): call for call, _ in self.active.values()}.values():
             call.cancel(Problem(503, "the answer was cut off: the server is being stopped", code="cancelled"))
+
+
+def warn_of_cut_length(requests: Sequence[AnyRequest], loaded: LoadedModel) -> None:
+    """Add a warning to the record of the call if fewer tokens are drafted than its `spec` asks for."""
+    for request in requests[:1]:  # all of a call are alike
+        if isinstance(request, ChatRequest) and request.spec is not None:
+            cut = describe_cut_length(request.spec.num_draft_tokens, loaded.info.max_draft)
+            current_record().warnings += [f"spec: {cut}"] if cut else []

@@ -44,6 +44,7 @@ PACE_S = 0.002  # of a step of an answer that never ends
 STATS = SpeculationStats("on", "", 2, 8, 5, (2, 2, 1), 1.5, 7)
 TIMINGS = Timings(ttft_s=0.1, prefill_s=0.08, decode_s=0.5, draft_s=0.1, verify_s=0.3, host_s=0.01, decode_tok_s=20.0)
 CACHED_TOKENS = 3
+MAX_DRAFT = 7
 TEMPLATES = {  # by the label; the others have neither
     "one": "{{ tools }}<tool_call></tool_call><think></think>",
     "tools only": "{{ tools }}<tool_call></tool_call>",
@@ -129,6 +130,7 @@ class DirectedEngine:
             model_bytes=0,
             load_s=0.0,
             library="none",
+            max_draft=MAX_DRAFT,
             sees_images=plan.projector is not None,
             adapters=plan.adapters,
             template=TEMPLATES.get(plan.target_label, "{{ messages }}"),
