@@ -19,6 +19,7 @@ from eaglelocal.errors import Cancelled, EngineError, UsageError
 PATIENCE_S = 2.0
 MAX_STDIN_BYTES = 8_000_000  # more than any context holds; endless input (`yes |`) must not fill the memory
 
+RECODE = 'iconv -f WINDOWS-1252 -t UTF-8 FILE | eaglelocal chat "..."'
 MAX_SCANNED_LINES, MAX_QUOTED_CHARS = 50, 40
 
 
@@ -42,7 +43,7 @@ def read_stdin(stdin: TextIO | None, output: Output) -> str:
     except UnicodeDecodeError as problem:
         raise UsageError(
             f"stdin is not UTF-8 text: byte {problem.start} is 0x{problem.object[problem.start]:02x}",
-            hint="--image /dev/stdin" if media_type(piped) else "",
+            hint="--image /dev/stdin" if media_type(piped) else RECODE,
         ) from None
 
 

@@ -113,7 +113,7 @@ def _row(value: object) -> RequestRow:
     row = mapping(value)
     generated, accepted = number(row, "completion_tokens"), number(row, "accepted_tokens")
     has_begun, stats = row.get("state") not in ("waiting", "reading"), mapping(row.get("speculation"))
-    is_counted = has_begun or bool(number(row, "prompt_tokens"))  # of a request that is just read, nothing is known
+    is_counted = bool(number(row, "prompt_tokens"))  # not yet while it is read, and never if it was refused
     was_drafted = bool(accepted or number(stats, "drafts"))
     return RequestRow(
         id=text(row, "id"),
