@@ -1,4 +1,4 @@
-"""What stays when a model is removed: the versions that its heads have learned, and answers that were kept to learn.
+"""Find what stays when a model is removed: versions that its heads have learned, and answers that were kept to learn.
 
 Both are expensive to make again, so `rm` leaves them; it says so, with the commands that delete them.
 """

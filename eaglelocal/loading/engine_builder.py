@@ -104,9 +104,7 @@ def build(plan: Plan, report: Report) -> Engine:
         scheduler = make_scheduler(loader, machine, target, drafters, files)
         description = describe_engine(loader, target, draft)
         input_processor = make_input_processor(description, target, context, image_reader, template)
-        notes = collect_notes(
-            parts, info, library, template_check.note(), no_images=no_images, max_draft=description.max_draft
-        )
+        notes = collect_notes(parts, info, library, (template_check.note(), no_images), description.max_draft)
         warmup = make_warmup(plan, context, drafters, constraints.wait)
         idle_work = calibrate(loader, machine, warmup, controller)
         restore_acceptance(loader, controller, drafters)

@@ -19,17 +19,16 @@ from eaglelocal.loading.fit import FittedPlan
 
 
 def collect_notes(
-    parts: FittedPlan, target: ModelInfo, library: LlamaLibrary, template_note: str, *, no_images: str, max_draft: int
+    parts: FittedPlan, target: ModelInfo, library: LlamaLibrary, lacks: tuple[str, ...], max_draft: int
 ) -> tuple[str, ...]:
     """Return all notes about an engine.
 
-    max_draft      tokens that can be drafted at most
-    template_note  why a chat template of our own is used, or none can be; empty if there is nothing to say
-    no_images      why no images are read; empty if there is nothing to say
+    lacks      why a chat template of our own is used, or none can be; why no images are read; empty texts are left out
+    max_draft  tokens that can be drafted at most
     """
     header = parts.target.header
     return (
-        *filter(None, [template_note, no_images, parts.plan.draft_note]),
+        *filter(None, [*lacks, parts.plan.draft_note]),
         *list_draft_notes(parts.draft, header, target, parts.plan.n_ctx),
         *list_tree_notes(parts.plan, parts.shape),
         *list_length_notes(parts.plan, max_draft),
