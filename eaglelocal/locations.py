@@ -14,6 +14,7 @@ import platformdirs
 from eaglelocal.core.json_text import read_json
 
 APP = "eaglelocal"
+OLLAMA_SERVICE_STORE = "/usr/share/ollama/.ollama/models"  # of Ollama as a service
 
 
 def config_dir() -> Path:
@@ -139,10 +140,13 @@ def _read_download_folder(settings: Path) -> Path | None:
 
 def ollama_dirs(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
     """Return the stores of Ollama that exist: the one that OLLAMA_MODELS names, else the user's and the service's."""
+    return tuple(store for store in ollama_store_paths(environ) if (store / "manifests").is_dir())
+
+
+def ollama_store_paths(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
+    """Return the paths at which stores of Ollama may be."""
     named = environ.get("OLLAMA_MODELS")
-    usual = (Path.home() / ".ollama" / "models", Path("/usr/share/ollama/.ollama/models"))
-    stores = (_expand(named),) if named else usual
-    return tuple(store for store in stores if (store / "manifests").is_dir())
+    return (_expand(named),) if named else (Path.home() / ".ollama" / "models", Path(OLLAMA_SERVICE_STORE))
 
 
 def _expand(text: str) -> Path:

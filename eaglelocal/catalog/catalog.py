@@ -21,6 +21,7 @@ from eaglelocal.catalog.quantizations import QuantLoss, read_quant
 from eaglelocal.catalog.reference import Profile, parse_reference, split_entry
 from eaglelocal.catalog.target_entries import TargetEntry, read_target
 from eaglelocal.catalog.toml_table import TomlTable
+from eaglelocal.catalog.unknown_target import describe_unknown_target
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import UsageError
 
@@ -43,7 +44,7 @@ class Catalog:
         found = self.targets.get(id.lower())
         if found is None:
             hint = _suggest(*split_entry(id, quant), self.targets, otherwise="eaglelocal plan --all")
-            raise UsageError(f"unknown target '{id}{f':{quant}' if quant else ''}'", hint=hint)
+            raise UsageError(describe_unknown_target(id, quant), hint=hint)
         return found
 
     def machine(self, name: str) -> KnownMachine:

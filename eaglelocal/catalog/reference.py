@@ -33,7 +33,11 @@ _REPO = re.compile(rf"(?P<user>[A-Za-z0-9][A-Za-z0-9._-]{{0,95}})/(?P<name>[A-Za
 _REPO_FILE = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*):(?P<file>[^:]{1,250}\.gguf)", re.ASCII)
 _HUB = re.compile(r"(https?://)?(www\.)?(hf\.co|huggingface\.co)/", re.IGNORECASE)
 _PAGE = re.compile(r"(?P<name>[^/]+/[^/]+)/(?:tree/[^/]+/?|(?:blob|resolve)/[^/]+/(?P<file>[^?]+)(?:\?.*)?)")
-_SIZE = re.compile(r"e?\d+(\.\d+)?[bm]", re.IGNORECASE)  # as Ollama tags models: 8b, e4b, 135m
+_TYPE = r"(i?q|tq|mxfp)\d\w*|b?fp?(16|32)"
+_TAG = re.compile(  # as Ollama tags models: 8b, e4b, 135m, 8b-instruct-q4_K_M
+    rf"(?P<size>e?\d+(\.\d+)?[bm])(-(?!{_TYPE})[a-z][\w.]*)*(-(?P<type>{_TYPE}))?", re.IGNORECASE
+)
+_LATEST = "latest"
 _DERIVED = re.compile(r"(?P<source>.+)@(?P<recipe>\w[\w.]*(:\w*)?)", re.ASCII | re.DOTALL)
 
 
@@ -109,10 +113,17 @@ def split_entry(id: str, tag: str | None) -> tuple[str, str]:
 
     >>> split_entry("qwen3", "8b"), split_entry("qwen3-8x", "Q4_K_M")  # the first as Ollama writes it
     (('qwen3-8b', ''), ('qwen3-8x', ':Q4_K_M'))
+    >>> split_entry("llama3.1", "8b-instruct-q4_K_M"), split_entry("llama3.1", "latest")
+    (('llama3.1-8b', ':q4_K_M'), ('llama3.1', ''))
     """
-    if tag and _SIZE.fullmatch(tag):
-        return f"{id}-{tag}".lower(), ""
-    return id, f":{tag}" if tag else ""
+    if tag and (parts := _TAG.fullmatch(tag)) is not None:
+        return f"{id}-{parts['size']}".lower(), f":{parts['type']}" if parts["type"] else ""
+    return id, f":{tag}" if tag and tag != _LATEST else ""
+
+
+def is_ollama_tag(tag: str | None) -> bool:
+    """Return whether what follows a model's name is a tag of Ollama's, not a quantization."""
+    return bool(tag) and re.fullmatch(_TYPE, tag or "", re.IGNORECASE) is None
 
 
 def _read_page(path: str) -> str:

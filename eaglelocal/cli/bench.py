@@ -26,7 +26,8 @@ from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.reports.bench import SERVER_SIDE, BenchFiles, BenchOptions, BenchResult, BenchSubject, finish
 from eaglelocal.cli.reports.bench_page import check_report_file, predict_unmeasured
 from eaglelocal.conversation.session import ModelChoice
-from eaglelocal.core.events import LoadProgress
+from eaglelocal.core.drafting_words import describe_cut_length
+from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.utf8_text import FaultInLine, format_place, read_text_file
 from eaglelocal.errors import Cancelled, EagleLocalError, UsageError
@@ -130,11 +131,19 @@ def run(
         weights = weight_type(read_header(plan.target))
         model = load_model(plan, output)
         opened.callback(model.client.close)
+        note_cut_lengths(options, model.info, output)
         sides = make_sides(model, options, server)
         bound = tie_bound(weights, plan.kv_type)
         comparer = TextComparer(sides[0], bound=bound)
         result = measure(sides, groups, options, comparer=comparer, output=output)
     return BenchSubject(model.info, options, server_info, model.info.flash_attn, weights, bound, plan.kv_type), result
+
+
+def note_cut_lengths(options: BenchOptions, info: EngineInfo, output: Output) -> None:
+    """Say which modes draft fewer tokens than their name says."""
+    for spec in options.modes:
+        if cut := describe_cut_length(spec.num_draft_tokens, info.max_draft):
+            output.message(f"--spec {spec}: {cut}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from eaglelocal.cli import flags
 from eaglelocal.cli.answer_printer import Asker
 from eaglelocal.cli.chat_connection import choose_spec, join_running_server
 from eaglelocal.cli.chat_line import converse
-from eaglelocal.cli.chat_once import answer_once, join_question, read_stdin
+from eaglelocal.cli.chat_once import answer_once, join_question, mention_command, read_stdin
 from eaglelocal.cli.early_engine import ENGINE
 from eaglelocal.cli.learning import LazyLearning
 from eaglelocal.cli.load_model import (
@@ -228,7 +228,9 @@ def read_question(prompt: str | None, settings: Settings, output: Output, *, as_
             raise UsageError("--json needs a PROMPT, or text on stdin", hint='eaglelocal chat "..." --json')
         return None
     mention_model(prompt, settings, output)
-    return join_question(join_surrogates(prompt or ""), read_stdin(sys.stdin, output))
+    question = join_question(join_surrogates(prompt or ""), read_stdin(sys.stdin, output))
+    mention_command(question, output)
+    return question
 
 
 def open_session(

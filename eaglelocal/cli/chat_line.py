@@ -28,6 +28,7 @@ from eaglelocal.conversation.answer_stats import model_lines
 from eaglelocal.conversation.pictures import find_dropped_pictures
 from eaglelocal.conversation.session import Session
 from eaglelocal.conversation.slash_commands import COMMANDS, Command, is_command, parse_command, run_command
+from eaglelocal.core.plurals import count_noun
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import TRACEBACK_VARIABLE, EagleLocalError, bug_error
 from eaglelocal.tui.terminal import clipboard
@@ -163,7 +164,7 @@ def _continued_lines(session: Session) -> list[str]:
         return []
     turns = len(conversation.turns)
     last = conversation.turns[-1].shown_question
-    return [f"continuing {conversation.name}, {turns} {'turn' if turns == 1 else 'turns'}; last question: {last}"]
+    return [f"continuing {conversation.name}, {count_noun(turns, 'turn')}; last question: {last}"]
 
 
 def _usage_lines(is_tinted: bool) -> list[str]:

@@ -12,11 +12,15 @@ from typing import TextIO
 from eaglelocal.cli.answer_printer import Asker
 from eaglelocal.cli.output import Output
 from eaglelocal.conversation.answer_stats import answer_object
+from eaglelocal.conversation.slash_commands import names_command
 from eaglelocal.core.image_formats import media_type
 from eaglelocal.errors import Cancelled, EngineError, UsageError
 
 PATIENCE_S = 2.0
 MAX_STDIN_BYTES = 8_000_000  # more than any context holds; endless input (`yes |`) must not fill the memory
+
+RECODE = 'iconv -f WINDOWS-1252 -t UTF-8 FILE | eaglelocal chat "..."'
+MAX_SCANNED_LINES, MAX_QUOTED_CHARS = 50, 40
 
 
 def read_stdin(stdin: TextIO | None, output: Output) -> str:
@@ -39,7 +43,7 @@ def read_stdin(stdin: TextIO | None, output: Output) -> str:
     except UnicodeDecodeError as problem:
         raise UsageError(
             f"stdin is not UTF-8 text: byte {problem.start} is 0x{problem.object[problem.start]:02x}",
-            hint="--image /dev/stdin" if media_type(piped) else "",
+            hint="--image /dev/stdin" if media_type(piped) else RECODE,
         ) from None
 
 
@@ -55,6 +59,17 @@ def join_question(prompt: str, piped: str) -> str:
     if not parts:
         raise UsageError("there is no question: PROMPT and stdin are empty", hint='eaglelocal chat "What can you do?"')
     return "\n\n".join(parts)
+
+
+def mention_command(question: str, output: Output) -> None:
+    """Say that a slash command in a question is not obeyed: a question may be any text, also a list of paths."""
+    lines = question.splitlines()[:MAX_SCANNED_LINES]
+    found = next((line.strip() for line in lines if names_command(line)), "")
+    if found:
+        shown = found if len(found) <= MAX_QUOTED_CHARS else f"{found[:MAX_QUOTED_CHARS]}..."
+        output.note(
+            f"{shown!r} is sent as text, with the rest of the question; commands work in a chat: eaglelocal chat"
+        )
 
 
 def answer_once(asker: Asker, question: str) -> None:

@@ -16,6 +16,7 @@ from eaglelocal.cli.amounts import path_text
 from eaglelocal.cli.confirm import confirm
 from eaglelocal.cli.output import standard_output
 from eaglelocal.core.byte_sizes import format_disk
+from eaglelocal.core.plurals import count_noun
 from eaglelocal.errors import ResourceError
 
 TRIES = 5
@@ -61,14 +62,14 @@ def describe_folder(folder: Path) -> str:
     if folder == locations.learned_dir():
         return f"{path_text(folder)}: learned heads, {size}"
     if folder == locations.conversation_cells_dir():
-        return f"{path_text(folder)}: caches of {count(len(files), 'conversation')}, {size}"
+        return f"{path_text(folder)}: caches of {count_noun(len(files), 'conversation')}, {size}"
     if folder == locations.learning_dir():
         from eaglelocal.learning.kept_answers import read_owner
 
         owners = {read_owner(path.parent) for path in files if path.parent.parent.name == "answers"}
         names = ", ".join(name_models(folder))
-        return f"{path_text(folder)}: answers of {count(len(owners), 'key')} to learn from, {size} ({names})"
-    return f"{path_text(folder)}: texts of {count(len(files), 'key')}, {size}"
+        return f"{path_text(folder)}: answers of {count_noun(len(owners), 'key')} to learn from, {size} ({names})"
+    return f"{path_text(folder)}: texts of {count_noun(len(files), 'key')}, {size}"
 
 
 def name_models(folder: Path) -> list[str]:
@@ -85,10 +86,6 @@ def name_models(folder: Path) -> list[str]:
         size = format_disk(sum(map(measure_file, files)))
         names.append(f"{path_text(Path(path)) if path else 'an unknown model'}: {size}")
     return names
-
-
-def count(num: int, noun: str) -> str:
-    return f"{num} {noun}{'s' * (num != 1)}"
 
 
 def list_files(folder: Path) -> list[Path]:

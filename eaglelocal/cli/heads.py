@@ -62,7 +62,7 @@ def heads(
     if prune:
         return delete_orphans(found, models, yes=yes)
     orphans = find_orphans(found, models)
-    known = [report.KnownHead(each.folder, *each.read(), orphans.get(each, "")) for each in found]
+    known = [report.KnownHead(each.folder, *each.read(), orphans.get(each, ""), each.find_doubt()) for each in found]
     if as_json:
         return output.object({"heads": [report.head_object(each) for each in known]})
     if not known:

@@ -15,6 +15,7 @@ from eaglelocal.cli.amounts import path_text
 from eaglelocal.cli.completion import complete_on_disk
 from eaglelocal.cli.confirm import confirm
 from eaglelocal.cli.load_model import load_settings
+from eaglelocal.cli.model_leftovers import find_leftovers, leftover_lines
 from eaglelocal.cli.output import standard_output
 from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.errors import ModelFileError, ResourceError, UsageError
@@ -33,7 +34,7 @@ Which = Annotated[
 
 
 def rm(ref: Which, yes: flags.Yes = False) -> None:
-    """Remove a model from this disk.
+    """Remove a model from this disk. What its heads have learned stays, and is named with the command that deletes it.
 
     \b
     eaglelocal rm user/repo-GGUF:Q4_K_M
@@ -48,9 +49,12 @@ def rm(ref: Which, yes: flags.Yes = False) -> None:
         output.message(line)
     confirm(f"free {format_disk(removal.freed_bytes)}?", output, yes=yes, default=False)
     removal = find_removal(ref)  # a download may have started before the answer
+    left = find_leftovers(removal.paths)
     remove(removal)
     freed_bytes = removal.freed_bytes + delete_stale_copies(locations.light_heads_dir())
     output.message(f"freed {format_disk(freed_bytes)}")
+    for line in leftover_lines(left):
+        output.message(line)
 
 
 def find_removal(reference: str) -> Removal:

@@ -11,6 +11,7 @@ from eaglelocal.cli.json_output import JsonOutput, time_fields
 from eaglelocal.cli.output import Output, StatusLine
 from eaglelocal.core.events import EngineSnapshot
 from eaglelocal.core.learning_status import ACTIVE_STATES
+from eaglelocal.core.plurals import count_noun
 from eaglelocal.core.records import dataclass
 from eaglelocal.server.listening_socket import find_lan_address
 from eaglelocal.server.loaded_models import LoadedModel
@@ -171,7 +172,7 @@ class ServerLog:
         num_slots = loaded.info.num_slots
         in_lan = f", in your network on {self._lan_url}" if self._lan_url else ""
         self._output.message(f"listening on {self.url}{in_lan}")
-        self._output.message(f"ready: {self.url}/v1, {num_slots} {'answer' if num_slots == 1 else 'answers'} at once")
+        self._output.message(f"ready: {self.url}/v1, {count_noun(num_slots, 'answer')} at once")
         notify_service_manager(f"READY=1\nSTATUS=serving {loaded.name}")
 
     async def watch(self) -> None:
@@ -191,9 +192,8 @@ class ServerLog:
 
 def status_text(serving: ServerState, snapshots: Sequence[EngineSnapshot], last: Sequence[EngineSnapshot]) -> str:
     """Return the status of all models: `ready · 2 running, 1 waiting · 41.2 tok/s · acceptance length 3.12 · ...`."""
-    choices = [choice for _, choice in serving.active.values()]
-    running = sum(choice.started is not None for choice in choices)
-    parts = [serving.state, f"{running} running, {len(choices) - running} waiting"]
+    running, waiting = serving.count_active()
+    parts = [serving.state, f"{running} running, {waiting} waiting"]
     before = {snapshot.engine_pid: snapshot.generated_tokens for snapshot in last}
     num_new = sum(one.generated_tokens - before[one.engine_pid] for one in snapshots if one.engine_pid in before)
     if num_new > 0:  # without tokens there is no speed
@@ -205,7 +205,9 @@ def status_text(serving: ServerState, snapshots: Sequence[EngineSnapshot], last:
         parts.append(learning)
     if len(snapshots) > 1:
         parts.append(f"{len(snapshots)} models")
-    return " · ".join([*parts, f"{serving.num_answered} answered"])
+    unanswered = (serving.num_refused, "refused"), (serving.num_failed, "failed")
+    counts = [f"{serving.num_answered} answered", *(f"{number} {what}" for number, what in unanswered if number)]
+    return " · ".join([*parts, ", ".join(counts)])
 
 
 def make_url(host: str, port: int, scheme: str = "http") -> str:

@@ -15,6 +15,7 @@ import typer
 
 from eaglelocal.cli.completion import complete_port
 from eaglelocal.cli.output import standard_output
+from eaglelocal.core.plurals import match_noun
 from eaglelocal.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def describe_work(server: RunningServer) -> str:
         f"{number} {what}" for number, what in ((reading.running, "running"), (reading.waiting, "waiting")) if number
     ]
     number = (reading.running or 0) + (reading.waiting or 0)
-    return f"finishes {' and '.join(parts)} {'answer' if number == 1 else 'answers'} first" if parts else ""
+    return f"finishes {' and '.join(parts)} {match_noun(number, 'answer')} first" if parts else ""
 
 
 def request_stop(server: RunningServer) -> None:

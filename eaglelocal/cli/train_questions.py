@@ -11,6 +11,7 @@ from pathlib import Path
 from eaglelocal import locations
 from eaglelocal.bench.bench_prompts import read_prompts
 from eaglelocal.conversation.conversation_file import list_names, load_conversation
+from eaglelocal.core.plurals import count_noun
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.sampling import SamplingParams
@@ -49,7 +50,9 @@ def load_questions(prompts: str | None, params: SamplingParams, *, has_template:
         return TrainQuestions(tuple(requests), f"{num} questions of {prompts}")
     own = [_make_request(messages, params, has_template) for messages in _iter_saved_questions()]
     built_in = [_make_request(messages, params, has_template) for messages in iter_builtin_tasks()]
-    source = f"{len(own)} questions of your saved chats, then built-in ones" if own else "built-in questions"
+    source = (
+        f"{count_noun(len(own), 'question')} of your saved chats, then built-in ones" if own else "built-in questions"
+    )
     return TrainQuestions((*own, *built_in), source)
 
 

@@ -86,6 +86,8 @@ class ServerReading:
     running: int | None = None
     waiting: int | None = None
     answered: int | None = None
+    refused: int | None = None  # requests that were wrong, had no valid key, or came while the queue was full
+    failed: int | None = None  # requests that the server failed to answer
     restarts: int | None = None
     uptime_s: float | None = None
     cached_tokens: float | None = None  # in the KV cache

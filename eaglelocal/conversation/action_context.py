@@ -8,6 +8,7 @@ from pathlib import Path
 
 from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.session import Session
+from eaglelocal.core.plurals import count_noun
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import UsageError
 
@@ -23,7 +24,7 @@ Copy = Callable[[str], None]  # copies a text to the clipboard and reports it
 
 def format_copy_message(text: str, place: str = "") -> str:
     """Return the message that a text was copied. place: where to, if that is not the usual clipboard."""
-    copied = f"copied {len(text)} {'character' if len(text) == 1 else 'characters'}"
+    copied = f"copied {count_noun(len(text), 'character')}"
     return f"{copied} {place}" if place else copied
 
 

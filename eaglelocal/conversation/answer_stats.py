@@ -13,7 +13,7 @@ from eaglelocal.core.drafting_words import SWITCHED_OFF, describe_drafting
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.plurals import count_noun
-from eaglelocal.core.request import DraftPolicy, Spec
+from eaglelocal.core.request import MAX_DRAFT_TOKENS, DraftPolicy, Spec
 from eaglelocal.core.sampling import sampling_text
 from eaglelocal.core.stats import SpeculationStats, encode_stats, sum_stats
 
@@ -33,7 +33,7 @@ def model_lines(info: EngineInfo, plan: Plan | None) -> list[str]:
     if plan is None:
         return [*lines, *_server_lines(info)]
     if plan.speculates:
-        lines.append(f"draft    {info.draft}, {describe_draft_length(plan.spec)}")
+        lines.append(f"draft    {info.draft}, {describe_draft_length(plan.spec, info.max_draft)}")
     else:
         lines.append(f"draft    none: {_no_draft_reason(info, plan)}")
     if info.sees_images and plan.projector is not None:
@@ -61,7 +61,7 @@ def system_line(system: str) -> str:
 def model_line(info: EngineInfo, plan: Plan) -> str:
     """Return target, adapters, draft and context in one line."""
     draft = (
-        f"{info.draft}, {describe_draft_length(plan.spec)}"
+        f"{info.draft}, {describe_draft_length(plan.spec, info.max_draft)}"
         if plan.speculates
         else f"no draft: {_no_draft_reason(info, plan)}"
     )
@@ -70,11 +70,11 @@ def model_line(info: EngineInfo, plan: Plan) -> str:
     return f"{info.target}{adapters} · {draft} · context {info.n_ctx}{images}"
 
 
-def describe_draft_length(spec: Spec) -> str:
-    """Return the draft length in words, such as `4 tokens ahead`."""
+def describe_draft_length(spec: Spec, most: int) -> str:
+    """Return the draft length in words, such as `4 tokens ahead`. `most`: that can be drafted; 0: not known."""
     match spec.drafting:
         case DraftPolicy.FIXED:
-            return f"{count_noun(spec.num_draft_tokens, 'token')} ahead"
+            return f"{count_noun(min(spec.num_draft_tokens, most or MAX_DRAFT_TOKENS), 'token')} ahead"
         case DraftPolicy.PID:
             return "a length that a PID controller sets"
         case _:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 from pathlib import Path
 from typing import TextIO
 
@@ -46,7 +47,9 @@ def export_markdown(conversation: Conversation, name: str, *, target: str) -> Pa
     except OSError as problem:
         if reason := _explain_bad_name(path, problem):
             raise UsageError(reason[0], hint=reason[1]) from None
-        raise ResourceError(f"cannot write {path}: {problem.strerror}", hint=f"ls -ld {path.parent}") from problem
+        command = "mkdir -p" if isinstance(problem, FileNotFoundError) else "ls -ld"
+        hint = f"{command} {shlex.quote(str(path.parent))}"
+        raise ResourceError(f"cannot write {path}: {problem.strerror}", hint=hint) from problem
 
 
 def _explain_bad_name(path: Path, problem: OSError) -> tuple[str, str] | None:

@@ -9,7 +9,7 @@ from eaglelocal.conversation.answer_stats import describe_draft_length, model_li
 from eaglelocal.conversation.session import ModelChoice, Session
 from eaglelocal.conversation.spelling import closest_word
 from eaglelocal.core.adapters import describe_adapters, parse_scale
-from eaglelocal.core.drafting_words import SWITCHED_OFF, describe_drafting
+from eaglelocal.core.drafting_words import SWITCHED_OFF, describe_cut_length, describe_drafting
 from eaglelocal.core.request import AUTO, OFF, Spec, parse_spec
 from eaglelocal.errors import UsageError
 
@@ -49,12 +49,15 @@ def _spec_line(session: Session) -> str:
     spec = session.spec or (AUTO if plan is None else plan.spec)
     if spec == OFF:
         return describe_drafting("off", SWITCHED_OFF)
+    most = session.model.info.max_draft
+    cut = describe_cut_length(spec.num_draft_tokens, most)
+    length = describe_draft_length(spec, most) + (f" ({cut})" if cut else "")
     if plan is None:
-        return f"drafting, as requested from the server: {describe_draft_length(spec)}"
+        return f"drafting, as requested from the server: {length}"
     if not plan.speculates:
         reason = session.model.info.draft_reason or plan.draft_reason
         return describe_drafting("off", reason or "no draft is loaded")
-    return f"drafting: {describe_draft_length(spec)}, {session.model.info.draft}"
+    return f"drafting: {length}, {session.model.info.draft}"
 
 
 def choose_draft(context: ActionContext, argument: str) -> None:

@@ -19,6 +19,7 @@ from eaglelocal.conversation.sampling_form import FIELDS, format_field, set_fiel
 from eaglelocal.conversation.saved_session import resume_conversation, save_session
 from eaglelocal.conversation.session import check_sees
 from eaglelocal.conversation.spelling import COMMAND_CUTOFF, closest_word
+from eaglelocal.core.plurals import count_noun
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.sampling import fill_recommended
 from eaglelocal.errors import UsageError
@@ -133,7 +134,7 @@ def _load_conversation(context: ActionContext, argument: str) -> None:
     conversation = conversation_file.load_conversation(context.conversations, argument)
     resume_conversation(context.session, conversation, context.output)
     turns = len(conversation.turns)
-    context.say(f"loaded {conversation.name}, {turns} {'turn' if turns == 1 else 'turns'}")
+    context.say(f"loaded {conversation.name}, {count_noun(turns, 'turn')}")
     if conversation.turns:
         context.output.note(f"last question: {conversation.turns[-1].shown_question}")
     return None
@@ -210,6 +211,11 @@ def is_command(text: str) -> bool:
     A text of several lines must name a known command; otherwise it may be, say, a comment in C.
     """
     return text.startswith("/") and ("\n" not in text or text.split()[0] in COMMANDS)
+
+
+def names_command(line: str) -> bool:
+    """Return whether the first word of a line is a command, or its name in another program."""
+    return line.startswith("/") and line.split()[0] != "/" and split_command(line).name in COMMANDS
 
 
 def parse_command(line: str) -> Command:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
 
+NOISY = 0.2  # above this the measured costs say little about single decodes
+
 
 @dataclass(frozen=True, slots=True)
 class SizeCost:
@@ -31,7 +33,12 @@ class MeasuredCosts:
     draft_steps: tuple[tuple[str, SizeCost], ...] = ()  # (drafter, cost)
     block_size: int = 1  # tokens per draft step
     max_depth: int = MAX_DRAFT_TOKENS  # tokens that the draft model can draft after a root
-    noise: float = 0.0  # relative spread of single decodes: 0.05 is about 5 %
+    noise: float = 0.0  # relative spread of single decodes: 0.05 is about 5 %; 0.0: not known
     context: ContextCost | None = None  # None: only short contexts have been measured
     plain_overhead_s: float = 0.0  # of a step without drafts, besides its decode
     drafted_overhead_s: float = 0.0  # of a step with drafts, besides its decode and its draft steps
+
+    @property
+    def is_noisy(self) -> bool:
+        """Return whether equal decodes took so different times that something else must have been running."""
+        return self.noise >= NOISY

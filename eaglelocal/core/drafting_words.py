@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from eaglelocal.core.plurals import count_noun
+
 SWITCHED_OFF = "switched off"  # reason of the state `off` that the user chose
 MEASURING = "measuring whether drafting pays"  # reason of the state `asleep` during a probe
 NOT_REPORTED = "not reported by the server"
@@ -23,6 +25,13 @@ def describe_draft(model: str, lookups: Sequence[str]) -> str:
     if not model:
         return " and ".join(LOOKUP_WORDS[name] for name in lookups)
     return " and ".join([model, *(LOOKUP_WORDS[name] for name in lookups if name != "ngram")])
+
+
+def describe_cut_length(asked: int, most: int) -> str:
+    """Return that fewer tokens are drafted than were asked for; "" if as many are, or nobody knows (`most` 0)."""
+    if not 0 < most < asked:
+        return ""
+    return f"at most {count_noun(most, 'token')} can be drafted here, not {asked}"
 
 
 def describe_drafting(state: str, reason: str) -> str:

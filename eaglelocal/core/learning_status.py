@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from eaglelocal.core.byte_sizes import format_disk
+from eaglelocal.core.plurals import count_noun
 from eaglelocal.core.records import dataclass
 
 ACTIVE_STATES = ("learning", "judging")
@@ -38,5 +39,5 @@ def describe_learning(status: LearningStatus) -> str:
         return ""
     state = {"idle": "learns when idle", "paused": f"learning paused: {status.note}"}.get(status.state, status.state)
     version = f", version {status.version}" if status.version else ""
-    answers = f"{status.kept_answers} answer{'s' * (status.kept_answers != 1)}"
+    answers = count_noun(status.kept_answers, "answer")
     return f"{state}, {answers} kept ({format_disk(status.kept_bytes)}){version}"

@@ -62,7 +62,8 @@ def parse_spec(text: str | int) -> Spec:
     except ValueError:
         length = -1
     if not 0 <= length <= MAX_DRAFT_TOKENS:
-        raise UsageError(f"--spec must be auto, off, pid or a number from 0 to {MAX_DRAFT_TOKENS}, not {text!r}")
+        what = f"--spec must be auto, off, pid or a number from 0 to {MAX_DRAFT_TOKENS}, not {text!r}"
+        raise UsageError(what, hint="--spec auto")
     return fixed_spec(length)
 
 

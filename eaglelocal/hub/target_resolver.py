@@ -26,6 +26,7 @@ from eaglelocal.catalog.reference import (
     Repo,
     split_entry,
 )
+from eaglelocal.catalog.unknown_target import describe_unknown_target
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ModelFileError, UsageError
@@ -178,11 +179,10 @@ def make_label(name: str, path: Path) -> str:
 
 def make_unknown_target_error(entry: Profile, known: Iterable[str]) -> UsageError:
     """Return the error for an entry that the catalog does not have, with the nearest name as its hint."""
-    written = f"{entry.id}:{entry.quant}" if entry.quant else entry.id
     word, suffix = split_entry(entry.id, entry.quant)
     near = difflib.get_close_matches(word, [*EXAMPLES, *known, *list_gguf_names(Path())], n=1)
     guess = f"did you mean `{near[0]}{suffix}`? " if near else ""
-    return UsageError(f"unknown target {written!r}", hint=f"{guess}use {REFERENCE_FORMS}")
+    return UsageError(describe_unknown_target(entry.id, entry.quant), hint=f"{guess}use {REFERENCE_FORMS}")
 
 
 def _inflate_demo(reference: str, on_progress: Progress) -> FoundTarget:

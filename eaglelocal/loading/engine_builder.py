@@ -23,6 +23,7 @@ from eaglelocal.core.adapters import usual_mix
 from eaglelocal.core.background_work import BackgroundWork
 from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.request import MAX_DRAFT_TOKENS
 from eaglelocal.drafters.drafter import Drafter, Lookup
 from eaglelocal.drafters.head_holder import HeadHolder
 from eaglelocal.engine.conversation_files import ConversationFiles
@@ -103,7 +104,7 @@ def build(plan: Plan, report: Report) -> Engine:
         scheduler = make_scheduler(loader, machine, target, drafters, files)
         description = describe_engine(loader, target, draft)
         input_processor = make_input_processor(description, target, context, image_reader, template)
-        notes = collect_notes(parts, info, library, template_check.note(), no_images=no_images)
+        notes = collect_notes(parts, info, library, (template_check.note(), no_images), description.max_draft)
         warmup = make_warmup(plan, context, drafters, constraints.wait)
         idle_work = calibrate(loader, machine, warmup, controller)
         restore_acceptance(loader, controller, drafters)
@@ -176,7 +177,7 @@ def describe_engine(loader: PlanLoader, target: LlamaModel, draft: OpenDraft) ->
         cache_bytes=buffers.get("KV", 0) + buffers.get("RS", 0),
         compute_bytes=buffers.get("compute", 0) + buffers.get("output", 0),
         trained_ctx=target.trained_ctx,
-        max_draft=plan.max_draft,
+        max_draft=min(plan.max_draft, find_max_depth(draft.drafters)),
         sampling=read_recommended_sampling(loader.parts.target.header),
         template=vocabulary.chat_template or "",
         bos_text=vocabulary.bos_text,
@@ -224,6 +225,12 @@ def restore_base_head(plan: Plan) -> Plan:
     assert plan.draft_base is not None
     note = f"learned version {plan.draft_version} is gone: the head that it was learned from drafts instead"
     return dataclasses.replace(plan.with_head(plan.draft_base, 0), draft_note=note)
+
+
+def find_max_depth(drafters: tuple[Drafter, ...]) -> int:
+    """Return how many tokens a chain of a given length can have at most: lookups draft none where there is a model."""
+    depths = [drafter.traits.max_depth for drafter in drafters if not isinstance(drafter, Lookup)]
+    return min(depths, default=MAX_DRAFT_TOKENS)
 
 
 def make_controller(

@@ -7,6 +7,7 @@ from eaglelocal.backend.cpu_repack import AMX
 from eaglelocal.backend.dry_run import DryRunPart
 from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.weight_loading import REPACKED_TYPES
+from eaglelocal.core.drafting_words import describe_cut_length
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.rpc_hosts import WARNING
 from eaglelocal.core.run_options import NGRAM
@@ -18,23 +19,33 @@ from eaglelocal.loading.fit import FittedPlan
 
 
 def collect_notes(
-    parts: FittedPlan, target: ModelInfo, library: LlamaLibrary, template_note: str, *, no_images: str
+    parts: FittedPlan, target: ModelInfo, library: LlamaLibrary, lacks: tuple[str, ...], max_draft: int
 ) -> tuple[str, ...]:
     """Return all notes about an engine.
 
-    template_note  why a chat template of our own is used, or none can be; empty if there is nothing to say
-    no_images      why no images are read; empty if there is nothing to say
+    lacks      why a chat template of our own is used, or none can be; why no images are read; empty texts are left out
+    max_draft  tokens that can be drafted at most
     """
     header = parts.target.header
     return (
-        *filter(None, [template_note, no_images, parts.plan.draft_note]),
+        *filter(None, [*lacks, parts.plan.draft_note]),
         *list_draft_notes(parts.draft, header, target, parts.plan.n_ctx),
         *list_tree_notes(parts.plan, parts.shape),
+        *list_length_notes(parts.plan, max_draft),
         *parts.notes,
         *list_repack_notes(library, header),
         *list_memory_notes(parts.plan),
         *([WARNING] if parts.plan.rpc else ()),
     )
+
+
+def list_length_notes(plan: Plan, max_draft: int) -> tuple[str, ...]:
+    """Return a note if fewer tokens are drafted than --spec asks for, unless FittedPlan.notes has the reason."""
+    asked = plan.spec.num_draft_tokens
+    if plan.rollback is not None and plan.rollback <= max_draft:
+        return ()
+    cut = describe_cut_length(asked, max_draft)
+    return (f"--spec {asked}: {cut}",) if cut and plan.speculates else ()
 
 
 def list_memory_notes(plan: Plan) -> tuple[str, ...]:

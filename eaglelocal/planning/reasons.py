@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 from collections.abc import Iterator
 
 from eaglelocal.catalog.known_machines import METAL
+from eaglelocal.core.costs import NOISY
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.planning.candidate import Chosen
 from eaglelocal.planning.goals import GOALS
 from eaglelocal.planning.machine_spec import name_places
 from eaglelocal.planning.model_age import Age
 from eaglelocal.planning.plan_search import SearchOutcome
+
+SLOW = 1.5  # times the predicted time of a decode: one published speed in ten is off by more than a fifth
 
 
 def explain_choice(outcome: SearchOutcome, chosen: Chosen) -> tuple[str, ...]:
@@ -19,6 +24,7 @@ def explain_choice(outcome: SearchOutcome, chosen: Chosen) -> tuple[str, ...]:
     return (
         *_about_goal(outcome, chosen),
         *_about_layers(outcome, chosen),
+        *_about_measurement(chosen),
         *_about_draft(chosen, outcome.options),
         *_about_memory(outcome, chosen),
         *_about_other_drafts(chosen),
@@ -63,6 +69,19 @@ def _about_layers(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
         yield f"{experts} run from main memory{memory}, prompts slowly"
     if options.gpu_layers is None and any(gpu.kind == METAL for gpu in outcome.machine.gpus):
         yield "macOS limits the GPU's memory; `sudo sysctl iogpu.wired_limit_mb=N` raises that until a restart"
+
+
+def _about_measurement(chosen: Chosen) -> Iterator[str]:
+    """Yield how to measure again, if the measured costs look as if the machine was busy with something else."""
+    prediction = chosen.candidate.prediction
+    if prediction.slowdown >= SLOW:
+        what = f"decodes took {prediction.slowdown:.1f} times as long as predicted when they were measured here"
+    elif prediction.noise >= NOISY:
+        what = f"equal decodes differed by a factor of {math.exp(prediction.noise):.1f} when they were measured here"
+    else:
+        return
+    command = shlex.join(["eaglelocal", "tune", "--target", chosen.candidate.option.reference])
+    yield f"{what}: if other programs ran then, `{command}` measures again"
 
 
 def _about_draft(chosen: Chosen, options: RunOptions) -> Iterator[str]:

@@ -108,6 +108,8 @@ class Prediction:
     num_draft_tokens: int
     is_measured: bool = False  # decode costs are measured; acceptance may still be reported or assumed
     together_tok_s: float | None = None  # of all slots at once, without drafts; None: one slot, or not known
+    noise: float = 0.0  # of measured decodes, see MeasuredCosts
+    slowdown: float = 1.0  # measured seconds of a plain decode / computed ones; 1.0 where nothing was measured
 
     @property
     def gain(self) -> float:
@@ -145,6 +147,15 @@ class Curve:
         if self._table:
             return self._table[num_rows]
         return sum(self._device_s(reading, num_rows) for reading in self.readings)
+
+    @property
+    def slowdown(self) -> float:
+        """The measured seconds of a plain decode, relative to the computed ones; 1.0 where nothing was measured."""
+        return self._table[1] / sum(self._device_s(reading, 1) for reading in self.readings) if self._table else 1.0
+
+    @property
+    def noise(self) -> float:
+        return self.measured.noise if self.measured else 0.0
 
     @property
     def max_depth(self) -> int:
@@ -323,6 +334,8 @@ def predict_length(curve: Curve, acceptance: PredictedAcceptance, num_drafted: i
         spec_tok_s=speed,
         num_draft_tokens=num_drafted,
         is_measured=curve.measured is not None,
+        noise=curve.noise,
+        slowdown=curve.slowdown,
     )
 
 
@@ -344,5 +357,10 @@ def predict(
             if speed > best:
                 best, length = speed, num_drafted
     return Prediction(
-        plain_tok_s=plain, spec_tok_s=best, num_draft_tokens=length, is_measured=curve.measured is not None
+        plain_tok_s=plain,
+        spec_tok_s=best,
+        num_draft_tokens=length,
+        is_measured=curve.measured is not None,
+        noise=curve.noise,
+        slowdown=curve.slowdown,
     )

@@ -64,6 +64,11 @@ class ActiveCall:
             self._model_timeout.reschedule(asyncio.get_running_loop().time())
 
     @property
+    def is_submitted(self) -> bool:
+        """Return whether the engine has the requests; False while the call waits for its model."""
+        return self._events is not None
+
+    @property
     def is_over(self) -> bool:
         return all(choice.is_over for choice in self.choices)
 

@@ -22,8 +22,10 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest, ChatRequest
 from eaglelocal.core.sampling import Sampled, SamplingParams
 from eaglelocal.core.tools import CallPart, ToolCall, join_calls
-from eaglelocal.errors import EagleLocalError
+from eaglelocal.errors import EagleLocalError, RequestError, UsageError
 from eaglelocal.learning.text_kinds import MAX_CHARS
+
+FIRST_NON_ASCII = 0x80
 
 
 @dataclass(slots=True)
@@ -131,10 +133,16 @@ class AnswerState:
     has_calls: bool = False
     _delta: Delta = field(default_factory=Delta)
     _held_logprobs: list[Sampled] = field(default_factory=list)  # logprobs of tokens whose text has not arrived
+    _is_in_text: bool = True  # the newest part is text, not reasoning or a call
 
     @property
     def is_over(self) -> bool:
         return self.finished is not None or self.error is not None
+
+    @property
+    def has_failed(self) -> bool:
+        """Return whether the engine failed to answer; a request that cannot be answered is no fault of the engine."""
+        return self.error is not None and not isinstance(self.error, RequestError | UsageError)
 
     @property
     def is_counted(self) -> bool:
@@ -182,7 +190,7 @@ class AnswerState:
                 self._delta.add_reasoning(event.reasoning)
                 if event.text:
                     self._delta.last_text_run().text += event.text
-                self._release_logprobs(event.text)
+                self._release_last_logprobs(event.text)
             case Embeddings():
                 self.embeddings = event
             case Prompted():
@@ -206,6 +214,8 @@ class AnswerState:
 
     def _apply_piece(self, piece: TextPiece) -> None:
         self.num_accepted += piece.drafted
+        if piece.text or piece.reasoning or piece.calls:
+            self._is_in_text = bool(piece.text) and not piece.calls
         self.tokens.append(piece.token)
         if piece.sampled is not None:
             self._held_logprobs.append(piece.sampled)
@@ -238,6 +248,16 @@ class AnswerState:
         if first < len(self._held_logprobs):
             self._delta.last_text_run().sampled += self._held_logprobs[first:]
         self._held_logprobs = self._held_logprobs if is_split and not text else []
+
+    def _release_last_logprobs(self, text: str) -> None:
+        """Move the logprobs of the last text into the delta, then those of a character that the answer was cut in."""
+        held, begin = self._held_logprobs, len(self._held_logprobs)
+        while begin and held[begin - 1].piece and min(held[begin - 1].piece) >= FIRST_NON_ASCII:
+            begin -= 1
+        self._held_logprobs = held[:begin]
+        self._release_logprobs(text)
+        if begin < len(held) and self._is_in_text:
+            self._delta.last_text_run().sampled += held[begin:]
 
     def close(self, now: float) -> None:
         """End it at the latest at `now`, and drop all text, so that only the statistics stay in memory."""

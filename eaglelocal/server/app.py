@@ -49,7 +49,7 @@ def create_app(server: ServerState, access: Access) -> ASGIApp:
     guarded: ASGIApp = ApiKeyMiddleware(with_body, access)
     if access.origins:  # HostMiddleware has already refused other origins
         guarded = CORSMiddleware(guarded, allow_origin_regex=".*", allow_methods=["*"], allow_headers=["*"])
-    return PathMiddleware(AccessLogMiddleware(HostMiddleware(guarded, access)))
+    return PathMiddleware(AccessLogMiddleware(HostMiddleware(guarded, access), server.count_call))
 
 
 @cache
@@ -90,12 +90,12 @@ def read_gauges(server: ServerState) -> MetricGauges:
     models = server.models.loaded
     finished = [choice.finished for _, choice in list(server.recent) if choice.finished is not None]
     gains = [gain for one in finished if (gain := one.speculation.speedup_estimate) is not None]
-    choices = [choice for _, choice in list(server.active.values())]
+    running, waiting = server.count_active()
     return MetricGauges(
         snapshots=tuple(model.client.snapshot() for model in models),
         restarts={model.name: model.client.restarts for model in models},
-        running=sum(choice.started is not None for choice in choices),
-        waiting=sum(choice.started is None for choice in choices),
+        running=running,
+        waiting=waiting,
         speedup=sum(gains) / len(gains) if gains else None,
         learning=server.read_learning(),
         drift=tuple(server.drift.shares()),

@@ -29,10 +29,12 @@ class RequestRecord:
     warnings: list[str] = field(default_factory=list)
     answers: list[dict[str, float]] = field(default_factory=list)
     finish_reasons: list[str] = field(default_factory=list)
+    has_failed: bool = False  # the engine failed to answer, perhaps in the middle of a stream
 
     def add_answer(self, model: str, choice: AnswerState) -> None:
         """Add an answer before its state is closed. One that never began has a model, but no figures."""
         self.model = model
+        self.has_failed = self.has_failed or choice.has_failed
         if choice.started is None and choice.finished is None:
             return
         stats = choice.finished.speculation if choice.finished is not None else None

@@ -12,10 +12,11 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import field
 
+from eaglelocal.core.drafting_words import describe_cut_length
 from eaglelocal.core.learning_status import LEARNING_OFF, LearningStatus
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.request import AnyRequest, EmbedRequest
+from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.learning.drift_files import DriftWatch
 from eaglelocal.server.active_call import ActiveCall
@@ -23,15 +24,18 @@ from eaglelocal.server.admission import AdmissionQueue
 from eaglelocal.server.answer_drift import watch_drift
 from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.event_stream import EventStream
-from eaglelocal.server.http_errors import Problem
+from eaglelocal.server.http_errors import CANCELLED_STATUS, Problem
 from eaglelocal.server.image_fallback import replace_unseen_images
 from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.metrics import Metrics
 from eaglelocal.server.model_manager import ModelManager
-from eaglelocal.server.request_record import current_record
+from eaglelocal.server.request_record import GONE, RequestRecord, current_record
+from eaglelocal.server.request_states import WAITING, name_active_states
 from eaglelocal.server.responses.stored_responses import StoredResponses
 
 NUM_RECENT = 50
+NO_FAULTS = frozenset((501, 503, 505))  # not supported; loading, stopping or full: such calls are refused
+ENDED_BY_USERS = frozenset((CANCELLED_STATUS, GONE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,8 @@ class ServerState:
         default_factory=lambda: deque(maxlen=NUM_RECENT)
     )
     num_answered: int = 0
+    num_refused: int = 0  # calls that could not be answered as they were sent, or not then (see count_call)
+    num_failed: int = 0  # calls that failed here
     drift: DriftWatch = field(default_factory=DriftWatch)
     read_learning: Callable[[], LearningStatus] = lambda: LEARNING_OFF
     stored: defaultdict[str, StoredResponses] = field(default_factory=lambda: defaultdict(StoredResponses))  # by owner
@@ -68,6 +74,27 @@ class ServerState:
     @property
     def state(self) -> str:
         return "draining" if self.is_draining else self.models.state
+
+    def name_active_states(self) -> dict[str, str]:
+        """Return the states of the active requests by their ids. Safe from any thread."""
+        return name_active_states(list(self.active.values()), self._count_slots)
+
+    def count_active(self) -> tuple[int, int]:
+        """Return how many requests run, those being read included, and how many wait. Safe from any thread."""
+        states = list(self.name_active_states().values())
+        num_waiting = states.count(WAITING)
+        return len(states) - num_waiting, num_waiting
+
+    def _count_slots(self, model: str) -> int:
+        loaded = self.models.loaded_model(model)
+        return loaded.info.num_slots if loaded is not None and loaded.client.state == "ready" else 0
+
+    def count_call(self, record: RequestRecord, status: int) -> None:
+        """Count a call that was not answered: as failed if the fault is here, else as refused."""
+        if record.has_failed or (status >= 500 and status not in NO_FAULTS):
+            self.num_failed += 1
+        elif status >= 400 and status not in ENDED_BY_USERS:
+            self.num_refused += 1
 
     @asynccontextmanager
     async def submit(self, model: str, requests: list[AnyRequest]) -> AsyncIterator[ActiveCall]:
@@ -94,6 +121,7 @@ class ServerState:
 
                 async def acquire_model() -> LoadedModel:
                     loaded = await stack.enter_async_context(self.models.use(name))
+                    warn_of_cut_length(requests, loaded)
                     requests[:] = replace_unseen_images(requests, loaded.info)
                     return loaded
 
@@ -146,3 +174,11 @@ class ServerState:
         """Cancel every running answer, with a Problem for its client."""
         for call in {id(call): call for call, _ in self.active.values()}.values():
             call.cancel(Problem(503, "the answer was cut off: the server is being stopped", code="cancelled"))
+
+
+def warn_of_cut_length(requests: Sequence[AnyRequest], loaded: LoadedModel) -> None:
+    """Add a warning to the record of the call if fewer tokens are drafted than its `spec` asks for."""
+    for request in requests[:1]:  # all of a call are alike
+        if isinstance(request, ChatRequest) and request.spec is not None:
+            cut = describe_cut_length(request.spec.num_draft_tokens, loaded.info.max_draft)
+            current_record().warnings += [f"spec: {cut}"] if cut else []

@@ -1,7 +1,8 @@
 """A streaming detokenizer: tokens to text, one token at a time, without splitting characters.
 
 Bytes that may still become a character are held back; bytes that cannot become U+FFFD, exactly as
-`bytes.decode(errors="replace")` of the whole answer would have them. Stop strings are handled elsewhere.
+`bytes.decode(errors="replace")` of the whole answer would have them. Only the first bytes of a character that the
+answer was cut in are dropped, as llama-server and vLLM do in streams. Stop strings are handled elsewhere.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ class Pieces:
 
 
 class Detokenizer:
-    """The text of one answer. `push` returns final text, `flush` what was still held back."""
+    """The text of one answer. `push` returns final text, `flush` what was held back of a character that cannot go on.
+
+    At the end of an answer nothing is flushed: its last character is not there in whole.
+    """
 
     __slots__ = ("_decoder", "_holds", "_pieces")
 

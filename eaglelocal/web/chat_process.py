@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -27,14 +26,15 @@ from eaglelocal.tui.chat.chat_app import ChatApp, ChatPaths, run_chat
 from eaglelocal.tui.chat.chat_tasks import OpenSession
 from eaglelocal.tui.display_options import make_display_options
 from eaglelocal.web.monitor_process import KEY_VARIABLE, load_page_settings
+from eaglelocal.web.visitor_folder import open_visitor_folder
 
 
 def main() -> int:
     end_with_parent()
     api_key = os.environ.pop(KEY_VARIABLE, "")
     settings = load_page_settings()
-    with tempfile.TemporaryDirectory(prefix="eaglelocal-chat-") as folder:
-        return chat(partial(open_session, sys.argv[1], api_key), settings, Path(folder))
+    with open_visitor_folder() as folder:
+        return chat(partial(open_session, sys.argv[1], api_key), settings, folder)
 
 
 def chat(open_chat: OpenSession, settings: Settings, folder: Path) -> int:

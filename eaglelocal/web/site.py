@@ -27,6 +27,7 @@ from eaglelocal.server.access import Access
 from eaglelocal.server.descriptors import ACCEPT_BATCH, max_connections, raise_descriptor_limit
 from eaglelocal.web.connection_limit import limit_connections
 from eaglelocal.web.monitor_process import KEY_VARIABLE
+from eaglelocal.web.visitor_folder import remove_stale_folders
 from eaglelocal.web.web_middleware import KeyCookies, is_https, make_middlewares
 
 DRIVER = "eaglelocal.tui.terminal.piped_driver:PipedDriver"
@@ -134,6 +135,7 @@ class ScreenSite(Server):
 
     async def on_startup(self, app: web.Application) -> None:
         """Print no banner: the caller of `open` prints the address."""
+        remove_stale_folders()
 
     async def on_shutdown(self, app: web.Application) -> None:
         for websocket in set(self._sockets):

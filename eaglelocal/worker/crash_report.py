@@ -16,6 +16,7 @@ from pathlib import Path
 from eaglelocal import __version__, locations
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.folders import PRIVATE, make_folder
+from eaglelocal.core.plurals import count_noun
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.worker.exit_reason import ExitReason
@@ -143,7 +144,7 @@ def _count_requests(in_flight: Sequence[InFlight]) -> str:
 def _name_some(ids: Sequence[str], what: str) -> str:
     more = ["..."] * (len(ids) > MAX_NAMED_REQUESTS)
     named = ", ".join([*ids[:MAX_NAMED_REQUESTS], *more])
-    return f"{len(ids)} {'request' if len(ids) == 1 else 'requests'} {what} ({named})"
+    return f"{count_noun(len(ids), 'request')} {what} ({named})"
 
 
 def _describe(each: InFlight) -> str:

@@ -94,8 +94,9 @@ def talk(tmp_path: Path) -> Start:
         spec: Spec = AUTO,
         sees_images: bool = False,
         adapters: tuple[AdapterFile, ...] = (),
+        max_draft: int = 0,
     ) -> ChatLoopHarness:
-        client = ScriptedClient(scripts, n_ctx=n_ctx, sees_images=sees_images, adapters=adapters)
+        client = ScriptedClient(scripts, n_ctx=n_ctx, sees_images=sees_images, adapters=adapters, max_draft=max_draft)
         return ChatLoopHarness(client, tmp_path / "conversations", list(lines), spec)
 
     return start
@@ -190,6 +191,14 @@ def test_spec_off_and_on_again_without_loading(talk: Start) -> None:
     assert "drafting off (your setting)" in chat.stderr.getvalue()
     assert "drafting: 2 tokens ahead" in chat.stderr.getvalue()
     assert chat.loaded == []
+
+
+def test_spec_says_which_length_is_not_drafted(talk: Start) -> None:
+    chat = talk("/spec 8", "/spec 4", max_draft=5)
+    chat.run()
+    lines = [line for line in chat.stderr.getvalue().splitlines() if line.startswith("drafting: ")]
+    assert lines[0].startswith("drafting: 5 tokens ahead (at most 5 tokens can be drafted here, not 8), ")
+    assert lines[1].startswith("drafting: 4 tokens ahead, ")
 
 
 def test_spec_loads_again_where_the_model_was_loaded_without_a_draft(talk: Start) -> None:

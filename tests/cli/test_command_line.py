@@ -97,7 +97,7 @@ def test_many_flags_stand_in_groups(environ: dict[str, str]) -> None:
         (("chat",), "there is no question: PROMPT and stdin are empty", "eaglelocal chat"),
         (("chat", "", "--json"), "there is no question", "eaglelocal chat"),
         (("chat", "hi", "--target", "no-such-model"), "no-such-model", "demo"),
-        (("chat", "hi", "--spec", "99"), "99", ""),
+        (("chat", "hi", "--spec", "99"), "99", "hint: eaglelocal chat hi --spec auto\n"),
         (("run", "smollm2:135m"), "no command 'run'", "eaglelocal chat --target smollm2:135m"),
         (("list",), "no command 'list'", "eaglelocal ls"),
         (("version",), "no command 'version'", "eaglelocal --version"),
@@ -161,7 +161,7 @@ def test_input_that_is_no_text(environ: dict[str, str]) -> None:
     done = run(environ, "chat", stdin=b"caf\xe9")
     assert done.returncode == 2
     assert "error: stdin is not UTF-8 text: byte 3 is 0xe9" in done.stderr
-    assert "hint" not in done.stderr
+    assert "hint: iconv -f WINDOWS-1252 -t UTF-8 FILE | eaglelocal chat" in done.stderr
     done = run(environ, "chat", stdin=image_bytes())
     assert done.returncode == 2 and "hint: eaglelocal chat --image /dev/stdin" in done.stderr
 

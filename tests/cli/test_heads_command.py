@@ -227,6 +227,31 @@ def test_a_damaged_record_is_one_line(run: Run) -> None:
     records.write_text("{")
     lines = run().stdout.splitlines()
     assert len([line for line in lines if "cannot be read" in line]) == 1
+    assert lines[1].startswith("  unknown whether it drafts: the record of learned versions cannot be read")
+    assert not [line for line in lines if line.startswith("*")]
+
+
+def test_a_head_whose_files_nobody_knows_is_not_listed_as_drafting(run: Run) -> None:
+    store = learn(*demo_sources())
+    records = store.folder / "versions.json"
+    records.write_text(json.dumps(json.loads(records.read_text()) | {"target_path": "models/t.gguf"}))
+    listed = run()
+    assert "  unknown whether it drafts: where its files are was not kept" in listed.stdout
+    assert not [line for line in listed.stdout.splitlines() if line.startswith("*")]
+    (head,) = json.loads(run("--json").stdout)["heads"]
+    assert head["orphan"] == "" and "was not kept" in head["unknown"]
+
+
+@pytest.mark.parametrize(("part", "problem"), [("target", "is missing"), ("base", "cannot be read (")])
+def test_a_head_whose_file_cannot_be_read_says_so(run: Run, tmp_path: Path, part: str, problem: str) -> None:
+    files = {name: tmp_path / f"{name}.gguf" for name in ("target", "base")}
+    for name, path in files.items():
+        path.write_bytes(name.encode())
+    store = learn(files["target"], files["base"])
+    files[part].unlink()
+    files[part].mkdir()  # a file without permission is readable for root
+    assert store.find_doubt().startswith(f"{files[part]} {problem}")
+    assert store.find_orphan_reason() == ""
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from eaglelocal.cli.chat import chat
-from eaglelocal.cli.chat_once import join_question
+from eaglelocal.cli.chat_once import join_question, mention_command
 from eaglelocal.cli.line_editor import MORE, PROMPT, LineDiscarded, read_question
 from eaglelocal.cli.models_on_disk import mention_model
 from eaglelocal.cli.output import Output
@@ -123,3 +123,21 @@ def test_a_question_that_is_the_name_of_a_model_gets_a_hint(
         question, Settings.load(flags, {}, tmp_path / "none"), Output(stdout=io.StringIO(), stderr=stderr, environ={})
     )
     assert (f"eaglelocal chat --target {question}" in stderr.getvalue()) is is_mentioned
+
+
+@pytest.mark.parametrize(
+    ("question", "mentioned"),
+    [
+        ("/help\nhello", "/help"),
+        ("hello\n/bye", "/bye"),
+        ("/set temperature 0", "/set temperature 0"),
+        ("/usr/bin/make: error\n/exitcode 2\n/ x\n\n// c", ""),
+        ("what does /help do?", ""),
+        ("hello", ""),
+    ],
+)
+def test_a_command_in_a_pipe_is_said_to_be_text(question: str, mentioned: str) -> None:
+    stderr = io.StringIO()
+    mention_command(question, Output(stdout=io.StringIO(), stderr=stderr, environ={}))
+    assert stderr.getvalue().startswith(f"{mentioned!r} is sent as text" if mentioned else "")
+    assert bool(stderr.getvalue()) == bool(mentioned)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -19,8 +19,12 @@ class IdleServing:
 
     state: str = "ready"
     num_answered: int = 21
-    active: dict[str, Any] = field(default_factory=dict)
+    num_refused: int = 0
+    num_failed: int = 0
     learning: LearningStatus = LEARNING_OFF
+
+    def count_active(self) -> tuple[int, int]:
+        return 0, 0
 
     def read_learning(self) -> LearningStatus:
         return self.learning
@@ -54,3 +58,8 @@ def test_there_is_no_speed_without_tokens_and_no_length_without_drafts(
 def test_learning_is_shown_while_it_computes(state: str, is_shown: bool) -> None:
     text = status_text(IdleServing(learning=LearningStatus(state=state)), [], [])  # type: ignore[arg-type]
     assert (f" · {state} · " in text) == is_shown
+
+
+def test_what_was_not_answered_is_counted_apart() -> None:
+    serving = IdleServing(num_refused=3, num_failed=1)
+    assert status_text(serving, [], []).endswith("21 answered, 3 refused, 1 failed")  # type: ignore[arg-type]

@@ -44,6 +44,7 @@ PACE_S = 0.002  # of a step of an answer that never ends
 STATS = SpeculationStats("on", "", 2, 8, 5, (2, 2, 1), 1.5, 7)
 TIMINGS = Timings(ttft_s=0.1, prefill_s=0.08, decode_s=0.5, draft_s=0.1, verify_s=0.3, host_s=0.01, decode_tok_s=20.0)
 CACHED_TOKENS = 3
+MAX_DRAFT = 7
 TEMPLATES = {  # by the label; the others have neither
     "one": "{{ tools }}<tool_call></tool_call><think></think>",
     "tools only": "{{ tools }}<tool_call></tool_call>",
@@ -66,7 +67,6 @@ class _Scene:
     num_tokens: int = 0
     num_calls: int = 0
     reason: str = "stop"
-    rest: str = ""  # that is told at the end
 
     @property
     def id(self) -> str:
@@ -130,6 +130,7 @@ class DirectedEngine:
             model_bytes=0,
             load_s=0.0,
             library="none",
+            max_draft=MAX_DRAFT,
             sees_images=plan.projector is not None,
             adapters=plan.adapters,
             template=TEMPLATES.get(plan.target_label, "{{ messages }}"),
@@ -221,7 +222,7 @@ class DirectedEngine:
 
     def _finished(self, scene: _Scene) -> Finished:
         script = script_of(scene.request)
-        return Finished(scene.id, scene.reason, scene.rest, len(script), scene.num_tokens, TIMINGS, STATS)
+        return Finished(scene.id, scene.reason, "", len(script), scene.num_tokens, TIMINGS, STATS)
 
 
 def script_of(request: ChatRequest) -> str:
@@ -286,8 +287,7 @@ def _nothing(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
 
 
 def _weigh(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
-    """Words with log-probabilities, and half a character, of which is told at the end that it is none."""
-    scene.rest = "\N{REPLACEMENT CHARACTER}"
+    """Words with log-probabilities, and half a character, of which no text is told."""
     for piece in [f"{word} ".encode() for word in rest.split(" ")] + [b"\xc3"]:
         top = (TokenLogprob(1, -0.25, piece), TokenLogprob(2, -2.5, b"other"))
         sampled = Sampled(1, -0.25, piece, top)

@@ -127,6 +127,7 @@ class ScriptedClient:
     trouble: str = ""
     num_closed: int = 0
     busy: bool = False
+    max_draft: int = 0
 
     @property
     def info(self) -> EngineInfo:
@@ -142,6 +143,7 @@ class ScriptedClient:
             model_bytes=1000,
             load_s=0.1,
             library="no llama.cpp",
+            max_draft=self.max_draft,
             sees_images=self.sees_images,
             adapters=self.adapters,
         )

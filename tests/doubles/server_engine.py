@@ -27,6 +27,7 @@ CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))
 N_VOCAB = 1 + len(CHARACTERS)
 N_CTX = 512
 NUM_SLOTS = 4
+CUTTER = "cutter"  # the label of a model with a CutVocabulary
 
 
 def plan(label: str = "typist") -> Plan:
@@ -49,6 +50,13 @@ class CharacterVocabulary(LetterVocabulary):
 
     def piece(self, token: int) -> bytes:
         return b"" if token == 0 else CHARACTERS[token - 1].encode()
+
+
+class CutVocabulary(CharacterVocabulary):
+    """A vocabulary in which each token ends one emoji and begins the next, so that each answer is cut in one."""
+
+    def piece(self, token: int) -> bytes:
+        return b"" if token == 0 else b"\x80ok \xf0\x9f\x98"
 
 
 class TellingSampler(ScriptedSampler):
@@ -81,7 +89,7 @@ def build(plan: Plan, report: Callable[[LoadProgress], None]) -> EngineLoop:
         n_ctx=plan.n_ctx,
         n_batch=64,
         context_kind=TellingContext,
-        vocabulary=CharacterVocabulary(),
+        vocabulary=CutVocabulary() if plan.target_label == CUTTER else CharacterVocabulary(),
     )
     harness.engine.info = dataclasses.replace(
         harness.engine.info, target=plan.target_label, n_ctx=plan.n_ctx, n_vocab=N_VOCAB

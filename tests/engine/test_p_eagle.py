@@ -100,3 +100,13 @@ def test_what_does_not_fit_is_refused_with_figures(tmp_path: Path, head: HeadSha
         build(plan, lambda _: None)
     assert says in caught.value.message
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(("length", "note"), [(8, "--spec 8: at most 5 tokens can be drafted here, not 8"), (5, "")])
+def test_a_length_that_the_head_does_not_draft_is_said(tmp_path: Path, length: int, note: str) -> None:
+    target = write_target(tmp_path / "target.gguf", SHAPE)
+    head = write_agreeing_head(tmp_path / "head.gguf", target, SHAPE, num_depths=5)
+    engine = real_engine(target, kind="eagle3", draft=head, num_draft_tokens=length)
+    assert engine.info.max_draft == 5
+    assert [each for each in engine.info.notes if each.startswith("--spec")] == ([note] if note else [])
+    engine.close()

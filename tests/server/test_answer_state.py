@@ -97,6 +97,22 @@ def test_only_tokens_of_what_is_said_are_weighed(pieces: list[TextPiece], rest: 
     assert [one.piece.decode("utf-8", "backslashreplace") for one in take_delta.sampled] == tokens
 
 
+@pytest.mark.parametrize(
+    ("pieces", "rest", "tokens"),
+    [
+        ([weighed("Yes", "Yes"), weighed(b"\xf0\x9f"), weighed(b"\x98")], "", [b"Yes", b"\xf0\x9f", b"\x98"]),
+        ([weighed("EN"), weighed(b"\xc3")], "EN", [b"EN", b"\xc3"]),
+        ([weighed("hm", reasoning="hm"), weighed(b"\xc3")], "", []),  # cut while it thought
+    ],
+)
+def test_tokens_of_a_character_that_the_answer_was_cut_in_are_weighed(
+    pieces: list[TextPiece], rest: str, tokens: list[bytes]
+) -> None:
+    choice = choice_of(*pieces, logprobs=0)
+    choice.apply(Finished("x", "length", rest, 1, len(pieces), Timings(), SpeculationStats()), 2.0)
+    assert [one.piece for one in choice.take_delta().sampled] == tokens
+
+
 def test_where_nothing_is_taken_apart_every_token_is_weighed() -> None:
     take_delta = choice_of(
         weighed("<s>"), weighed(b"\xc3"), weighed(b"\xa9", "é"), is_split=False, logprobs=0

@@ -94,8 +94,7 @@ def show_result(
 
     num_results = len(result.task_results)
     if result.too_long and num_results:
-        plural = "s" if len(result.too_long) > 1 else ""
-        output.message(f"left out: {len(result.too_long)} comparison{plural}, for {result.too_long[0].message}")
+        output.message(f"left out: {count_noun(len(result.too_long), 'comparison')}, for {result.too_long[0].message}")
     if result.error is not None:
         output.message(f"stopped after {num_results} of {result.num_tasks} comparisons")
     elif num_results + len(result.too_long) < result.num_tasks:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
+from eaglelocal.core.plurals import count_noun
+
 if TYPE_CHECKING:
     from eaglelocal.doctor.finding import Finding
 
@@ -35,7 +37,7 @@ def summarize(findings: list[Finding]) -> str:
     if not problems and not warnings:
         return "nothing is wrong"
     words = [(problems, "problem"), (warnings, "warning")]
-    return ", ".join(f"{number} {word}{'' if number == 1 else 's'}" for number, word in words if number)
+    return ", ".join(count_noun(number, word) for number, word in words if number)
 
 
 def count_findings(findings: list[Finding], level: str) -> int:

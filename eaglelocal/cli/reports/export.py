@@ -9,6 +9,7 @@ from pathlib import Path
 
 from eaglelocal.cli.reports.import_head import join_layers, wrap_labelled
 from eaglelocal.core.byte_sizes import format_disk
+from eaglelocal.core.plurals import count_noun
 from eaglelocal.hub.heads.export_config import DRAFT_LENGTH, SPECFORGE
 from eaglelocal.hub.heads.export_tensors import ExportHead
 
@@ -39,8 +40,8 @@ def describe_weights(head: ExportHead) -> str:
 
 
 def folder_lines(folder: Path, files: Sequence[str], num_bytes: int, command: str) -> list[str]:
-    count = "1 file" if len(files) == 1 else f"{len(files)} files"
-    folder_line = wrap_labelled("folder", f"{folder} ({format_disk(num_bytes)} in {count})")
+    size = f"{format_disk(num_bytes)} in {count_noun(len(files), 'file')}"
+    folder_line = wrap_labelled("folder", f"{folder} ({size})")
     return [*folder_line, f"{'next':<9}{command}"]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglelocal.cli.amounts import age_text, path_text
+from eaglelocal.core.plurals import count_noun
 from eaglelocal.core.records import dataclass
 from eaglelocal.hub.heads.version_records import BASE
 
@@ -22,12 +23,14 @@ class KnownHead:
 
     note    why their record cannot be read
     orphan  why they draft for nothing
+    doubt   why nobody knows whether they draft
     """
 
     folder: Path
     versions: VersionList
     note: str = ""
     orphan: str = ""
+    doubt: str = ""
 
 
 def name_head(versions: VersionList) -> str:
@@ -35,17 +38,17 @@ def name_head(versions: VersionList) -> str:
 
 
 def head_lines(head: KnownHead, now: float) -> Iterator[str]:
-    """Yield the versions of a head, the newest first. A star marks the one that drafts.
+    """Yield the versions of a head, the newest first. A star marks the one that drafts, if that is known.
 
     now  seconds since 1970
     """
     folder, versions = head.folder, head.versions
     yield name_head(versions)
-    if head.note:
-        yield f"  {head.note}"
     if head.orphan:
         yield f"  drafts for nothing: {head.orphan}"
-    used = None if head.orphan else versions.used
+    elif doubt := head.note or head.doubt:
+        yield f"  unknown whether it drafts: {doubt}"
+    used = None if head.orphan or head.note or head.doubt else versions.used
     for version in reversed(versions.versions):
         yield from version_lines(version, now, mark=mark(version.number, used), pin=show_pin(version.number, versions))
     yield f"{mark(BASE, used)} version 0  the head from which learning began{show_pin(BASE, versions)}"
@@ -85,7 +88,7 @@ def learned_text(learned: LearnedFrom) -> str:
     kinds = sorted(learned.kinds.items(), key=lambda kind: -kind[1])
     shares = ", ".join(f"{kind} {count / total:.0%}" for kind, count in kinds if count)
     keys = f" of {learned.num_owners} keys" if learned.num_owners > 1 else ""
-    answers = f"learned from {learned.num_answers} answer{'s' * (learned.num_answers != 1)}{keys}"
+    answers = f"learned from {count_noun(learned.num_answers, 'answer')}{keys}"
     return f"{answers}, {learned.num_tokens} tokens" + (f": {shares}" if shares else "")
 
 
@@ -102,6 +105,7 @@ def head_object(head: KnownHead) -> dict[str, object]:
         "pinned": versions.pinned,
         "note": head.note,
         "orphan": head.orphan,
+        "unknown": "" if head.orphan else head.note or head.doubt,
         "versions": [version_object(version, folder) for version in versions.versions],
     }
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from eaglelocal.cli.amounts import age_text, path_text
 from eaglelocal.core.byte_sizes import format_disk
+from eaglelocal.core.plurals import count_noun
 from eaglelocal.hub.model_library import PLACES
 
 if TYPE_CHECKING:
@@ -94,8 +95,8 @@ def copy_lines(copies: Sequence[tuple[Path, int]]) -> list[str]:
     """
     if not copies:
         return []
-    heads, total = "head" if len(copies) == 1 else "heads", format_disk(sum(size for _, size in copies))
-    return [f"also on disk: {len(copies)} quantized {heads}, {total}\n  {path_text(copies[0][0].parent)}"]
+    total = format_disk(sum(size for _, size in copies))
+    return [f"also on disk: {count_noun(len(copies), 'quantized head')}, {total}\n  {path_text(copies[0][0].parent)}"]
 
 
 def folder_lines(folders: Sequence[TrainingFolder]) -> list[str]:

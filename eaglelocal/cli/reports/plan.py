@@ -11,6 +11,7 @@ from eaglelocal.cli.reports.rpc import describe_link, link_object
 from eaglelocal.core.adapters import adapter_objects, describe_adapters
 from eaglelocal.core.byte_sizes import GIB, format_memory
 from eaglelocal.core.drafting_words import describe_draft
+from eaglelocal.core.plurals import count_noun
 from eaglelocal.core.rpc_hosts import WARNING
 from eaglelocal.core.run_options import AUTO, RunOptions
 from eaglelocal.memory.budget import DeviceLoad
@@ -61,12 +62,12 @@ def draft_text(candidate: Candidate, lookups: Sequence[str]) -> str:
     name = describe_draft("" if candidate.draft.kind == NGRAM else candidate.draft.id, lookups)
     if candidate.drafts_nothing:
         return f"draft {name}, where it pays"
-    return f"draft {name}, {count} token{'' if count == 1 else 's'} ahead"
+    return f"draft {name}, {count_noun(count, 'token')} ahead"
 
 
 def setup_text(outcome: SearchOutcome, candidate: Candidate) -> str:
     slots = outcome.options.parallel
-    tokens = f"{candidate.setup.n_ctx} token{'' if candidate.setup.n_ctx == 1 else 's'}"
+    tokens = count_noun(candidate.setup.n_ctx, "token")
     context = f"{slots} x {tokens} of context" if slots > 1 else f"{tokens} of context"
     return f"{context}, cache {candidate.setup.kv_type}{layers_text(outcome, candidate)}"
 

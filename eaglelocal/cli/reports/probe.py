@@ -194,6 +194,5 @@ def _ago(seconds: float) -> str:
         return "just now"
     for name, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds >= length:
-            number = int(seconds // length)
-            return f"{number} {name}{'s' if number > 1 else ''} ago"
+            return f"{count_noun(int(seconds // length), name)} ago"
     return "just now"

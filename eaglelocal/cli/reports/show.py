@@ -11,6 +11,7 @@ from eaglelocal.catalog.draft_entries import MTP
 from eaglelocal.cli.amounts import path_text
 from eaglelocal.core.byte_sizes import format_disk, format_memory
 from eaglelocal.core.drafting_words import LOOKUP
+from eaglelocal.core.plurals import count_noun
 from eaglelocal.core.sampling import sampling_text
 from eaglelocal.gguf.architectures import BLOCK, HEAD_ARCHITECTURES
 from eaglelocal.gguf.block_info import BlockInfo
@@ -81,7 +82,7 @@ def _adapter(details: ModelDetails) -> str:
     if not is_adapter(details.header):
         return ""
     adapter = read_adapter(details.header)
-    parts = f"of rank {adapter.max_rank}, alpha {adapter.alpha:g}, for {len(adapter.pairs)} weights"
+    parts = f"of rank {adapter.max_rank}, alpha {adapter.alpha:g}, for {count_noun(len(adapter.pairs), 'weight')}"
     return f"{parts} of a {adapter.architecture} model; `--lora FILE` applies it"
 
 
@@ -89,7 +90,7 @@ def _shape(details: ModelDetails) -> str:
     shape = details.shape
     if shape is None:
         return ""
-    layers = f"{shape.n_layer} layer{'s' if shape.n_layer > 1 else ''}"
+    layers = count_noun(shape.n_layer, "layer")
     experts = f", {shape.n_expert_used} of {shape.n_expert} experts" if shape.n_expert else ""
     if shape.expert_bytes:
         experts += f" ({format_memory(sum(shape.expert_bytes))})"

@@ -20,7 +20,6 @@ from eaglelocal.speculation.costs.cost_curve import interpolate_costs
 
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
 CLIFF = 0.3  # of a plain decode: one more row that costs more than this is a cliff
-NOISY = 0.2  # above this the measured costs say little about single decodes
 WIDTH = 80
 BAR_CELLS = 30
 MS = 1000
@@ -177,7 +176,7 @@ def _verdict(break_even: float | None) -> str:
 
 def noise_lines(costs: MeasuredCosts) -> list[str]:
     """Return a warning if the measurements are too noisy."""
-    if costs.noise < NOISY:
+    if not costs.is_noisy:
         return []
     return [f"note         equal decodes differ by a factor of {math.exp(costs.noise):.1f}: is something else running?"]
 

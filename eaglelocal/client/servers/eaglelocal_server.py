@@ -60,6 +60,8 @@ def parse_snapshot(snapshot: Mapping[str, object]) -> ServerReading:
         running=whole(snapshot, "running"),
         waiting=whole(snapshot, "waiting"),
         answered=whole(snapshot, "answered"),
+        refused=whole(snapshot, "refused"),
+        failed=whole(snapshot, "failed"),
         restarts=whole(snapshot, "restarts"),
         uptime_s=number(snapshot, "uptime_s"),
         cached_tokens=add_known(number(one, "cached_tokens") for one in engines),
@@ -110,7 +112,8 @@ def _drafting(engine: Mapping[str, object]) -> DraftingState:
 def _row(value: object) -> RequestRow:
     row = mapping(value)
     generated, accepted = number(row, "completion_tokens"), number(row, "accepted_tokens")
-    is_waiting, stats = row.get("state") == "waiting", mapping(row.get("speculation"))
+    has_begun, stats = row.get("state") not in ("waiting", "reading"), mapping(row.get("speculation"))
+    is_counted = bool(number(row, "prompt_tokens"))  # not yet while it is read, and never if it was refused
     was_drafted = bool(accepted or number(stats, "drafts"))
     return RequestRow(
         id=text(row, "id"),
@@ -118,12 +121,12 @@ def _row(value: object) -> RequestRow:
         model=text(row, "model"),
         state=text(row, "state"),
         drafting=text(row, "drafting"),
-        prompt_tokens=None if is_waiting else whole(row, "prompt_tokens"),
-        cached_tokens=None if is_waiting else whole(row, "cached_tokens"),
+        prompt_tokens=whole(row, "prompt_tokens") if is_counted else None,
+        cached_tokens=whole(row, "cached_tokens") if is_counted else None,
         generated_tokens=whole(row, "completion_tokens"),
         tok_s=number(row, "tok_s") or None,
         acceptance=number(stats, "acceptance_rate") if number(stats, "drafts") else None,
         share=accepted / generated if generated and accepted is not None and was_drafted else None,
-        wait_s=number(row, "ttft_s") if row.get("ttft_s") is not None else number(row, "age_s") if is_waiting else None,
+        wait_s=number(row, "ttft_s") if row.get("ttft_s") is not None else None if has_begun else number(row, "age_s"),
         age_s=number(row, "age_s"),
     )

@@ -88,20 +88,37 @@ class HeadVersions:
 
         models  fingerprints of models on this disk: a target among them was only moved, and its first head perhaps too
 
-        "" means that they can draft, or that nobody knows: a file cannot be read, or its path is not absolute.
+        "" means that they can draft, or that nobody knows, for which `find_doubt` has the reason.
         """
-        known, _ = self.read()
-        target, base = Path(known.target_path), Path(known.base_path)
-        if not (target.is_absolute() and base.is_absolute()):
+        try:
+            return self._find_loss(models)
+        except _UnclearError:
             return ""
+
+    def find_doubt(self) -> str:
+        """Return why nobody knows whether these versions draft: a file cannot be read, or its path was not kept."""
+        try:
+            self._find_loss(())
+        except _UnclearError as error:
+            return str(error)
+        return ""
+
+    def _find_loss(self, models: Collection[str]) -> str:
+        """Return why they draft for nothing, "" if they can draft. Raises _UnclearError."""
+        known, note = self.read()
+        target, base = Path(known.target_path), Path(known.base_path)
+        if note:
+            raise _UnclearError(note)
+        if not (target.is_absolute() and base.is_absolute()):
+            raise _UnclearError("where its files are was not kept, or only relative to a folder")
         try:
             if lost := _find_loss(target, known.target_key):
                 return "" if known.target_key in models else lost
-            if is_gone(base):
+            if _is_gone(base):
                 return _describe_gone(base)
             has_changed = _name_folder(known.target_key, base) != self.folder.name
-        except OSError:
-            return ""
+        except OSError as error:
+            raise _UnclearError(f"{error.filename or target} cannot be read ({error.strerror})") from error
         return f"{base} has changed" if has_changed else ""
 
     # ---- changes; each raises OSError where the folder cannot be written
@@ -210,6 +227,10 @@ class HeadVersions:
             yield
 
 
+class _UnclearError(Exception):
+    """Why nobody knows whether a head's versions draft."""
+
+
 def prune(versions: VersionList) -> VersionList:
     """Return the versions to keep: the used and the current one, then the newest, those rolled back last."""
 
@@ -226,14 +247,32 @@ def _name_folder(target_key: str, base: Path) -> str:
 
 
 def _find_loss(target: Path, key: str) -> str:
-    """Return what became of the file of a target with this fingerprint; "" if it is still there. Raises OSError."""
-    if is_gone(target):
+    """Return what became of the file of a target with this fingerprint; "" if it is still there.
+
+    Raises OSError, and _UnclearError where a part is missing: nobody knows whose the others are.
+    """
+    if _is_gone(target):
         return _describe_gone(target)
-    is_whole = all(part.is_file() for part in list_named_parts(target))  # else nobody knows whose its parts are
-    if not is_whole or fingerprint_model(target) == key:
+    missing = next((part for part in list_named_parts(target) if not part.is_file()), None)
+    if missing is not None:
+        raise _UnclearError(f"{missing} is missing")
+    if fingerprint_model(target) == key:
         return ""
     is_split = fingerprint(target) == key
     return f"{target} was known by its first part alone" if is_split else f"{target} has changed"
+
+
+def _is_gone(path: Path) -> bool:
+    """Return whether a file is certainly not there any more, also one of the hub's cache that went with its folder."""
+    return is_gone(path) or _was_removed(path, locations.hub_cache_dir())
+
+
+def _was_removed(path: Path, cache: Path) -> bool:
+    """Return whether a path in the cache is missing although the cache is there: an empty one may not be mounted."""
+    try:
+        return path.is_relative_to(cache) and any(cache.iterdir()) and not os.path.lexists(path)
+    except OSError:
+        return False
 
 
 def _describe_gone(path: Path) -> str:

@@ -40,6 +40,7 @@ from eaglelocal.server.llama_server.schema import (
 )
 from eaglelocal.server.openai.reply_schema import ErrorReply
 from eaglelocal.server.openai.request_reader import EngineCall, check_size, new_id, read_chat
+from eaglelocal.server.request_states import WAITING
 from eaglelocal.server.routing import RouteTable
 from eaglelocal.server.server_state import ServerState
 
@@ -195,8 +196,10 @@ async def set_adapters(body: AdaptersBody, server: ServerState, is_operator: boo
 async def slots(server: ServerState, model: str = "", fail_on_no_slot: str = "") -> Response:
     """List the slots. As many as are in use are shown as busy, the first ones."""
     name, info = find_model(server, model)
-    calls = list(server.active.values())
-    num_busy = sum(choice.started is not None for call, choice in calls if call.model == name)
+    states = server.name_active_states()
+    num_busy = sum(
+        states[choice.request.id] != WAITING for call, choice in server.active.values() if call.model == name
+    )
     if fail_on_no_slot and num_busy >= info.num_slots:
         raise unavailable("no slot is free")
     has_draft = info.draft != "none"

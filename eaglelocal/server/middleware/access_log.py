@@ -5,18 +5,21 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eaglelocal.server.access import is_loopback
-from eaglelocal.server.request_record import GONE, begin_record
+from eaglelocal.server.middleware.host_check import SAFE_METHODS
+from eaglelocal.server.request_record import GONE, RequestRecord, begin_record
 
 MAX_LOGGED_BYTES = 200
 MAX_ID_CHARS = 128  # of a request's id or a user agent: longer ones are not logged
 MAX_PROGRAM_CHARS = 24
 ID_HEADER, WARNING_HEADER = b"x-request-id", b"x-eaglelocal-warning"
+
+CountCall = Callable[[RequestRecord, int], None]  # takes the status too
 
 _log = logging.getLogger("eaglelocal.server")
 
@@ -28,8 +31,9 @@ class AccessLogMiddleware:
     if it sent one, and the record's warnings.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, count_call: CountCall) -> None:
+        """`count_call` is called at the end of each call that asks for something: not for GET, HEAD and OPTIONS."""
+        self._app, self._count_call = app, count_call
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -55,6 +59,8 @@ class AccessLogMiddleware:
             if not is_complete:
                 status = GONE
             path, method = encode_path(scope), scope["method"]
+            if method not in SAFE_METHODS:
+                self._count_call(record, status)
             fields = {
                 **identity,
                 "method": method,

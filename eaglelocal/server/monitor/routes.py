@@ -29,6 +29,7 @@ from eaglelocal.server.http_errors import CANCELLED, CANCELLED_STATUS, NOT_FOUND
 from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.openai.field_types import Body
 from eaglelocal.server.openai.reply_schema import CancelReply, ErrorReply, Health, SwitchReply
+from eaglelocal.server.request_states import name_state
 from eaglelocal.server.routing import RouteTable
 from eaglelocal.server.server_state import ServerState
 
@@ -97,8 +98,10 @@ async def take_snapshot(server: ServerState) -> dict[str, object]:
     loaded = server.models.current
     engines = {one.name: await asyncio.to_thread(one.client.snapshot) for one in server.models.loaded}
     engine = engines.get(loaded.name) if loaded else None
-    active = [request_row(call.model, choice) for call, choice in server.active.values()]
-    recent = [request_row(model, choice) for model, choice in list(server.recent)[-NUM_RECENT_SHOWN:]]
+    states = server.name_active_states()
+    active = [request_row(call.model, choice, states[choice.request.id]) for call, choice in server.active.values()]
+    recent = [request_row(model, choice, name_state(choice)) for model, choice in server.recent][-NUM_RECENT_SHOWN:]
+    running, waiting = server.count_active()
     return {
         "time": time.time(),
         "uptime_s": time.time() - server.started_at,
@@ -111,9 +114,11 @@ async def take_snapshot(server: ServerState) -> dict[str, object]:
             for one in server.models.loaded
             if one.name in engines
         ],
-        "running": sum(choice.started is not None for _, choice in server.active.values()),
-        "waiting": sum(choice.started is None for _, choice in server.active.values()),
+        "running": running,
+        "waiting": waiting,
         "answered": server.num_answered,
+        "refused": server.num_refused,
+        "failed": server.num_failed,
         "engine": engine_fields(engine) if engine else None,
         "restarts": loaded.client.restarts if loaded else 0,
         "requests": active,
@@ -157,7 +162,7 @@ def engine_fields(snapshot: EngineSnapshot) -> dict[str, object]:
     }
 
 
-def request_row(model: str, choice: AnswerState) -> dict[str, object]:
+def request_row(model: str, choice: AnswerState, state: str) -> dict[str, object]:
     """Return the row of a request: its statistics and its owner, never its content."""
     stats = choice.finished.speculation if choice.finished else None
     return {
@@ -165,7 +170,7 @@ def request_row(model: str, choice: AnswerState) -> dict[str, object]:
         "owner": choice.request.owner,
         "client": choice.client if choice.request.owner == LOCAL else "",  # without keys all owners are the same
         "model": model,
-        "state": request_state(choice),
+        "state": state,
         "drafting": choice.drafting_state,
         "prompt_tokens": choice.prompt_tokens,
         "cached_tokens": choice.cached_tokens,
@@ -176,18 +181,6 @@ def request_row(model: str, choice: AnswerState) -> dict[str, object]:
         "age_s": round((choice.ended_at or time.perf_counter()) - choice.requested_at, 3),
         "speculation": encode_stats(stats) if stats else None,
     }
-
-
-def request_state(choice: AnswerState) -> str:
-    if choice.finished is not None:
-        return choice.finished.reason
-    if choice.error is not None:
-        return "failed"
-    if choice.ended_at:
-        return "refused" if choice.is_refused else "gone"
-    if choice.started is None:
-        return "waiting"
-    return "running" if choice.num_tokens else "reading"
 
 
 @routes.add("POST", "/v1/requests/{request_id:path}/cancel", reply=CancelReply)

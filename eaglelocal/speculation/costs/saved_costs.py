@@ -24,6 +24,7 @@ class SavedCosts:
     sizes: list[tuple[int, float, float, int]]  # rows, ratio, deviation, samples
     drafters: dict[str, list[tuple[int, float]]]  # name -> rows, median
     overheads: list[float | None]  # plain, drafted
+    noise: float = 0.0  # of single decodes; 0.0: not known, as earlier versions did not keep it
 
     @classmethod
     def read(cls, state: Any) -> SavedCosts:
@@ -49,6 +50,7 @@ class SavedCosts:
                 for name, steps in state["drafters"].items()
             },
             overheads=[plain, drafted],
+            noise=check_number(state.get("noise", 0.0), 0.0, 10.0),
         )
 
     def measured(self) -> MeasuredCosts:
@@ -66,6 +68,7 @@ class SavedCosts:
                 for name, steps in sorted(self.drafters.items())
                 for rows, median in sorted(steps)
             ),
+            noise=self.noise,
             plain_overhead_s=unit_s * ((drafted if plain is None else plain) or 0.0),
             drafted_overhead_s=unit_s * ((plain if drafted is None else drafted) or 0.0),
         )

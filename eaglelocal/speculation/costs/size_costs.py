@@ -70,6 +70,7 @@ class SizeCosts:
             "level": known.level,
             "slopes": [*known.slopes, known.slope_deviation],
             "sizes": [[n, r, known.deviation(n), self.num_samples.get(n, 0)] for n, r in known.ratios.items()],
+            "noise": known.noise,
         }
 
     # ---- what is measured

@@ -80,10 +80,13 @@ class SplitAnswerText:
         return piece._replace(text=final)
 
     def finish(self, *, is_cut: bool = False) -> AnswerPiece:
-        """Return the output still held back at the end of the answer; calls first, then text."""
+        """Return the output still held back at the end of the answer; calls first, then text.
+
+        The first bytes of a character that the answer was cut in are no text.
+        """
         if self._has_stopped:
             return AnswerPiece("")
-        piece = self._split.finish(self._detokenizer.flush(), is_cut=is_cut)
+        piece = self._split.finish("", is_cut=is_cut)
         before = self._stops.flush() if piece.calls else ""
         final, stop = self._stops.push(piece.text)
         return piece._replace(text=before + final + self._stops.flush(), stop=stop)

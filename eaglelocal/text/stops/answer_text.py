@@ -43,6 +43,8 @@ class AnswerText:
         return AnswerPiece(*self._stops.push(self._detokenizer.push(token)))
 
     def finish(self, *, is_cut: bool = False) -> AnswerPiece:
-        """Return the text still held back at the end of the answer, cut off or not; empty after a stop string."""
-        text, _ = self._stops.push(self._detokenizer.flush())
-        return AnswerPiece(text + self._stops.flush())
+        """Return the text still held back at the end of the answer, cut off or not; empty after a stop string.
+
+        The first bytes of a character that the answer was cut in are no text.
+        """
+        return AnswerPiece(self._stops.flush())

@@ -7,6 +7,7 @@ import time
 from eaglelocal.client.server_reading import DISCONNECTED
 from eaglelocal.conversation.answer_stats import model_lines, system_line
 from eaglelocal.core.events import LoadProgress
+from eaglelocal.core.plurals import count_noun
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.chat.chat_controller import ChatController
@@ -157,7 +158,7 @@ class ChatView:
         if state == "restarting":
             self._writer.note("the engine has ended and is being restarted; new questions wait for it")
         elif state == "ready" and before == "restarting":
-            self._writer.note(f"the engine is running again ({restarts} {'restart' if restarts == 1 else 'restarts'})")
+            self._writer.note(f"the engine is running again ({count_noun(restarts, 'restart')})")
         elif state == DISCONNECTED:
             self._writer.note("the server no longer answers; /model REF loads a model here")
         elif state == "ready" and before == DISCONNECTED:

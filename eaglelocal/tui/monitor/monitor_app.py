@@ -22,6 +22,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Input
 
 from eaglelocal.client.server_reading import ServerReading
+from eaglelocal.core.plurals import count_noun
 from eaglelocal.core.request import Spec, parse_spec
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.probe.load_gauges import MachineGauge
@@ -356,8 +357,7 @@ class Monitor(EagleApp[Outcome]):
         )
         reading = self._snapshot.frame.reading
         running = reading.running if reading is not None else 0
-        requests = "request" if running == 1 else "requests"
-        text = "Stop the server?" + (f" {running} running {requests} may end first." if running else "")
+        text = "Stop the server?" + (f" {count_noun(running, 'running request')} may end first." if running else "")
         self.push_screen(self._make_question(text, choices, quit_value="stop"), self._leave_as)
 
     def _leave_as(self, answer: str | None) -> None:

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Sequence
 
 from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
+from eaglelocal.core.plurals import count_noun
 from eaglelocal.tui.duration_text import format_duration
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.monitor.log_changes import explain_missing
@@ -85,6 +86,8 @@ def _list_counts(reading: ServerReading) -> list[tuple[str, str]]:
         ("running", format_count(reading.running) + slots if reading.running is not None else UNKNOWN),
         ("waiting", format_count(reading.waiting)),
         ("answered", format_count(reading.answered)),
+        ("refused", format_count(reading.refused or None)),
+        ("failed", format_count(reading.failed or None)),
     ]
 
 
@@ -92,7 +95,7 @@ def name_setting(setting: str) -> str:
     """Return how much is drafted, in words: `automatic`, `off`, `4 tokens`."""
     if setting == "auto":
         return "automatic"
-    return f"{setting} token{'' if setting == '1' else 's'}" if setting.isdigit() else setting or UNKNOWN
+    return count_noun(int(setting), "token") if setting.isdigit() else setting or UNKNOWN
 
 
 # ---- the titles of the frames

@@ -69,7 +69,7 @@ def describe_end(row: RequestRow) -> str:
 
 
 STATE_ROLES: Mapping[str, Role] = MappingProxyType(
-    {"running": "good", "reading": "accent", "waiting": "warn", "failed": "bad"}
+    {"running": "good", "reading": "accent", "waiting": "warn", "refused": "warn", "failed": "bad"}
 )
 DRAFTING_WORDS = {"asleep": "paused"}  # states of drafting that other words say better
 

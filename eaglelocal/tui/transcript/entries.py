@@ -14,6 +14,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from eaglelocal.conversation.conversation import Turn
+from eaglelocal.core.plurals import count_noun
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.transcript.draft_marks import mark_drafted
@@ -112,7 +113,7 @@ def _render_answer(entry: TranscriptEntry, width: int, view: RenderOptions) -> l
 def _render_thought(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
     closed, opened = ("+", "-") if view.appearance.is_ascii else ("▸", "▾")
     words = len(entry.text.split())
-    title = f"{opened if view.shows_thoughts else closed} thought, {words} {'word' if words == 1 else 'words'}"
+    title = f"{opened if view.shows_thoughts else closed} thought, {count_noun(words, 'word')}"
     head = render_plain(title, width, view.appearance, "dim italic")
     if not view.shows_thoughts:
         return head

@@ -202,3 +202,10 @@ def test_a_model_that_is_loaded_later_drafts_as_was_switched() -> None:
         server.http.post("/v1/speculation", json={"spec": "off"})
         assert server.ask("say x", model="two").status_code == 200
         wait_until(lambda: server.snapshot()["engine"]["spec"] == "off", "it has heard it")
+
+
+@pytest.mark.parametrize(("spec", "is_cut"), [(8, True), (7, False), ("auto", False), (None, False)])
+def test_a_length_that_is_not_drafted_is_said_in_a_header(actor: Server, spec: int | str | None, is_cut: bool) -> None:
+    reply = actor.ask("say x", **({} if spec is None else {"spec": spec}))
+    said = "spec: at most 7 tokens can be drafted here, not 8"
+    assert (reply.status_code, reply.headers.get("x-eaglelocal-warning")) == (200, said if is_cut else None)

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from doubles.scripted_client import ScriptedClient, says, scripted_plan
 
-from eaglelocal.conversation.answer_stats import answer_object, model_lines, statistics_line, total_lines
+from eaglelocal.conversation.answer_stats import (
+    answer_object,
+    describe_draft_length,
+    model_lines,
+    statistics_line,
+    total_lines,
+)
+from eaglelocal.core.drafting_words import describe_cut_length
 from eaglelocal.core.events import EngineSnapshot, Finished
-from eaglelocal.core.request import OFF
+from eaglelocal.core.request import AUTO, OFF, fixed_spec
 from eaglelocal.core.stats import SpeculationStats, Timings
 
 TIMINGS = Timings(
@@ -93,3 +101,10 @@ def test_the_model_names_itself() -> None:
     assert "scripted head, automatic" in text
     assert "context  2048 tokens" in text
     assert "none: no draft is known" in "\n".join(model_lines(client.info, scripted_plan(client.label, spec=OFF)))
+
+
+@pytest.mark.parametrize(("most", "words"), [(0, "16 tokens ahead"), (5, "5 tokens ahead"), (16, "16 tokens ahead")])
+def test_no_more_tokens_are_promised_than_can_be_drafted(most: int, words: str) -> None:
+    assert describe_draft_length(fixed_spec(16), most) == words
+    assert bool(describe_cut_length(16, most)) == (most == 5)
+    assert describe_draft_length(AUTO, most) == "automatic"

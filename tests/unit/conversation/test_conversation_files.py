@@ -103,8 +103,9 @@ def test_a_document_is_not_written_over(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="already exists"):
         export_markdown(Conversation(turns=[Turn("c", "d")]), path, target="m")
     assert path.read_text() == before
-    with pytest.raises(ResourceError, match="cannot write"):
+    with pytest.raises(ResourceError, match="cannot write") as caught:
         export_markdown(talk, tmp_path / "nowhere" / "talk.md", target="m")
+    assert caught.value.hint == f"mkdir -p {tmp_path / 'nowhere'}"
     with pytest.raises(UsageError, match="nothing to export"):
         export_markdown(Conversation(), tmp_path / "other.md", target="m")
 

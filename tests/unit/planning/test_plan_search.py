@@ -24,6 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
+from eaglelocal.core.costs import MeasuredCosts, SizeCost
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.gguf.draft_pairing import branch_problem
 from eaglelocal.memory.budget import RAM
@@ -35,6 +36,7 @@ from eaglelocal.planning.no_fit_hints import explain_no_fit
 from eaglelocal.planning.options import DraftOption, ModelOption
 from eaglelocal.planning.plan_search import DOES_NOT_PAY, exceeds_room, list_setups, search_plan
 from eaglelocal.planning.reasons import explain_choice
+from eaglelocal.planning.speed import HOST_S
 
 memory = st.floats(0.5, 100.0)
 cards = st.lists(st.floats(0.5, 90.0), max_size=3).map(tuple)
@@ -252,3 +254,29 @@ def test_no_cache_is_planned_that_llama_cpp_aborts_on() -> None:
         "llama.cpp cannot give 4 slots of a phi3 model caches of q8_0; --kv-type f16 goes, or --parallel 1"
     ]
     assert list_setups(option("qwen3-8b", "Q4_K_M"), replace(asked, parallel=4, kv_type="q8_0"))
+
+
+def measured_plan(factor: float, noise: float) -> list[str]:
+    """Return the reasons of a plan whose decodes took so many times the computed time."""
+    chosen, machine = option("qwen3-8b", "Q4_K_M"), machine_named("rtx-3090")
+    found = chosen_of(search_plan((chosen,), machine, RunOptions(draft="none"))).candidate.prediction
+    one_s = factor * (1 / found.plain_tok_s - HOST_S)
+    costs = MeasuredCosts(decodes=(SizeCost(1, one_s, 9), SizeCost(16, 2 * one_s, 9)), noise=noise)
+    outcome = search_plan((chosen,), machine, RunOptions(draft="none"), measured={chosen.reference: costs})
+    assert chosen_of(outcome).candidate.prediction.is_measured
+    return list(explain_choice(outcome, chosen_of(outcome)))
+
+
+@pytest.mark.parametrize(
+    ("factor", "noise", "said"),
+    [
+        (1.0, 0.05, ""),
+        (1.2, 0.0, ""),
+        (2.5, 0.05, "decodes took 2.5 times as long as predicted when they were measured here"),
+        (1.0, 0.41, "equal decodes differed by a factor of 1.5 when they were measured here"),
+    ],
+)
+def test_costs_of_a_busy_machine_are_said_to_be_that(factor: float, noise: float, said: str) -> None:
+    reasons = [reason for reason in measured_plan(factor, noise) if "measured here" in reason]
+    command = "`eaglelocal tune --target qwen3-8b:Q4_K_M` measures again"
+    assert reasons == ([f"{said}: if other programs ran then, {command}"] if said else [])

@@ -220,6 +220,7 @@ def test_a_file_is_called_by_its_name_if_that_says_which_model_it_is(name: str, 
         ("", "cannot read the reference ''", "use `demo`"),
         ("qwen3-8x:Q4_K_M", "unknown target 'qwen3-8x:Q4_K_M'", "did you mean `qwen3-8b:Q4_K_M`?"),
         ("qwen3:8b", "unknown target 'qwen3:8b'", "did you mean `qwen3-8b`?"),
+        ("qwen3:8b-instruct-q4_K_M", "unknown target 'qwen3:8b-instruct-q4_K_M'", "did you mean `qwen3-8b:q4_K_M`?"),
     ],
 )
 def test_other_references_say_what_is_understood(reference: str, words: str, hint: str) -> None:

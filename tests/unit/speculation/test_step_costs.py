@@ -321,6 +321,15 @@ def test_what_was_learnt_outlives_the_process() -> None:
     assert again.overhead(drafted=False) == pytest.approx(costs.overhead(drafted=False))
 
 
+def test_the_noise_is_kept_on_disk_and_unknown_in_files_without_it() -> None:
+    costs = calibrated(SimulatedMachine())
+    state = json.loads(json.dumps(costs.state()))
+    assert SavedCosts.read(state).measured().noise == pytest.approx(costs.measured().noise)
+    assert costs.measured().noise > 0
+    del state["noise"]
+    assert SavedCosts.read(state).measured().noise == 0.0
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_costs_on_disk_are_read_without_restoring_them(seed: int) -> None:
     machine = SimulatedMachine(seed)

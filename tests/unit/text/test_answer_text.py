@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,6 +40,11 @@ class TableVocabulary:
 
     def is_end(self, token: int) -> bool:
         return False
+
+
+def decode(data: bytes) -> str:
+    """Return the text of a whole answer: without the first bytes of a character that it was cut in."""
+    return codecs.getincrementaldecoder("utf-8")(errors="replace").decode(data)
 
 
 def shown(pieces: Sequence[bytes]) -> list[str]:
@@ -87,7 +93,8 @@ def test_a_character_in_two_tokens(cut: int) -> None:
     assert shown([face[:cut], face[cut:], b"!"]) == ["", "😀", "!", ""]
 
 
-def test_an_unfinished_character_ends_as_replacement() -> None:
+def test_an_unfinished_character_before_other_text_is_a_replacement() -> None:
+    """Where a control token follows, for example."""
     assert shown([b"a", b"\xe2\x82"]) == ["a", "", "\ufffd"]
 
 
@@ -137,13 +144,31 @@ def answer(pieces: Sequence[bytes], stops: Sequence[str]) -> tuple[str, str | No
 
 @given(nasty_bytes, st.lists(st.integers(0, 1000), max_size=10))
 def test_an_answer_without_a_stop_is_the_whole_decode(data: bytes, cuts: list[int]) -> None:
-    assert answer(chunks(data, cuts), ()) == (data.decode(errors="replace"), None)
+    assert answer(chunks(data, cuts), ()) == (decode(data), None)
+
+
+@pytest.mark.parametrize("stops", [(), ("END",)])
+@pytest.mark.parametrize(
+    ("pieces", "text"),
+    [
+        ([b"so ", b"\xf0\x9f\x98"], "so "),  # cut in an emoji
+        ([b"so ", b"\xf0", b"\x9f\x98"], "so "),
+        ([b"\xf0\x9f\x98\x80", b"\xc3"], "\U0001f600"),
+        ([b"a\xffb\x80", b"\xe2\x82"], "a\ufffdb\ufffd"),  # bytes that are no characters stay
+        ([b"a\xe2\x82b"], "a\ufffdb"),
+        ([b"a\xff"], "a\ufffd"),
+    ],
+)
+def test_an_answer_that_was_cut_in_a_character_ends_before_it(
+    pieces: list[bytes], text: str, stops: tuple[str, ...]
+) -> None:
+    assert answer(pieces, stops) == (text, None)
 
 
 @given(nasty_bytes, st.text(alphabet="aé€😀", min_size=1, max_size=3), nasty_bytes, st.lists(st.integers(0, 999)))
 def test_an_answer_ends_before_its_stop(before: bytes, stop: str, after: bytes, cuts: list[int]) -> None:
     data = before + stop.encode() + after
-    whole = data.decode(errors="replace")
+    whole = decode(data)
     assert stop in whole  # a valid character always survives its neighbours
     assert answer(chunks(data, cuts), [stop]) == (whole[: whole.index(stop)], stop)
 
@@ -167,7 +192,7 @@ def test_a_stop_across_tokens_and_inside_characters() -> None:
 def test_finish_gives_what_was_held_back() -> None:
     text = AnswerText(Pieces(TableVocabulary([b"EN", b"\xe2"])), ["END"])
     assert (text.push(0).text, text.push(1).text) == ("", "")
-    assert text.finish().text == "EN\ufffd"
+    assert text.finish().text == "EN"
 
 
 def test_tokens_after_a_stop_add_nothing() -> None:

@@ -1,0 +1,51 @@
+"""What an unknown target is told: of names as Ollama writes them, where they were looked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from eaglelocal.catalog.catalog import load_catalog
+from eaglelocal.catalog.reference import is_ollama_tag, split_entry
+from eaglelocal.catalog.unknown_target import describe_unknown_target
+from eaglelocal.errors import UsageError
+
+
+def test_a_name_of_ollama_says_where_it_was_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("OLLAMA_MODELS", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    message = describe_unknown_target("nosuch", "8b")
+    assert message.startswith("unknown target 'nosuch:8b': ")
+    assert "~/.ollama/models (missing), /usr/share/ollama/.ollama/models" in message
+    assert "`ollama pull nosuch:8b`" in message and "Hugging Face only" in message
+    (tmp_path / ".ollama/models").mkdir(parents=True)
+    assert "~/.ollama/models, " in describe_unknown_target("nosuch", "8b")
+
+
+def test_the_folder_that_ollama_was_given_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
+    with pytest.raises(UsageError) as caught:
+        load_catalog().target("nosuch", "latest")
+    assert f"looked for in {tmp_path};" in caught.value.message and ".ollama/models" not in caught.value.message
+
+
+@pytest.mark.parametrize("tag", [None, "Q4_K_M", "iq4_xs", "F16", "bf16", "MXFP4"])
+def test_other_names_say_no_more(tag: str | None) -> None:
+    assert not is_ollama_tag(tag)
+    assert describe_unknown_target("x", tag) == f"unknown target '{'x' if tag is None else f'x:{tag}'}'"
+
+
+@pytest.mark.parametrize(
+    ("tag", "entry"),
+    [
+        ("8b", ("m-8b", "")),
+        ("e4b-it-q8_0", ("m-e4b", ":q8_0")),
+        ("135m-instruct-v0.2-fp16", ("m-135m", ":fp16")),
+        ("latest", ("m", "")),
+        ("Q4_K_M", ("m", ":Q4_K_M")),
+        ("instruct", ("m", ":instruct")),
+    ],
+)
+def test_tags_become_entries(tag: str, entry: tuple[str, str]) -> None:
+    assert split_entry("m", tag) == entry
