@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ctypes as C
 import os
+import signal
+import sys
 
 from eaglelocal.backend.native_step import INSTALL, get_function, load_native
 from eaglelocal.errors import LibraryError, ResourceError
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def end_with_parent(pipe: int = -1) -> None:
@@ -20,3 +24,13 @@ def end_with_parent(pipe: int = -1) -> None:
         raise LibraryError("eaglelocal's native code was built from another version", hint=INSTALL) from None
     if error := function(pipe):
         raise ResourceError(f"no thread can be started to watch the parent process: {os.strerror(error)}")
+
+
+def end_frozen_with_parent() -> None:
+    """Let Linux kill this process when the thread that started it ends: while it is frozen, its own threads are too.
+
+    Other systems wake a frozen group that nobody is left to wake, and it ends then. Linux does not where the process
+    that adopts it is in the same session, as in containers.
+    """
+    if sys.platform == "linux":
+        C.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)

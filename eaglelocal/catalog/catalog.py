@@ -43,7 +43,11 @@ class Catalog:
         """Return the target of this id, ignoring case. Raises UsageError with the nearest names, `quant` kept."""
         found = self.targets.get(id.lower())
         if found is None:
-            hint = _suggest(*split_entry(id, quant), self.targets, otherwise="eaglelocal plan --all")
+            entry, tag = split_entry(id, quant)
+            known = self.targets.get(entry)
+            if known is not None and known.quantization(tag.removeprefix(":")) is None:
+                tag = ""  # it is planned without
+            hint = _suggest(entry, tag, self.targets, otherwise="eaglelocal plan --all")
             raise UsageError(describe_unknown_target(id, quant), hint=hint)
         return found
 

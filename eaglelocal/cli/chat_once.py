@@ -67,9 +67,8 @@ def mention_command(question: str, output: Output) -> None:
     found = next((line.strip() for line in lines if names_command(line)), "")
     if found:
         shown = found if len(found) <= MAX_QUOTED_CHARS else f"{found[:MAX_QUOTED_CHARS]}..."
-        output.note(
-            f"{shown!r} is sent as text, with the rest of the question; commands work in a chat: eaglelocal chat"
-        )
+        rest = ", with the rest of the question" if len(question.split("\n", 1)) > 1 else ""
+        output.note(f"{shown!r} is sent as text{rest}; commands work in a chat: eaglelocal chat")
 
 
 def answer_once(asker: Asker, question: str) -> None:

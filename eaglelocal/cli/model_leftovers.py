@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglelocal import locations
+from eaglelocal.catalog.reference import GGUF_SUFFIX
 from eaglelocal.cli.forget import list_files, measure_file
 from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.core.folders import make_absolute
@@ -22,11 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """The learned heads and the folders of kept answers of a model. `keys`: fingerprints of its files."""
+    """The learned heads and the folders of kept answers of a model."""
 
     heads: tuple[HeadVersions, ...] = ()
     answers: tuple[Path, ...] = ()
-    keys: frozenset[str] = frozenset()
 
 
 def find_leftovers(removed: Sequence[Path]) -> Leftovers:
@@ -39,12 +39,13 @@ def find_leftovers(removed: Sequence[Path]) -> Leftovers:
         return Leftovers()
     keys: set[str] = set()
     for path in removed:
-        with suppress(OSError):
-            keys |= {fingerprint_model(path)} if path.suffix == ".gguf" else set()
+        if path.suffix == GGUF_SUFFIX:
+            with suppress(OSError):
+                keys.add(fingerprint_model(path))
     paths = {str(make_absolute(path)) for path in removed}
     heads = [each for each in learned if _is_of(each, keys, paths)]
     answers = [kept / key for key in sorted(keys) if list_files(kept / key)]
-    return Leftovers(tuple(heads), tuple(answers), frozenset(keys))
+    return Leftovers(tuple(heads), tuple(answers))
 
 
 def _is_of(head: HeadVersions, keys: set[str], paths: set[str]) -> bool:
@@ -64,7 +65,8 @@ def leftover_lines(left: Leftovers) -> Iterator[str]:
     present = fingerprint_models() if left.answers else frozenset()
     if answers := [folder for folder in left.answers if folder.name not in present]:
         size = _format_size(answers)
-        yield f"answers kept to learn from stay, {size}: `eaglelocal forget` deletes those of all models"
+        line = f"answers kept to learn from stay, {size}: "
+        yield line + "`eaglelocal forget` deletes those of all models, and the texts and caches of conversations"
 
 
 def _format_size(folders: Sequence[Path]) -> str:

@@ -56,15 +56,17 @@ def writing_atomically(path: Path, *, mode: int = OWN_FILE, scratch: Path | None
 
 
 def flush_and_rename(made: Path, path: Path) -> None:
-    """Flush a complete file to disk and rename it to `path`. Raises OSError.
-
-    Only its owner may write it, whatever the umask is.
-    """
-    with made.open("rb") as file:
-        os.fchmod(file.fileno(), os.fstat(file.fileno()).st_mode & 0o777 & ~OTHERS_WRITE)
-        os.fsync(file.fileno())
+    """Flush a complete file to disk as `flush_file` does, and rename it to `path`. Raises OSError."""
+    flush_file(made)
     os.replace(made, path)
     sync_folder(path.parent)
+
+
+def flush_file(path: Path) -> None:
+    """Flush a complete file to disk; only its owner may write it, whatever the umask is. Raises OSError."""
+    with path.open("rb") as file:
+        os.fchmod(file.fileno(), os.fstat(file.fileno()).st_mode & 0o777 & ~OTHERS_WRITE)
+        os.fsync(file.fileno())
 
 
 def remove_abandoned(folder: Path) -> None:

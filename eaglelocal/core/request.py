@@ -52,8 +52,8 @@ def fixed_spec(num_draft_tokens: int) -> Spec:
     return Spec(DraftPolicy.FIXED, num_draft_tokens) if num_draft_tokens else OFF
 
 
-def parse_spec(text: str | int) -> Spec:
-    """Parse a value of `--spec`. Raises UsageError for any other text."""
+def parse_spec(text: str | int, *, name: str = "--spec", hint: str = "--spec auto") -> Spec:
+    """Parse a value of `--spec`, or of the setting of this name. Raises UsageError for any other text."""
     for spec in (AUTO, OFF, PID):
         if text == spec.drafting.value:
             return spec
@@ -62,8 +62,8 @@ def parse_spec(text: str | int) -> Spec:
     except ValueError:
         length = -1
     if not 0 <= length <= MAX_DRAFT_TOKENS:
-        what = f"--spec must be auto, off, pid or a number from 0 to {MAX_DRAFT_TOKENS}, not {text!r}"
-        raise UsageError(what, hint="--spec auto")
+        what = f"{name} must be auto, off, pid or a number from 0 to {MAX_DRAFT_TOKENS}, not {text!r}"
+        raise UsageError(what, hint=hint)
     return fixed_spec(length)
 
 

@@ -91,6 +91,9 @@ class LearningChild:
         until = time.monotonic() + FROZEN_S
         while self.is_running and not is_quiet() and time.monotonic() < until:
             time.sleep(POLL_S)
+        if not is_quiet():
+            self.kill()
+            return
         self._terminate()
         until = time.monotonic() + SAVE_S
         while self.is_running and is_quiet() and time.monotonic() < until:

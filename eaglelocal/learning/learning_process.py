@@ -27,9 +27,10 @@ def main() -> None:
     lower_priority()
     job: LearningJob = pickle.load(sys.stdin.buffer)
     os.environ["OMP_NUM_THREADS"] = str(job.threads)  # read by torch when it is imported
-    from eaglelocal.backend.parent_watch import end_with_parent
+    from eaglelocal.backend.parent_watch import end_frozen_with_parent, end_with_parent
 
     end_with_parent()
+    end_frozen_with_parent()
     run(job, sys.stdout.buffer)
 
 

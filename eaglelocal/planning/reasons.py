@@ -24,7 +24,7 @@ def explain_choice(outcome: SearchOutcome, chosen: Chosen) -> tuple[str, ...]:
     return (
         *_about_goal(outcome, chosen),
         *_about_layers(outcome, chosen),
-        *_about_measurement(chosen),
+        *_about_measurement(outcome, chosen),
         *_about_draft(chosen, outcome.options),
         *_about_memory(outcome, chosen),
         *_about_other_drafts(chosen),
@@ -71,10 +71,15 @@ def _about_layers(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
         yield "macOS limits the GPU's memory; `sudo sysctl iogpu.wired_limit_mb=N` raises that until a restart"
 
 
-def _about_measurement(chosen: Chosen) -> Iterator[str]:
-    """Yield how to measure again, if the measured costs look as if the machine was busy with something else."""
-    prediction = chosen.candidate.prediction
-    if prediction.slowdown >= SLOW:
+def _about_measurement(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
+    """Yield how to measure again, if the measured costs look as if the machine was busy with something else.
+
+    Where the memory's bandwidth was assumed, or measured while something else ran, the prediction proves nothing.
+    """
+    prediction, probed = chosen.candidate.prediction, outcome.machine.probed
+    bandwidth = probed.cpu.bandwidth if probed is not None else None
+    is_sound = probed is None or (bandwidth is not None and not bandwidth.is_disturbed)
+    if prediction.slowdown >= SLOW and is_sound:
         what = f"decodes took {prediction.slowdown:.1f} times as long as predicted when they were measured here"
     elif prediction.noise >= NOISY:
         what = f"equal decodes differed by a factor of {math.exp(prediction.noise):.1f} when they were measured here"

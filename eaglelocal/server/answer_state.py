@@ -5,6 +5,7 @@ Knows the engine's events; nothing of HTTP and the formats of the APIs.
 
 from __future__ import annotations
 
+import codecs
 from dataclasses import field, replace
 
 from eaglelocal.core.events import (
@@ -22,10 +23,8 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest, ChatRequest
 from eaglelocal.core.sampling import Sampled, SamplingParams
 from eaglelocal.core.tools import CallPart, ToolCall, join_calls
-from eaglelocal.errors import EagleLocalError, RequestError, UsageError
+from eaglelocal.errors import EagleLocalError, EngineAwayError, RequestError, UsageError
 from eaglelocal.learning.text_kinds import MAX_CHARS
-
-FIRST_NON_ASCII = 0x80
 
 
 @dataclass(slots=True)
@@ -141,8 +140,12 @@ class AnswerState:
 
     @property
     def has_failed(self) -> bool:
-        """Return whether the engine failed to answer; a request that cannot be answered is no fault of the engine."""
-        return self.error is not None and not isinstance(self.error, RequestError | UsageError)
+        """Return whether the engine failed to answer.
+
+        A request that cannot be answered is no fault of the engine, and one that it never began may come again.
+        """
+        excused = RequestError | UsageError if self.started is not None else RequestError | UsageError | EngineAwayError
+        return self.error is not None and not isinstance(self.error, excused)
 
     @property
     def is_counted(self) -> bool:
@@ -190,7 +193,7 @@ class AnswerState:
                 self._delta.add_reasoning(event.reasoning)
                 if event.text:
                     self._delta.last_text_run().text += event.text
-                self._release_last_logprobs(event.text)
+                self._release_logprobs(event.text, num_cut=0 if event.stop else self._count_cut_bytes(event.text))
             case Embeddings():
                 self.embeddings = event
             case Prompted():
@@ -233,15 +236,17 @@ class AnswerState:
             self._delta.add_call(part)
             self._held_logprobs = []
 
-    def _release_logprobs(self, text: str) -> None:
+    def _release_logprobs(self, text: str, num_cut: int = 0) -> None:
         """Move the logprobs of this text's tokens into the delta: of those held, the last whose bytes cover the text.
 
         Earlier ones belong to markers or to white space around them. If the answer is not split, all are moved.
+
+        num_cut  bytes after the text, of a character that is not there in whole
         """
         if not self._held_logprobs:
             return
         is_split = isinstance(self.request, ChatRequest) and self.request.is_split
-        first, left = len(self._held_logprobs) if is_split else 0, len(text.encode())
+        first, left = len(self._held_logprobs) if is_split else 0, len(text.encode()) + num_cut
         while first and left > 0:
             first -= 1
             left -= len(self._held_logprobs[first].piece)
@@ -249,15 +254,13 @@ class AnswerState:
             self._delta.last_text_run().sampled += self._held_logprobs[first:]
         self._held_logprobs = self._held_logprobs if is_split and not text else []
 
-    def _release_last_logprobs(self, text: str) -> None:
-        """Move the logprobs of the last text into the delta, then those of a character that the answer was cut in."""
-        held, begin = self._held_logprobs, len(self._held_logprobs)
-        while begin and held[begin - 1].piece and min(held[begin - 1].piece) >= FIRST_NON_ASCII:
-            begin -= 1
-        self._held_logprobs = held[:begin]
-        self._release_logprobs(text)
-        if begin < len(held) and self._is_in_text:
-            self._delta.last_text_run().sampled += held[begin:]
+    def _count_cut_bytes(self, text: str) -> int:
+        """Return how many bytes of a character are there, in which the answer was cut; 0 where it is not in text."""
+        if not (self._is_in_text or text):
+            return 0
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        decoder.decode(b"".join([sampled.piece for sampled in self._held_logprobs]))
+        return len(decoder.getstate()[0])
 
     def close(self, now: float) -> None:
         """End it at the latest at `now`, and drop all text, so that only the statistics stay in memory."""

@@ -96,6 +96,8 @@ def read_gauges(server: ServerState) -> MetricGauges:
         restarts={model.name: model.client.restarts for model in models},
         running=running,
         waiting=waiting,
+        refused=server.num_refused,
+        failed=server.num_failed,
         speedup=sum(gains) / len(gains) if gains else None,
         learning=server.read_learning(),
         drift=tuple(server.drift.shares()),

@@ -34,6 +34,8 @@ class MetricGauges:
     restarts: Mapping[str, int]  # engine restarts by model
     running: int
     waiting: int
+    refused: int
+    failed: int
     speedup: float | None
     learning: LearningStatus = LEARNING_OFF
     drift: tuple[tuple[str, str, float], ...] = ()  # (target, kind of text, recent acceptance / its history)
@@ -151,6 +153,11 @@ class MetricTotals(Collector):
             ),
         ):
             yield GaugeMetricFamily(PREFIX + name, what, value=value)
+        for name, what, count in (
+            ("calls_refused", "Calls that could not be answered as they were sent, or not then.", gauges.refused),
+            ("calls_failed", "Calls that failed here.", gauges.failed),
+        ):
+            yield CounterMetricFamily(PREFIX + name, what, value=float(count))
         state = GaugeMetricFamily(PREFIX + "speculation_state", "1 for the present state.", labels=["state"])
         present = next((name for name in STATES if name in states), "")  # of several models the most active
         for name in STATES:

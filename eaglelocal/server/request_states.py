@@ -34,7 +34,8 @@ def name_active_states(
 ) -> dict[str, str]:
     """Return the states of the active requests by their ids.
 
-    Of the submitted ones that have not begun, the oldest are read, as many as their model has free slots.
+    Of the submitted ones that have not begun, the oldest are read, as many as their model has free slots. So many are
+    right, until the next step; with several owners the engine may choose others.
 
     active       in order of arrival
     count_slots  returns the slots of a model; 0 while its engine does not run

@@ -91,7 +91,9 @@ class ServerState:
 
     def count_call(self, record: RequestRecord, status: int) -> None:
         """Count a call that was not answered: as failed if the fault is here, else as refused."""
-        if record.has_failed or (status >= 500 and status not in NO_FAULTS):
+        in_stream = record.problem.status if record.problem is not None and status < 400 else 0
+        is_fault = status >= 500 and status not in NO_FAULTS
+        if record.has_failed or is_fault or in_stream >= 500:  # an answer that began is not refused
             self.num_failed += 1
         elif status >= 400 and status not in ENDED_BY_USERS:
             self.num_refused += 1

@@ -134,7 +134,7 @@ class ScreenSite(Server):
         return app
 
     async def on_startup(self, app: web.Application) -> None:
-        """Print no banner: the caller of `open` prints the address."""
+        """Remove what killed chats left; no banner: the caller of `open` prints the address."""
         remove_stale_folders()
 
     async def on_shutdown(self, app: web.Application) -> None:

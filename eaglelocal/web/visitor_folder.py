@@ -42,13 +42,16 @@ def remove_stale_folders() -> None:
             if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
                 continue
             if (folder / LOCK).exists():
-                _remove_unlocked(folder)
+                _remove_unlocked(folder, LOCK)
             elif now - status.st_mtime > OLD_S:
-                folder.rmdir()  # an empty one
+                if (folder / UNLOCKED).exists():
+                    _remove_unlocked(folder, UNLOCKED)
+                else:
+                    folder.rmdir()  # an empty one
 
 
-def _remove_unlocked(folder: Path) -> None:
-    """Remove a folder unless its chat still runs. Raises OSError."""
-    with (folder / LOCK).open("ab") as lock:
+def _remove_unlocked(folder: Path, name: str) -> None:
+    """Remove a folder unless its chat still runs and holds the lock of this name. Raises OSError."""
+    with (folder / name).open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder)

@@ -103,6 +103,8 @@ def test_only_tokens_of_what_is_said_are_weighed(pieces: list[TextPiece], rest: 
         ([weighed("Yes", "Yes"), weighed(b"\xf0\x9f"), weighed(b"\x98")], "", [b"Yes", b"\xf0\x9f", b"\x98"]),
         ([weighed("EN"), weighed(b"\xc3")], "EN", [b"EN", b"\xc3"]),
         ([weighed("hm", reasoning="hm"), weighed(b"\xc3")], "", []),  # cut while it thought
+        ([weighed("hm", reasoning="hm"), weighed("</think>"), weighed("你")], "你", ["你".encode()]),
+        ([weighed("hm", reasoning="hm"), weighed("你"), weighed(b"!\xc3")], "你!", ["你".encode(), b"!\xc3"]),
     ],
 )
 def test_tokens_of_a_character_that_the_answer_was_cut_in_are_weighed(
@@ -111,6 +113,13 @@ def test_tokens_of_a_character_that_the_answer_was_cut_in_are_weighed(
     choice = choice_of(*pieces, logprobs=0)
     choice.apply(Finished("x", "length", rest, 1, len(pieces), Timings(), SpeculationStats()), 2.0)
     assert [one.piece for one in choice.take_delta().sampled] == tokens
+
+
+@pytest.mark.parametrize("stop", [".", "。"])
+def test_a_stop_string_is_not_weighed(stop: str) -> None:
+    choice = choice_of(weighed("Yes", "Yes"), weighed(stop), logprobs=0)
+    choice.apply(Finished("x", "stop", "", 1, 2, Timings(), SpeculationStats(), stop=stop), 2.0)
+    assert [one.piece for one in choice.take_delta().sampled] == [b"Yes"]
 
 
 def test_where_nothing_is_taken_apart_every_token_is_weighed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
 import signal
@@ -10,7 +11,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -346,13 +349,32 @@ for report in child.reports():
 """
 
 
-def test_a_frozen_process_ends_with_its_parent(job: LearningJob) -> None:
-    command = [sys.executable, "-c", FREEZE]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
-        assert parent.stdin is not None and parent.stdout is not None
-        parent.stdin.write(pickle.dumps(job))
-        parent.stdin.close()
-        child = psutil.Process(int(parent.stdout.readline()))
-        parent.kill()
-    psutil.wait_procs([child], timeout=10)
-    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+@contextmanager
+def adopting_orphans() -> Iterator[None]:
+    """Adopt processes whose parents end, in this session, as the first process of a container does (Linux)."""
+    set_subreaper = partial(ctypes.CDLL(None).prctl, 36)  # PR_SET_CHILD_SUBREAPER
+    assert set_subreaper(1, 0, 0, 0) == 0
+    try:
+        yield
+    finally:
+        set_subreaper(0, 0, 0, 0)
+
+
+ADOPTERS = [
+    nullcontext(),
+    pytest.param(adopting_orphans(), marks=pytest.mark.skipif(sys.platform != "linux", reason="Linux")),
+]
+
+
+@pytest.mark.parametrize("adopter", ADOPTERS, ids=["init", "container"])
+def test_a_frozen_process_ends_with_its_parent(job: LearningJob, adopter: AbstractContextManager[None]) -> None:
+    with adopter:
+        command = [sys.executable, "-c", FREEZE]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+            assert parent.stdin is not None and parent.stdout is not None
+            parent.stdin.write(pickle.dumps(job))
+            parent.stdin.close()
+            child = psutil.Process(int(parent.stdout.readline()))
+            parent.kill()
+        psutil.wait_procs([child], timeout=10)
+        assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE

@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 import pytest
-from doubles.timeouts import wait_until
 
 from eaglelocal.web.visitor_folder import LOCK, OLD_S, PREFIX, open_visitor_folder, remove_stale_folders
 
@@ -61,7 +60,6 @@ def test_what_a_killed_chat_left_goes_at_the_next_start(temporary: Path) -> None
         for each in (process, other):
             each.send_signal(signal.SIGKILL)
             each.communicate()
-    wait_until(lambda: other.poll() is not None, "it has ended")
 
 
 def test_folders_of_earlier_versions_go_if_they_are_old_and_empty(temporary: Path) -> None:

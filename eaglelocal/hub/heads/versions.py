@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from eaglelocal import locations
-from eaglelocal.core.atomic_file import flush_and_rename, write_atomically
+from eaglelocal.core.atomic_file import flush_and_rename, flush_file, write_atomically
 from eaglelocal.core.file_fingerprint import fingerprint
 from eaglelocal.core.folders import is_gone, make_absolute, make_folder
 from eaglelocal.errors import UsageError
@@ -146,6 +146,7 @@ class HeadVersions:
         self, made: Path, *, made_at: float, learned_from: LearnedFrom, figures: HeldBackFigures | None = None
     ) -> HeadVersion:
         """Move a complete head (see `scratch_path`) into the folder, as the next version; it is not used yet."""
+        flush_file(made)  # before others wait for the lock: it takes long, and a learning process may be frozen in it
         with self._locked():
             known, _ = self.read()
             number = self._last_number(known) + 1

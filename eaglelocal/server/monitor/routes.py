@@ -207,7 +207,7 @@ async def switch_drafting(body: SwitchBody, server: ServerState, is_operator: bo
     snapshots = [await asyncio.to_thread(client.snapshot) for client in clients]
     if not any(snapshot.spec for snapshot in snapshots):
         raise Problem(400, "drafting cannot be switched: the model was loaded without a draft", code="no_draft")
-    spec = parse_spec(body.spec)
+    spec = parse_spec(body.spec, name="spec", hint="")
     await server.models.set_spec(spec)
     return SwitchReply(spec=str(spec))
 

@@ -241,7 +241,7 @@ def continues_last_message(body: ChatBody) -> bool:
 
 
 def read_spec(body: AnswerFields) -> Spec | None:
-    return None if body.spec is None else parse_spec(body.spec)
+    return None if body.spec is None else parse_spec(body.spec, name="spec", hint="")
 
 
 def read_adapters(body: AnswerFields) -> tuple[tuple[int, float], ...] | None:

@@ -189,7 +189,7 @@ def gauges_of(pid: int, count: int, restarts: int) -> MetricGauges:
     snapshot = ScriptedClient((says("x"),)).snapshot()
     stats = SpeculationStats("on", "", count, count, count, (count,), None, count)
     snapshot = replace(snapshot, engine_pid=pid, generated_tokens=count, prompt_tokens=count, speculation=stats)
-    return MetricGauges((snapshot,) if pid else (), {"one": restarts}, 0, 0, None)
+    return MetricGauges((snapshot,) if pid else (), {"one": restarts}, 0, 0, 0, 0, None)
 
 
 def test_prefill_next_to_answers_is_safe(actor: Server) -> None:

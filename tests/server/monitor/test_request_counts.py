@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import httpx
+import pytest
 from doubles.running_server import Server, directed, served
 from doubles.timeouts import wait_until
 
@@ -13,7 +14,10 @@ from eaglelocal.core.events import Started
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.server.access import Access, ApiKeys
 from eaglelocal.server.active_call import ActiveCall
+from eaglelocal.server.http_errors import Problem
+from eaglelocal.server.request_record import RequestRecord
 from eaglelocal.server.request_states import name_active_states
+from eaglelocal.server.server_state import ServerState
 from eaglelocal.tui.glyphs import UNICODE
 from eaglelocal.tui.monitor.monitor_text import format_requests_title, format_table
 from eaglelocal.tui.monitor.table_text import TableView
@@ -54,6 +58,25 @@ def test_what_breaks_here_has_failed() -> None:
         assert server.ask("say so far\nsleep 0.2\nkill", stream=True).status_code == 200  # breaks in the stream
         wait_until(lambda: counts(server) == (0, 0, 2), "both have failed")
         assert [row["state"] for row in server.snapshot()["recent"]] == ["failed", "failed"]
+
+
+@pytest.mark.parametrize(
+    ("status", "problem", "counted"),
+    [
+        (200, None, (0, 0)),
+        (400, 400, (1, 0)),
+        (503, 503, (1, 0)),  # loading, for one
+        (504, 504, (0, 1)),
+        (200, 504, (0, 1)),  # the same in a stream
+        (200, 503, (0, 1)),
+        (200, 400, (0, 0)),
+        (499, None, (0, 0)),
+    ],
+)
+def test_where_the_fault_is_decides(status: int, problem: int | None, counted: tuple[int, int]) -> None:
+    state = ServerState(models=None, admission=None, metrics=None)  # type: ignore[arg-type]
+    state.count_call(RequestRecord(problem=None if problem is None else Problem(problem, "no")), status)
+    assert (state.num_refused, state.num_failed) == counted
 
 
 def test_who_gives_up_was_neither_refused_nor_failed(actor: Server) -> None:

@@ -30,7 +30,9 @@ def test_the_folder_that_ollama_was_given_is_named(monkeypatch: pytest.MonkeyPat
     assert f"looked for in {tmp_path};" in caught.value.message and ".ollama/models" not in caught.value.message
 
 
-@pytest.mark.parametrize("tag", [None, "Q4_K_M", "iq4_xs", "F16", "bf16", "MXFP4"])
+@pytest.mark.parametrize(
+    "tag", [None, "Q4_K_M", "iq4_xs", "F16", "bf16", "MXFP4", "UD-Q4_K_XL", "ud-iq2_m", "nvfp4", "fp8"]
+)
 def test_other_names_say_no_more(tag: str | None) -> None:
     assert not is_ollama_tag(tag)
     assert describe_unknown_target("x", tag) == f"unknown target '{'x' if tag is None else f'x:{tag}'}'"
@@ -42,6 +44,10 @@ def test_other_names_say_no_more(tag: str | None) -> None:
         ("8b", ("m-8b", "")),
         ("e4b-it-q8_0", ("m-e4b", ":q8_0")),
         ("135m-instruct-v0.2-fp16", ("m-135m", ":fp16")),
+        ("4b-instruct-2507-q4_K_M", ("m-4b", ":q4_K_M")),
+        ("30b-a3b-thinking-2507-q4_K_M", ("m-30b", ":q4_K_M")),
+        ("8b-0528-qwen3-UD-Q4_K_XL", ("m-8b", ":UD-Q4_K_XL")),
+        ("8x7b", ("m-8x7b", "")),
         ("latest", ("m", "")),
         ("Q4_K_M", ("m", ":Q4_K_M")),
         ("instruct", ("m", ":instruct")),
@@ -49,3 +55,9 @@ def test_other_names_say_no_more(tag: str | None) -> None:
 )
 def test_tags_become_entries(tag: str, entry: tuple[str, str]) -> None:
     assert split_entry("m", tag) == entry
+
+
+def test_a_type_that_the_entry_lacks_is_not_proposed() -> None:
+    with pytest.raises(UsageError) as caught:
+        load_catalog().target("qwen3", "8b-fp16")
+    assert caught.value.hint == "did you mean qwen3-8b?"
