@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,12 @@ from eaglelocal.training.trainer import HeadTraining, TrainedHead, train_head  #
 pytestmark = pytest.mark.real
 
 NUM_HELD_OUT, MAX_TOKENS = 4, 32
+NUM_STEPS = 3  # draft steps that the training of every kind of head unrolls, or drafts in one pass
+KINDS = {
+    "eagle": {},
+    "p-eagle": {"num_depths": NUM_STEPS},
+    "medusa": {"num_depths": NUM_STEPS, "is_medusa": True},
+}
 HEAD = Path(__file__).parent / "smollm2-head-q4_0.gguf"
 
 
@@ -40,12 +47,14 @@ def collect_answers(smollm2: Path, per_kind: int) -> tuple[TrainingConversation,
     return tuple(TrainingConversation(one.id, (*one.tokens, *result[one.id].tokens), len(one.tokens)) for one in asked)
 
 
-def make_training(smollm2: Path, folder: Path, *, per_kind: int, epochs: int) -> HeadTraining:
+def make_training(
+    smollm2: Path, folder: Path, *, per_kind: int, epochs: int, start: Path | None = None, kind: str = "eagle"
+) -> HeadTraining:
     answers = collect_answers(smollm2, per_kind)
     undrafted = {"draft_kind": "none", "draft_label": "none", "spec": OFF}
     return HeadTraining(
         plan=Plan(target=smollm2, target_label="SmolLM2", n_ctx=512, threads=1, **undrafted),  # type: ignore[arg-type]
-        source=head_source(smollm2),
+        source=replace(head_source(smollm2, start), **KINDS[kind]),
         train_set=answers[NUM_HELD_OUT:],
         held_out=answers[:NUM_HELD_OUT],
         checkpoint=folder / "state",
@@ -53,7 +62,7 @@ def make_training(smollm2: Path, folder: Path, *, per_kind: int, epochs: int) ->
         rows_per_step=4,
         recipe=Recipe(warmup_steps=2),
         device="cpu",
-        unrolling=Unrolling(num_steps=2, chains=32),
+        unrolling=Unrolling(num_steps=NUM_STEPS, chains=32),
     )
 
 
@@ -85,8 +94,17 @@ def test_the_head_of_these_tests_drafts_what_the_model_says(smollm2: Path) -> No
     assert speculation.accepted_tokens > 0.08 * speculation.draft_tokens
 
 
-def test_a_few_steps_make_a_head_that_drafts(smollm2: Path, tmp_path: Path) -> None:
-    training = make_training(smollm2, tmp_path, per_kind=2, epochs=1)
+@pytest.mark.parametrize(
+    ("kind", "start"),
+    [
+        ("eagle", None),
+        ("p-eagle", HEAD),
+        ("medusa", None),
+        pytest.param("p-eagle", None, marks=pytest.mark.slow),
+    ],
+)
+def test_a_few_steps_make_a_head_that_drafts(smollm2: Path, tmp_path: Path, kind: str, start: Path | None) -> None:
+    training = make_training(smollm2, tmp_path, per_kind=2, epochs=1, start=start, kind=kind)
     trained = train_head(training)
     assert trained.before.drafts == trained.after.drafts > 0
     assert trained.before.length >= 1.0 and math.isfinite(trained.after.length)
