@@ -158,7 +158,8 @@ def test_drafted_texts_are_the_plain_ones(living: Path, num_slots: int, spec: Sp
     engine = drafting(living, requests, plain, spec=spec)
     assert texts_of(engine, requests) == plain
     stats = engine.snapshot().speculation
-    assert 0 < stats.accepted_tokens < stats.draft_tokens
+    if spec is not AUTO:  # which drafts nothing where a busy machine makes it dear
+        assert 0 < stats.accepted_tokens < stats.draft_tokens
     assert engine._context.num_branches == 0
     engine.close()
 

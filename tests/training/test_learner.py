@@ -23,6 +23,7 @@ torch = pytest.importorskip("torch")
 
 from doubles.deadly_calls import Fault, write_program  # noqa: E402
 from doubles.learning_demo import TARGET, keep_answers, make_job, make_plan, make_requests, write_worse_head  # noqa: E402
+from doubles.timeouts import wait_until  # noqa: E402
 
 from eaglelocal.core.plan import Plan  # noqa: E402
 from eaglelocal.errors import EagleLocalError  # noqa: E402
@@ -308,8 +309,10 @@ def test_a_process_that_gives_way_is_frozen_until_all_is_quiet(job: LearningJob)
         if report.state == "learning":
             time.sleep(1.0)  # in the middle of reading or of a step
             child.give_way(quiet.is_set)
-            time.sleep(0.05)  # a signal takes a moment
-            used.extend(read_state_and_time(child.pid) for wait in (0.0, 0.5) if time.sleep(wait) is None)
+            wait_until(lambda: read_state_and_time(child.pid)[0] == psutil.STATUS_STOPPED, "it is frozen")
+            for wait_s in (0.0, 0.5):
+                time.sleep(wait_s)
+                used.append(read_state_and_time(child.pid))
             quiet.set()
 
     reports = run_child(job, give_way)

@@ -138,7 +138,8 @@ def test_who_is_stopped_anywhere_loses_no_step_and_takes_none_twice(
             stop_at_4(done)
         return is_sound
 
-    handled = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    handlers = {signal.SIGTERM: _end, signal.SIGHUP: _end, signal.SIGINT: signal.default_int_handler}  # perhaps ignored
+    handled = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     monkeypatch.setattr(loop, "update", updating)
     stops = [True]
     recipe = replace(run.recipe, milestone_every_s=0.0)
