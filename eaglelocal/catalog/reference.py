@@ -33,7 +33,7 @@ _REPO = re.compile(rf"(?P<user>[A-Za-z0-9][A-Za-z0-9._-]{{0,95}})/(?P<name>[A-Za
 _REPO_FILE = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*):(?P<file>[^:]{1,250}\.gguf)", re.ASCII)
 _HUB = re.compile(r"(https?://)?(www\.)?(hf\.co|huggingface\.co)/", re.IGNORECASE)
 _PAGE = re.compile(r"(?P<name>[^/]+/[^/]+)/(?:tree/[^/]+/?|(?:blob|resolve)/[^/]+/(?P<file>[^?]+)(?:\?.*)?)")
-_TYPE = r"(ud-)?(i?q|tq|mxfp|nvfp)\d\w*|b?fp?\d+\w*"
+_TYPE = r"(ud-)?(i?q|tq|mxfp|nvfp)\d\w*|b?fp?\d\w*"
 _TAG = re.compile(  # as Ollama tags models: 8b, e4b, 135m, 8b-instruct-q4_K_M
     rf"(?P<size>e?\d+(\.\d+)?[bm]|\d+x\d+b)(-(?!{_TYPE})[\w.]+)*(-(?P<type>{_TYPE}))?", re.IGNORECASE
 )

@@ -21,6 +21,7 @@ from eaglelocal.server.server_state import ServerState
 from eaglelocal.tui.glyphs import UNICODE
 from eaglelocal.tui.monitor.monitor_text import format_requests_title, format_table
 from eaglelocal.tui.monitor.table_text import TableView
+from eaglelocal.tui.panel.panel_text import format_count
 from eaglelocal.tui.styled_lines import plain_text
 from eaglelocal.worker.supervisor import RestartPolicy
 
@@ -93,7 +94,7 @@ def test_the_monitor_shows_refused_requests_apart(actor: Server) -> None:
     actor.ask("refuse messages context_length_exceeded")
     reading = parse_snapshot(actor.snapshot())
     title = format_requests_title(reading)
-    assert f"{reading.refused} refused" in title
+    assert f"{format_count(reading.refused)} refused" in title
     assert ("failed" in title) == bool(reading.failed)
     rows = [plain_text(line).split()[:2] for line in format_table(reading, TableView(), 80, 9, UNICODE)]
     assert ["ended", "refused"] in rows
