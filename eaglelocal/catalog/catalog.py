@@ -43,13 +43,17 @@ class Catalog:
         """Return the target of this id, ignoring case. Raises UsageError with the nearest names, `quant` kept."""
         found = self.targets.get(id.lower())
         if found is None:
-            entry, tag = split_entry(id, quant)
-            known = self.targets.get(entry)
-            if known is not None and known.quantization(tag.removeprefix(":")) is None:
-                tag = ""  # it is planned without
-            hint = _suggest(entry, tag, self.targets, otherwise="eaglelocal plan --all")
+            word, suffix = split_entry(id, quant)
+            near = [self.name_with_type(name, suffix) for name in _find_near(word, self.targets)]
+            hint = f"did you mean {' or '.join(near)}?" if near else "eaglelocal plan --all"
             raise UsageError(describe_unknown_target(id, quant), hint=hint)
         return found
+
+    def name_with_type(self, id: str, suffix: str) -> str:
+        """Return the id of an entry with `:TYPE`, without it if the entry has no such quantization."""
+        entry = self.targets.get(id)
+        lacks = entry is not None and entry.quantization(suffix.removeprefix(":")) is None
+        return id if lacks else f"{id}{suffix}"
 
     def machine(self, name: str) -> KnownMachine:
         """Return the machine of this id or alias. Raises UsageError with the nearest name."""
@@ -61,7 +65,7 @@ class Catalog:
                 "known are rtx-3090, 2x-rtx-3090, rx-7900-xtx, strix-halo, cuda-12gb, m2-max-32gb, cpu-16gb and more"
             )
             own = f"describe your own in {locations.config_dir() / MACHINES}/*.toml"
-            raise UsageError(f"unknown machine {name!r}", hint=_suggest(wanted, "", names, otherwise=f"{known}; {own}"))
+            raise UsageError(f"unknown machine {name!r}", hint=_suggest(wanted, names, otherwise=f"{known}; {own}"))
         return found
 
     @property
@@ -160,7 +164,7 @@ def _check_names(catalog: Catalog) -> None:
 
 def _unknown_entry(who: str, what: str, id: str, known: Mapping[str, object]) -> UsageError:
     return UsageError(
-        f"unknown {what} {id!r} in the catalog's {who}", hint=_suggest(id, "", known, otherwise="see profiles/")
+        f"unknown {what} {id!r} in the catalog's {who}", hint=_suggest(id, known, otherwise="see profiles/")
     )
 
 
@@ -181,6 +185,10 @@ def _read_quants(profiles: Path) -> Mapping[str, QuantLoss]:
     )
 
 
-def _suggest(word: str, suffix: str, known: Mapping[str, object], *, otherwise: str) -> str:
-    near = [word] if word in known else difflib.get_close_matches(word, known, n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(name + suffix for name in near)}?" if near else otherwise
+def _suggest(word: str, known: Mapping[str, object], *, otherwise: str) -> str:
+    near = _find_near(word, known)
+    return f"did you mean {' or '.join(near)}?" if near else otherwise
+
+
+def _find_near(word: str, known: Mapping[str, object]) -> list[str]:
+    return [word] if word in known else difflib.get_close_matches(word, known, n=3, cutoff=0.5)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-from collections.abc import Iterable
 from dataclasses import field, replace
 from pathlib import Path
 
 from eaglelocal import locations
-from eaglelocal.catalog.catalog import load_catalog
+from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.catalog.reference import (
     REFERENCE_FORMS,
     DerivedModel,
@@ -98,7 +97,7 @@ def find_target(reference: Reference, *, on_progress: Progress | None) -> FoundT
         case Profile() | Repo():
             catalog = load_catalog()
             if isinstance(reference, Profile) and reference.id.lower() not in catalog.targets:
-                raise make_unknown_target_error(reference, catalog.targets)
+                raise make_unknown_target_error(reference, catalog)
             model = find_cached(locations.hub_cache_dir(), make_hub_reference(reference, catalog))
             return replace(read_target(model.path), repo=model.repo)
 
@@ -177,11 +176,11 @@ def make_label(name: str, path: Path) -> str:
     return path.name if not shown or is_named else f"{shown} ({path.name})"
 
 
-def make_unknown_target_error(entry: Profile, known: Iterable[str]) -> UsageError:
+def make_unknown_target_error(entry: Profile, catalog: Catalog) -> UsageError:
     """Return the error for an entry that the catalog does not have, with the nearest name as its hint."""
     word, suffix = split_entry(entry.id, entry.quant)
-    near = difflib.get_close_matches(word, [*EXAMPLES, *known, *list_gguf_names(Path())], n=1)
-    guess = f"did you mean `{near[0]}{suffix}`? " if near else ""
+    near = difflib.get_close_matches(word, [*EXAMPLES, *catalog.targets, *list_gguf_names(Path())], n=1)
+    guess = f"did you mean `{catalog.name_with_type(near[0], suffix)}`? " if near else ""
     return UsageError(describe_unknown_target(entry.id, entry.quant), hint=f"{guess}use {REFERENCE_FORMS}")
 
 
