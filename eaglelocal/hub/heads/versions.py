@@ -229,7 +229,7 @@ class HeadVersions:
 
 
 class _UnclearError(Exception):
-    """Why nobody knows whether a head's versions draft."""
+    """Raised with the reason why it is unknown whether versions of a head draft."""
 
 
 def prune(versions: VersionList) -> VersionList:
