@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,17 +14,28 @@ import typer
 from eaglelocal import locations
 from eaglelocal.cli import flags
 from eaglelocal.cli.amounts import path_text
+from eaglelocal.cli.completion import complete_on_disk
 from eaglelocal.cli.confirm import confirm
-from eaglelocal.cli.output import standard_output
+from eaglelocal.cli.load_model import load_settings
+from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.core.byte_sizes import format_disk
+from eaglelocal.core.folders import make_absolute
 from eaglelocal.core.plurals import count_noun
-from eaglelocal.errors import ResourceError
+from eaglelocal.errors import ModelFileError, ResourceError, UsageError
 
 TRIES = 5
+Target = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="TARGET",
+        help="Only the answers that were kept to learn from this model.",
+        autocompletion=complete_on_disk,
+    ),
+]
 Heads = Annotated[bool, typer.Option("--heads", help="Delete the learned versions of heads too.")]
 
 
-def forget(heads: Heads = False, yes: flags.Yes = False) -> None:
+def forget(target: Target = None, heads: Heads = False, yes: flags.Yes = False) -> None:
     """Delete the texts that lookups and learning have kept on disk, and the caches of conversations.
 
     Saved conversations, models and heads stay; --heads deletes the learned versions of heads too. A server that runs
@@ -31,9 +43,17 @@ def forget(heads: Heads = False, yes: flags.Yes = False) -> None:
 
     \b
     eaglelocal forget
+    eaglelocal forget qwen3-8b
     eaglelocal forget --heads --yes
     """
     output, learned = standard_output(), locations.learned_dir()
+    if target is not None:
+        if heads:
+            raise UsageError(
+                f"--heads and {target} contradict each other: --heads is for all models",
+                hint=shlex.join(["eaglelocal", "forget", target]),
+            )
+        return forget_answers(target, output, yes=yes)
     kept = (locations.lookups_dir(), locations.conversation_cells_dir(), locations.learning_dir())
     folders = [folder for folder in kept if list_files(folder)]
     if list_files(learned):
@@ -43,7 +63,7 @@ def forget(heads: Heads = False, yes: flags.Yes = False) -> None:
             output.message(f"{path_text(learned)}: learned heads stay; `eaglelocal forget --heads` deletes them")
     if not folders:
         output.message("nothing is kept")
-        return
+        return None
     for folder in folders:
         output.message(describe_folder(folder))
     confirm("delete them?", output, yes=yes, default=False)
@@ -54,6 +74,45 @@ def forget(heads: Heads = False, yes: flags.Yes = False) -> None:
     if learned in folders:
         delete_stale_copies(locations.light_heads_dir())  # of versions that were deleted before
     output.message("deleted")
+    return None
+
+
+def forget_answers(target: str, output: Output, *, yes: bool) -> None:
+    """Delete the answers of one model that were kept to learn from, and the learning in progress."""
+    folders = find_answers(target)
+    if not folders:
+        output.message(f"no answers of {target} are kept")
+        return
+    size = format_disk(sum(measure_file(path) for folder in folders for path in list_files(folder)))
+    output.message(f"answers of {target} to learn from, {size}")
+    confirm("delete them?", output, yes=yes, default=False)
+    for folder in folders:
+        delete_folder(folder)
+    output.message("deleted")
+
+
+def find_answers(target: str) -> list[Path]:
+    """Return the folders of answers of a model, or of a file that was at this path when it gave them.
+
+    Raises UsageError or ModelFileError for a model that is not on this disk and has no answers here.
+    """
+    from eaglelocal.gguf.model_fingerprint import fingerprint_model
+    from eaglelocal.hub.model_library import locate_reference
+    from eaglelocal.hub.target_resolver import find_target
+    from eaglelocal.learning.kept_answers import read_target
+
+    kept = [folder for folder in locations.learning_dir().glob("*") if list_files(folder)]
+    if not kept:
+        return []
+    of_path = [folder for folder in kept if read_target(folder) == str(make_absolute(Path(target)))]
+    try:
+        found = find_target(locate_reference(target, load_settings({}).model_folders), on_progress=None)
+    except ModelFileError:
+        if of_path:
+            return of_path
+        raise
+    key, path = fingerprint_model(found.path), str(make_absolute(found.path))
+    return [folder for folder in kept if folder.name == key or read_target(folder) == path]
 
 
 def describe_folder(folder: Path) -> str:

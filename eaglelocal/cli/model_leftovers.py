@@ -5,6 +5,7 @@ Both are expensive to make again, so `rm` leaves them; it says so, with the comm
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -64,9 +65,18 @@ def leftover_lines(left: Leftovers) -> Iterator[str]:
         yield f"what its heads have learned stays, {size}: `eaglelocal heads --prune` deletes it"
     present = fingerprint_models() if left.answers else frozenset()
     if answers := [folder for folder in left.answers if folder.name not in present]:
-        size = _format_size(answers)
-        line = f"answers kept to learn from stay, {size}: "
-        yield line + "`eaglelocal forget` deletes those of all models, and the texts and caches of conversations"
+        yield f"answers kept to learn from stay, {_format_size(answers)}: {_name_deletion(answers)}"
+
+
+def _name_deletion(answers: Sequence[Path]) -> str:
+    """Return which command deletes these folders and as little else as possible."""
+    from eaglelocal.learning.kept_answers import read_target
+
+    paths = sorted({read_target(folder) for folder in answers})
+    if not all(paths):  # nobody noted of which file they are
+        return "`eaglelocal forget` deletes those of all models, and the texts and caches of conversations"
+    commands = " and ".join(f"`{shlex.join(['eaglelocal', 'forget', path])}`" for path in paths)
+    return f"{commands} {'deletes' if len(paths) == 1 else 'delete'} them"
 
 
 def _format_size(folders: Sequence[Path]) -> str:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from eaglelocal.core.request import ChatRequest
     from eaglelocal.hub.heads.trial_verdict import TrialAcceptance
     from eaglelocal.training.conversations import Collected, TrainingConversation
+    from eaglelocal.training.draft_head import HeadSource
     from eaglelocal.training.loop import Recipe
     from eaglelocal.training.trainer import HeadTraining, TrainedHead
 
@@ -274,7 +275,7 @@ def make_training(options: TrainOptions, collected: Collected, *, epochs: int) -
         checkpoint=options.folder / f"{digest}{CHECKPOINT}",
         epochs=epochs,
         rows_per_step=ROWS_PER_STEP,
-        recipe=choose_recipe(options, num_steps),
+        recipe=choose_recipe(options.source, num_steps),
         device=options.device,
         draft_vocab=options.draft_vocab,
         unrolling=options.unrolling,
@@ -296,14 +297,16 @@ def split_held_out(
     )
 
 
-def choose_recipe(options: TrainOptions, num_steps: int) -> Recipe:
-    """Return the learning rates. A pre-trained head gets a quarter of them, decaying from the first step on."""
+def choose_recipe(source: HeadSource, num_steps: int) -> Recipe:
+    """Return the learning rates.
+
+    A head that already drafts in the same way gets a quarter of them, decaying from the first step on. One that is to
+    draft in another way has as much to learn as a new one.
+    """
     from eaglelocal.training.loop import scale_recipe
 
-    is_new = options.source.start is None
-    return scale_recipe(
-        options.found.info.n_embd, num_steps, scale=1.0 if is_new else 0.25, decay_share=0.5 if is_new else 1.0
-    )
+    scale, decay_share = (0.25, 1.0) if source.begins_alike else (1.0, 0.5)
+    return scale_recipe(source.info.n_embd, num_steps, scale=scale, decay_share=decay_share)
 
 
 class _NotBetter(Exception):

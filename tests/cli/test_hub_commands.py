@@ -26,6 +26,7 @@ from doubles.programs import ending
 from doubles.projectors import projector_bytes
 from doubles.timeouts import PATIENCE_S, wait_until
 
+from eaglelocal.gguf.model_fingerprint import fingerprint_model
 from eaglelocal.hub.heads.version_records import VersionList, write_versions
 from eaglelocal.hub.hub_cache import list_models
 from eaglelocal.learning.kept_answers import KeptAnswers, hash_owner, make_answer, to_bytes
@@ -665,6 +666,26 @@ def test_forgetting_names_the_models_whose_answers_are_kept(person: Person) -> N
     shown = person.runs("forget").stderr
     for name in (f"{person.home / 'model.gguf'}: ", "/models/earlier.gguf: ", "an unknown model: "):
         assert shown.count(name) == 1
+
+
+def test_answers_of_one_model_are_forgotten(person: Person) -> None:
+    """By its name or, where the file is gone, by the path that it had; those of other models stay."""
+    state = person.home / "state" / "eaglelocal"
+    here, gone = person.home / "here.gguf", person.home / "gone.gguf"
+    here.write_bytes(model_bytes())
+    for key, target in ((fingerprint_model(here), None), ("23", gone), ("45", person.home / "other.gguf")):
+        kept = KeptAnswers(state / "learning" / key / "answers", max_bytes=10**6, max_age_s=1e9, target=target)
+        kept.append("ann", make_answer(tuple(range(40)), 8, now=time.time()))
+    (state / "lookups" / "0123").mkdir(parents=True)
+    (state / "lookups" / "0123" / "ab.tokens").write_bytes(bytes(4000))
+    for path in (here, gone):
+        assert "--yes is needed" in person.runs("forget", str(path)).stderr
+        assert f"answers of {path} to learn from, " in person.runs("forget", str(path), "--yes").stderr
+    assert [folder.name for folder in (state / "learning").iterdir()] == ["45"]
+    assert "no answers of" in person.runs("forget", str(here), "--yes").stderr
+    assert person.runs("forget", str(gone), "--yes").returncode == 1  # neither a model nor answers
+    assert "contradict" in person.runs("forget", str(here), "--heads").stderr
+    assert (state / "lookups" / "0123" / "ab.tokens").exists()
 
 
 def test_what_was_kept_to_learn_from_is_forgotten_in_every_file(person: Person) -> None:

@@ -15,6 +15,7 @@ from eaglelocal.gguf.model_fingerprint import fingerprint_model
 from eaglelocal.hub.heads.version_records import LearnedFrom
 from eaglelocal.hub.heads.versions import HeadVersions, find_versions
 from eaglelocal.hub.target_resolver import demo_sources
+from eaglelocal.learning.kept_answers import note_target
 
 ROOT = Path(__file__).parents[2]
 REPO, NAME = "a/x-GGUF", "x-Q8_0.gguf"
@@ -75,6 +76,17 @@ def test_what_a_removed_model_leaves_is_named_with_the_command_that_deletes_it(r
     assert "drafts for nothing: " in listed and "is not there any more" in listed
     assert run("heads", "--prune", "--yes").returncode == 0
     assert not store.folder.exists()
+
+
+def test_answers_whose_model_is_noted_are_named_with_a_command_of_their_own(run: Run) -> None:
+    model = put_in_cache()
+    learn(model)
+    folder = locations.learning_dir() / fingerprint_model(model)
+    note_target(folder, model, 1e6)
+    done = run("rm", f"{REPO}:Q8_0", "--yes")
+    assert f": `eaglelocal forget {model}` deletes them" in " ".join(done.stderr.split())
+    assert run("forget", str(model), "--yes").returncode == 0
+    assert not folder.exists()
 
 
 def test_nothing_is_said_where_nothing_stays(run: Run) -> None:

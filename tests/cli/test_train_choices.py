@@ -13,6 +13,7 @@ from eaglelocal.cli.train import (
     MIN_CONVERSATIONS,
     MIN_HELD_OUT,
     check_enough,
+    choose_recipe,
     drop_short,
     format_time_left,
     split_held_out,
@@ -116,3 +117,11 @@ def test_what_a_step_learns_is_as_usual_unless_it_is_said() -> None:
     assert choose_unrolling(parallel, LossFlags(loss="tv")).num_steps == 8
     with pytest.raises(UsageError, match="a P-EAGLE head drafts 8 tokens in one pass"):
         choose_unrolling(parallel, LossFlags(unroll=7))
+
+
+@pytest.mark.parametrize(("start", "num_depths", "share"), [("none", 1, 1), ("auto", 1, 0.25), ("auto", 8, 1)])
+def test_only_a_head_that_drafts_in_the_same_way_learns_slowly(start: str, num_depths: int, share: float) -> None:
+    found = find_target(EmbeddedModel(NATIVE), on_progress=None)
+    new = choose_recipe(find_head_source("none", found, num_depths=1), 1000)
+    recipe = choose_recipe(find_head_source(start, found, num_depths=num_depths), 1000)
+    assert recipe.muon_lr == share * new.muon_lr and recipe.adam_lr == share * new.adam_lr
