@@ -56,11 +56,14 @@ def read(context: LlamaContext, slot: int, first: int, tokens: list[int]) -> Flo
 
 
 class RawLogits:
-    """A target that decodes one text at a time, without an engine."""
+    """A target that decodes one text at a time, without an engine.
+
+    Its attention is the engine's: without flash attention SmolLM2's logits are off by 0.1, and 3000 draws show it.
+    """
 
     def __init__(self, target: Path, *, n_ctx: int = 256) -> None:
         self._model = LlamaModel(load_library(), target, Placement(repack=False))
-        self._context = LlamaContext(self._model, ContextParams(n_ctx=n_ctx, flash_attn="off"))
+        self._context = LlamaContext(self._model, ContextParams(n_ctx=n_ctx, flash_attn="on"))
 
     def after(self, tokens: Sequence[int]) -> Floats:
         """Return the logits [vocab] after the tokens, as a copy."""
