@@ -1,4 +1,4 @@
-/* Products of a few rows with repacked Q4_K weights, see row_products.c. */
+/* Products of rows with repacked Q4_K and with Q6_K weights, see row_products.c. */
 #ifndef ROW_PRODUCTS_H
 #define ROW_PRODUCTS_H
 
@@ -6,16 +6,14 @@
 
 #include "ggml_graph.h"
 
-enum { PRODUCT_THREADS = 512 };
-
 struct products { /* the products of a graph that is being computed, and their memory; zeros at first */
     struct product *jobs;
     size_t num_jobs;
-    char *rows[PRODUCT_THREADS]; /* quantized rows of one product at a time, of each thread */
-    size_t num_bytes[PRODUCT_THREADS];
+    char *rows; /* quantized rows of one product at a time */
+    size_t num_bytes;
 };
 
-/* Turns the graph's products of few rows into custom operations. Returns their number. */
+/* Turns the graph's products of several rows into custom operations. Returns their number. */
 int32_t products_start(struct products *, void *graph, const struct graph_functions *);
 
 /* Turns them back. */
