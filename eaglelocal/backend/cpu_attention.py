@@ -2,8 +2,8 @@
 
 llama.cpp's own is fast for prompts (64 rows and more), but slow for the 2 to 16 rows that verify a draft: it reads the
 whole cache once for each row and head. Ours reads it once for all. It also adds in 32-bit floats, and a row's result
-does not depend on how many rows are computed with it (docs/architecture/step.md). Nor do those of products of
-up to eight rows with Q4_K and Q6_K weights then, which llama.cpp rounds differently from four and eight rows on.
+does not depend on how many rows are computed with it (docs/architecture/step.md). Nor do those of products with K
+weights then, of which llama.cpp rounds four or eight rows and more differently.
 """
 
 from __future__ import annotations
@@ -11,12 +11,20 @@ from __future__ import annotations
 import ctypes as C
 import functools
 import os
+from collections.abc import Callable
 
 from eaglelocal.backend.native_step import get_function, load_native
 
 CPU = 0  # ggml_backend_dev_type
 OPERATIONS = {74: b"FLASH_ATTN_EXT", 95: b"CUSTOM"}  # ggml_op, in the checked build of llama.cpp
-ROW_KERNELS = ("ggml_gemv_q4_K_8x8_q8_K", "ggml_vec_dot_q6_K_q8_K", "quantize_row_q8_K")
+ROW_KERNELS = (  # of llama.cpp: for one row, and how it quantizes one
+    "ggml_gemv_q4_K_8x8_q8_K",
+    "ggml_vec_dot_q5_K_q8_K",
+    "ggml_vec_dot_q6_K_q8_K",
+    "ggml_vec_dot_q8_0_q8_0",
+    "quantize_row_q8_K",
+    "quantize_row_q8_0",
+)
 MOST_OPERATIONS = 64  # of ggml, among which products come early
 MAX_WIDTH = 256  # elements of a key or value that the native code handles
 SWITCH = "EAGLELOCAL_ATTENTION"  # "llama.cpp" leaves llama.cpp's own attention in place, for comparisons
@@ -56,17 +64,30 @@ def install_attention(llama: C.CDLL) -> bool:
     return bool(install(device, registry, *graph, *OPERATIONS))
 
 
-def install_products(llama: C.CDLL) -> bool:
-    """Have few rows multiplied with repacked Q4_K and with Q6_K weights as one row is (native/row_products.c).
+def install_products(llama: C.CDLL, *, num_skipped: int = 0) -> bool:
+    """Have several rows multiplied with quantized weights as one row is (native/row_products.c).
 
-    Return whether it is in place: only where llama.cpp has its kernels for one row, and this processor uses them.
+    Return whether it is in place: only where llama.cpp has its kernels for one row, and ours round as they do.
+    num_skipped: how many kernels for wider processors to pass over
     """
     at = C.c_void_p
     get_name = get_function(llama, "ggml_op_name", [C.c_int32], C.c_char_p)
     operation = next((number for number in range(MOST_OPERATIONS) if get_name(number) == b"MUL_MAT"), None)
     try:
-        kernels = [C.cast(llama[symbol], at) for symbol in ROW_KERNELS]
+        kernels = [C.cast(llama[symbol], at).value for symbol in ROW_KERNELS]
     except AttributeError:  # a build that hides them, or for another processor
         return False
-    install = get_function(load_native(C.PyDLL), "products_install", [at, at, at, C.c_int32], C.c_bool)
-    return operation is not None and bool(install(*kernels, operation))
+    if operation is None:
+        return False
+    return products_installer()((at * len(kernels))(*kernels), operation, num_skipped) > 0
+
+
+def leave_products() -> None:
+    """Leave all products to llama.cpp again."""
+    products_installer()(None, 0, 0)
+
+
+def products_installer() -> Callable[[C.Array[C.c_void_p] | None, int, int], int]:
+    """Return the native function: llama.cpp's kernels, the number of its operation, ... -> formats that are taken."""
+    types = [C.POINTER(C.c_void_p), C.c_int32, C.c_int32]
+    return get_function(load_native(C.PyDLL), "products_install", types, C.c_int32)

@@ -1,4 +1,4 @@
-"""Products of a few rows with Q4_K and Q6_K weights (native/row_products.c): each row is as if it were alone."""
+"""Products of rows with quantized weights (native/row_products.c): each row is as if it were alone."""
 
 from __future__ import annotations
 
@@ -12,32 +12,50 @@ from doubles.random_models import TargetShape, write_target
 
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.context_params import ContextParams
-from eaglelocal.backend.cpu_attention import install_products
+from eaglelocal.backend.cpu_attention import install_products, leave_products
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
-from eaglelocal.backend.native_step import get_function, load_native
 from eaglelocal.backend.quantizer import quantize_file
 from eaglelocal.core.batch import Batch, Floats
 
-Q4_K_M = 15  # llama.cpp's number of the file type
+FILE_TYPES = {"Q4_K_M": 15, "Q5_K_M": 17, "Q6_K": 18, "Q8_0": 7}  # llama.cpp's numbers
+ROWS = (2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 40)
+MOST_ROWS = {"Q5_K_M": 16}  # more are left to llama.cpp
 NUM_TOKENS = 40
 
 
+@pytest.fixture(scope="module", params=FILE_TYPES)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaContext]:
-    """A model of which most weights are Q4_K, widths no multiple of a tile, on a processor that repacks them."""
-    folder = tmp_path_factory.mktemp("q4_k")
+def context(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaContext]:
+    """A model whose widths are no multiples of a tile, on a processor that repacks its weights."""
+    folder = tmp_path_factory.mktemp("quantized")
     shape = TargetShape(n_embd=512, n_layer=4, n_ff=1280)
-    plain, quantized = write_target(folder / "plain.gguf", shape), folder / "q4_k_m.gguf"
-    quantize_file(plain, quantized, Q4_K_M, on_bytes=lambda _: None)
+    plain, quantized = write_target(folder / "plain.gguf", shape), folder / "quantized.gguf"
+    quantize_file(plain, quantized, FILE_TYPES[kind], on_bytes=lambda _: None)
     library = load_library()
     if not library.can_repack or not library.has_row_products:
-        pytest.skip("llama.cpp multiplies Q4_K by other kernels on this processor")
+        pytest.skip("llama.cpp multiplies quantized weights by other kernels on this processor")
     model = LlamaModel(library, quantized, Placement())
     context = LlamaContext(model, ContextParams(n_ctx=256, n_batch=64, flash_attn="on", threads=2))
     yield context
     context.close()
     model.close()
+
+
+@pytest.fixture(params=[0, 1])
+def num_skipped(request: pytest.FixtureRequest) -> Iterator[int]:
+    """The kernels of this processor, then those of one that knows AVX2 alone."""
+    assert install_products(native(), num_skipped=request.param)
+    yield request.param
+    assert install_products(native())
+
+
+def native() -> C.PyDLL:
+    return C.PyDLL(llama_cpp.llama_cpp._lib._name)
 
 
 def read_in_steps(context: LlamaContext, num_rows: int) -> Floats:
@@ -53,17 +71,31 @@ def read_in_steps(context: LlamaContext, num_rows: int) -> Floats:
     return np.array(found)
 
 
-@pytest.mark.parametrize("num_rows", [2, 3, 4, 5, 7, 8])
-def test_a_row_does_not_depend_on_those_beside_it(context: LlamaContext, num_rows: int) -> None:
-    np.testing.assert_array_equal(read_in_steps(context, num_rows), read_in_steps(context, 1))
+@pytest.mark.parametrize("num_rows", ROWS)
+def test_a_row_does_not_depend_on_those_beside_it(
+    context: LlamaContext, kind: str, num_skipped: int, num_rows: int
+) -> None:
+    if num_rows <= MOST_ROWS.get(kind, num_rows):
+        np.testing.assert_array_equal(read_in_steps(context, num_rows), read_in_steps(context, 1))
 
 
-def test_llama_cpps_own_products_of_four_rows_round_differently(context: LlamaContext) -> None:
-    install = get_function(load_native(C.PyDLL), "products_install", [C.c_void_p] * 3 + [C.c_int32], C.c_bool)
-    alone = read_in_steps(context, 1)
-    install(None, None, None, 0)
+@pytest.mark.parametrize("num_skipped", [0, 1])
+def test_one_row_is_as_llama_cpp_has_it(context: LlamaContext, num_skipped: int) -> None:
+    """Two rows alone go through our kernels, and through llama.cpp's for one row where these are left to it."""
+    assert install_products(native(), num_skipped=num_skipped)
+    ours = read_in_steps(context, 2)
+    leave_products()
     try:
-        apart = np.abs(read_in_steps(context, 4) - alone).max()
+        np.testing.assert_array_equal(read_in_steps(context, 2), ours)
     finally:
-        assert install_products(C.PyDLL(llama_cpp.llama_cpp._lib._name))
-    assert 0 < apart < 1
+        assert install_products(native())
+
+
+def test_llama_cpps_own_products_of_eight_rows_round_differently(context: LlamaContext, kind: str) -> None:
+    alone = read_in_steps(context, 1)
+    leave_products()
+    try:
+        apart = np.abs(read_in_steps(context, 8) - alone).max()
+    finally:
+        assert install_products(native())
+    assert (0 < apart < 2) == (kind != "Q8_0")

@@ -77,6 +77,7 @@ static ALWAYS TARGET void NAME(multiply_q4)(const int num_rows, int64_t blocks, 
                 low[r] = high[r] = _mm256_setzero_si256();
             for (int part = 0; part < 4; part++) { /* eight elements of each column */
                 const uint8_t *packed = w->qs + 256 * pair + 64 * part;
+                __builtin_prefetch(packed + 2 * sizeof *w);
                 const __m256i first = _mm256_loadu_si256((const __m256i *)packed);
                 const __m256i last = _mm256_loadu_si256((const __m256i *)(packed + 32));
                 const __m256 first_low = _mm256_castsi256_ps(_mm256_and_si256(first, low4));
@@ -118,6 +119,17 @@ static ALWAYS TARGET void NAME(multiply_q4)(const int num_rows, int64_t blocks, 
                                        _mm256_permutevar8x32_ps(total_minima[r], order)));
 }
 
+/* Adds up the eight lanes of each row, as llama.cpp does, and what is to be added to them. */
+static ALWAYS TARGET void NAME(store_sums)(const int num_rows, const __m256 *totals, const float *rest, float *out,
+                                           size_t out_bytes) {
+    for (int r = 0; r < num_rows; r++) {
+        __m128 sum = _mm_add_ps(_mm256_extractf128_ps(totals[r], 1), _mm256_castps256_ps128(totals[r]));
+        sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+        sum = _mm_add_ss(sum, _mm_movehdup_ps(sum));
+        *(float *)((char *)out + r * out_bytes) = rest ? _mm_cvtss_f32(sum) + rest[r] : _mm_cvtss_f32(sum);
+    }
+}
+
 /* Unpacks a quarter of the weights of half a block: bits 0 to 3 from `low`, bits 4 and 5 from two bits of `high`. */
 static ALWAYS TARGET __m256i NAME(join_bits)(__m256i low, __m256i high) {
     return _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi8(15)), high);
@@ -129,6 +141,8 @@ static ALWAYS TARGET void NAME(multiply_q6)(const int num_rows, int64_t blocks, 
     for (int r = 0; r < num_rows; r++)
         totals[r] = _mm256_setzero_ps();
     for (int64_t b = 0; b < blocks; b++, w++, rows += sizeof(struct q8_block)) {
+        for (size_t line = 0; line < sizeof *w; line += 64)
+            __builtin_prefetch((const char *)w + 1088 + line);
         const __m128i scales = _mm_loadu_si128((const __m128i *)w->scales);
         const __m256i all_scales = _mm256_cvtepi8_epi16(scales);
         __m256i sums[AT_ONCE];
@@ -165,49 +179,122 @@ static ALWAYS TARGET void NAME(multiply_q6)(const int num_rows, int64_t blocks, 
             totals[r] = _mm256_fmadd_ps(_mm256_set1_ps(row->d * scale), whole, totals[r]);
         }
     }
-    for (int r = 0; r < num_rows; r++) {
-        __m128 sum = _mm_add_ps(_mm256_extractf128_ps(totals[r], 1), _mm256_castps256_ps128(totals[r]));
-        sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
-        sum = _mm_add_ss(sum, _mm_movehdup_ps(sum));
-        *(float *)((char *)out + r * out_bytes) = _mm_cvtss_f32(sum);
-    }
+    NAME(store_sums)(num_rows, totals, NULL, out, out_bytes);
 }
 
+static ALWAYS TARGET void NAME(multiply_q5)(const int num_rows, int64_t blocks, const struct q5_block *w, const char *rows,
+                                            size_t row_bytes, float *out, size_t out_bytes) {
+    const __m256i low4 = _mm256_set1_epi8(15), fifth = _mm256_set1_epi8(16);
+    __m256 totals[AT_ONCE];
+    float minima[AT_ONCE];
+    for (int r = 0; r < num_rows; r++)
+        totals[r] = _mm256_setzero_ps(), minima[r] = 0;
+    for (int64_t b = 0; b < blocks; b++, w++, rows += sizeof(struct q8_block)) {
+        for (size_t line = 0; line < sizeof *w; line += 64)
+            __builtin_prefetch((const char *)w + 1088 + line);
+        int16_t scales[8];
+        __m256i sums[AT_ONCE];
+        for (int s = 0; s < 8; s++)
+            scales[s] = (int16_t)(s < 4 ? w->scales[s] & 63 : (w->scales[s + 4] & 15) | w->scales[s - 4] >> 6 << 4);
+        uint8_t lowest[8];
+        for (int s = 0; s < 8; s++)
+            lowest[s] = (uint8_t)(s < 4 ? w->scales[s + 4] & 63 : w->scales[s + 4] >> 4 | w->scales[s] >> 6 << 4);
+        const __m128i lowest_16 = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)lowest));
+        for (int r = 0; r < num_rows; r++)
+            sums[r] = _mm256_setzero_si256();
+        const __m256i high = _mm256_loadu_si256((const __m256i *)w->qh);
+        for (int pair = 0; pair < 4; pair++) { /* of sub-blocks, in the low and the high halves of the same bytes */
+            const __m256i packed = _mm256_loadu_si256((const __m256i *)(w->qs + 32 * pair));
+            const __m128i to_low = _mm_cvtsi32_si128(2 * pair), to_high = _mm_cvtsi32_si128(2 * pair + 1);
+            const __m256i bits[2] = {
+                _mm256_and_si256(_mm256_slli_epi16(_mm256_srl_epi16(high, to_low), 4), fifth),
+                _mm256_and_si256(_mm256_slli_epi16(_mm256_srl_epi16(high, to_high), 4), fifth),
+            };
+            const __m256i weights[2] = {
+                _mm256_or_si256(_mm256_and_si256(packed, low4), bits[0]),
+                _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(packed, 4), low4), bits[1]),
+            };
+            for (int half = 0; half < 2; half++) {
+                const __m256i scale = _mm256_set1_epi16(scales[2 * pair + half]);
+                for (int r = 0; r < num_rows; r++) {
+                    const int8_t *row = ((const struct q8_block *)(rows + r * row_bytes))->qs + 64 * pair + 32 * half;
+                    const __m256i products = _mm256_maddubs_epi16(weights[half], _mm256_loadu_si256((const __m256i *)row));
+                    sums[r] = NAME(add_pairs)(sums[r], scale, products);
+                }
+            }
+        }
+        const float scale = _cvtsh_ss(w->d), minimum = _cvtsh_ss(w->dmin);
+        for (int r = 0; r < num_rows; r++) {
+            const struct q8_block *row = (const struct q8_block *)(rows + r * row_bytes);
+            const __m128i row_sums = _mm_hadd_epi16(_mm_loadu_si128((const __m128i *)row->sums),
+                                                    _mm_loadu_si128((const __m128i *)(row->sums + 8)));
+            __m128i products = _mm_madd_epi16(lowest_16, row_sums);
+            products = _mm_add_epi32(products, _mm_shuffle_epi32(products, 0x4e));
+            products = _mm_add_epi32(products, _mm_shuffle_epi32(products, 0xb1));
+            const float factor = -row->d * minimum;
+            minima[r] = __builtin_fmaf(factor, (float)_mm_cvtsi128_si32(products), minima[r]);
+            totals[r] = _mm256_fmadd_ps(_mm256_set1_ps(row->d * scale), _mm256_cvtepi32_ps(sums[r]), totals[r]);
+        }
+    }
+    NAME(store_sums)(num_rows, totals, minima, out, out_bytes);
+}
+
+static ALWAYS TARGET void NAME(multiply_q8)(const int num_rows, int64_t blocks, const struct q8_0_block *w,
+                                            const char *rows, size_t row_bytes, float *out, size_t out_bytes) {
+    __m256 totals[AT_ONCE];
+    for (int r = 0; r < num_rows; r++)
+        totals[r] = _mm256_setzero_ps();
+    const char *scales = rows + blocks * (int64_t)sizeof(struct row_block);
+    for (int64_t b = 0; b < blocks; b++, w++, rows += sizeof(struct row_block), scales += sizeof(float)) {
+        const __m256i weights = _mm256_loadu_si256((const __m256i *)w->qs);
+        const __m256 scale = _mm256_set1_ps(_cvtsh_ss(w->d));
+        __builtin_prefetch((const char *)w + 1088);
+#if HAS_DOTS
+        const __m256i raised = _mm256_xor_si256(weights, _mm256_set1_epi8(-128)); /* by 128 */
+#else
+        const __m256i positive = _mm256_abs_epi8(weights);
+#endif
+        for (int r = 0; r < num_rows; r++) {
+            const struct row_block *row = (const struct row_block *)(rows + r * row_bytes);
+            const __m256i elements = _mm256_load_si256((const __m256i *)row->qs);
+#if HAS_DOTS
+            const __m256i offset = _mm256_load_si256((const __m256i *)row->offset);
+            const __m256i sums = _mm256_dpbusd_epi32(offset, raised, elements);
+#else
+            const __m256i products = _mm256_maddubs_epi16(positive, _mm256_sign_epi8(elements, weights));
+            const __m256i sums = _mm256_madd_epi16(_mm256_set1_epi16(1), products);
+#endif
+            totals[r] = _mm256_fmadd_ps(_mm256_mul_ps(scale, _mm256_broadcast_ss((const float *)(scales + r * row_bytes))), _mm256_cvtepi32_ps(sums), totals[r]);
+        }
+    }
+    NAME(store_sums)(num_rows, totals, NULL, out, out_bytes);
+}
+
+#if AT_ONCE > 4
+#define MORE_ROWS(kind) MULTIPLY(kind, 5); MULTIPLY(kind, 6); MULTIPLY(kind, 7); MULTIPLY(kind, 8)
+#else
+#define MORE_ROWS(kind)
+#endif
 #define MULTIPLY(kind, n) \
     case n: \
         NAME(multiply_##kind)(n, blocks, weights, rows, row_bytes, out, out_bytes); \
         return
-/* Multiplies 1 to AT_ONCE quantized rows with eight columns of Q4_K. */
-static TARGET void NAME(rows_q4)(int num_rows, int64_t blocks, const void *weights, const char *rows, size_t row_bytes,
-                                 float *out, size_t out_bytes) {
-    switch (num_rows) {
-        MULTIPLY(q4, 1);
-        MULTIPLY(q4, 2);
-        MULTIPLY(q4, 3);
-        MULTIPLY(q4, 4);
-#if AT_ONCE > 4
-        MULTIPLY(q4, 5);
-        MULTIPLY(q4, 6);
-        MULTIPLY(q4, 7);
-        MULTIPLY(q4, 8);
-#endif
+/* Multiplies 1 to AT_ONCE quantized rows with a column of weights, or with eight of Q4_K. */
+#define KERNEL(kind) \
+    static TARGET void NAME(rows_##kind)(int num_rows, int64_t blocks, const void *weights, const char *rows, \
+                                         size_t row_bytes, float *out, size_t out_bytes) { \
+        switch (num_rows) { \
+            MULTIPLY(kind, 1); \
+            MULTIPLY(kind, 2); \
+            MULTIPLY(kind, 3); \
+            MULTIPLY(kind, 4); \
+            MORE_ROWS(kind); \
+        } \
     }
-}
-
-/* Multiplies them with one column of Q6_K. */
-static TARGET void NAME(rows_q6)(int num_rows, int64_t blocks, const void *weights, const char *rows, size_t row_bytes,
-                                 float *out, size_t out_bytes) {
-    switch (num_rows) {
-        MULTIPLY(q6, 1);
-        MULTIPLY(q6, 2);
-        MULTIPLY(q6, 3);
-        MULTIPLY(q6, 4);
-#if AT_ONCE > 4
-        MULTIPLY(q6, 5);
-        MULTIPLY(q6, 6);
-        MULTIPLY(q6, 7);
-        MULTIPLY(q6, 8);
-#endif
-    }
-}
+KERNEL(q4)
+KERNEL(q5)
+KERNEL(q6)
+KERNEL(q8)
+#undef KERNEL
 #undef MULTIPLY
+#undef MORE_ROWS

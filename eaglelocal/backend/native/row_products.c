@@ -1,11 +1,12 @@
-/* Products of rows with repacked Q4_K weights and with Q6_K weights, in place of llama.cpp's.
+/* Products of rows with quantized weights, in place of llama.cpp's: of repacked Q4_K, and of Q5_K, Q6_K and Q8_0.
  *
- * llama.cpp multiplies up to three rows of Q4_K (seven of Q6_K) one by one, and more by another kernel, which rounds
- * differently: a draft that is verified in so many rows would be judged by other logits than the text is written with.
- * Here all rows are rounded as one alone (row_kernel.h), and what is unpacked of the weights serves up to eight of them:
- * further rows of a decode cost less, and prompts are read faster. */
+ * llama.cpp multiplies a few rows of the K types one by one, and more by another kernel, which rounds differently: a
+ * draft that is verified in so many rows would be judged by other logits than the text is written with. Here all rows
+ * are rounded as one alone (row_kernel.h), and what is unpacked of the weights serves up to eight of them: further rows
+ * of a decode cost less, and prompts are mostly read faster. */
 #include "row_products.h"
 
+#include <math.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -15,16 +16,22 @@
 #include <immintrin.h>
 #endif
 
-enum { Q4_K = 12, Q6_K = 14, F32 = 0 }; /* ggml_type */
-enum { MIN_ROWS = 2 };                  /* one alone is left to llama.cpp */
-enum { GROUP = 8 };                     /* columns that are interleaved, of Q4_K */
-enum { BLOCK = 256 };                   /* elements of a column or row that share a scale */
-enum { TILE_BYTES = 1 << 16 };          /* of weights, in the cache of a core while all rows are multiplied with them */
-enum { SPINS = 4096 };                  /* looks at what other threads do before the system may run them */
+enum { Q8_0 = 8, Q4_K = 12, Q5_K = 13, Q6_K = 14, F32 = 0 }; /* ggml_type */
+enum { MIN_ROWS = 2 };         /* one alone is left to llama.cpp */
+enum { GROUP = 8 };            /* columns that are interleaved, of Q4_K */
+enum { SHORT_BLOCK = 32, AT_A_TIME = 16 }; /* elements of a block of Q8_0; such blocks that are converted at once */
+enum { ALIGNMENT = 64 };       /* bytes, of quantized rows */
+enum { TILE_BYTES = 1 << 16 }; /* of weights, in the cache of a core while all rows are multiplied with them */
+enum { SPINS = 4096 };         /* looks at what other threads do before the system may run them */
 
 struct q4_group { /* block_q4_Kx8 of llama.cpp: a block of each of eight columns */
     uint16_t d[8], dmin[8];
     uint8_t scales[96], qs[1024];
+};
+
+struct q5_block { /* block_q5_K */
+    uint16_t d, dmin;
+    uint8_t scales[12], qh[32], qs[128];
 };
 
 struct q6_block { /* block_q6_K */
@@ -33,32 +40,56 @@ struct q6_block { /* block_q6_K */
     uint16_t d;
 };
 
-struct q8_block { /* block_q8_K: a block of a quantized row, and the sums of each 16 elements */
+struct q8_0_block { /* block_q8_0, of weights and of rows */
+    uint16_t d;
+    int8_t qs[32];
+};
+
+struct q8_block { /* block_q8_K, of rows, with the sums of each 16 elements */
     float d;
     int8_t qs[256];
     int16_t sums[16];
 };
 
-/* Multiplies rows, at most kernel.at_once, with a group of columns of Q4_K or with one of Q6_K. */
+struct row_block { /* of a row for Q8_0, whose scales follow all blocks; offset: -128 times the sums of each 4 elements */
+    int8_t qs[32];
+    int32_t offset[8];
+};
+
+/* Multiplies rows, at most kernel.at_once, with a column of weights, or with a group of columns of Q4_K. */
 typedef void multiply(int num_rows, int64_t blocks, const void *weights, const char *rows, size_t row_bytes, float *out,
                       size_t out_bytes);
 typedef void quantize(const float *row, void *out, int64_t n);
+typedef void multiply_row(int n, float *out, size_t stride, const void *weights, const void *row, int rows, int columns);
+typedef void dot(int n, float *out, size_t, const void *weights, size_t, const void *row, size_t, int rows);
+
+struct format { /* of weights */
+    int32_t type, block, columns; /* elements of a block; columns that are multiplied at once */
+    int32_t max_rows;             /* with more, llama.cpp's kernel is faster */
+    multiply *multiply;           /* NULL: left to llama.cpp */
+};
 
 struct product {
     struct tensor *node;
+    const struct format *format;
     int32_t op_params[16]; /* the node's own */
     char *rows;            /* its quantized rows */
+    size_t row_bytes;      /* of each */
     bool has_rows;         /* the product before it has quantized them */
     int32_t tile, num_tiles; /* columns of the result, and how many such tiles */
     _Atomic int32_t next_row, rows_done, next_tile; /* what no thread has taken, and what all have done */
 };
 
 static struct {
-    multiply *q4, *q6;
-    int32_t at_once;
-    quantize *quantize;
-    int32_t op;
-} kernel;
+    struct format formats[4];
+    int32_t at_once, op;
+    quantize *quantize, *quantize_short; /* llama.cpp's, to blocks of Q8_K and of Q8_0 */
+} kernel = {
+    .formats = {{Q4_K, 256, GROUP, INT32_MAX, NULL},
+                {Q5_K, 256, 1, 16, NULL},
+                {Q6_K, 256, 1, INT32_MAX, NULL},
+                {Q8_0, SHORT_BLOCK, 1, INT32_MAX, NULL}},
+};
 
 #if defined(__x86_64__)
 #define ALWAYS inline __attribute__((always_inline))
@@ -78,8 +109,43 @@ static struct {
 #include "row_kernel.h"
 #endif
 
-static size_t count_bytes(const struct tensor *node) {
-    return (size_t)node->src[0]->ne[0] / BLOCK * sizeof(struct q8_block);
+/* Returns the bytes of a quantized row of n elements. */
+static size_t count_bytes(const struct format *f, int64_t n) {
+    const size_t block_bytes = f->block == SHORT_BLOCK ? sizeof(struct row_block) + sizeof(float) : sizeof(struct q8_block);
+    return ((size_t)(n / f->block) * block_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+static float widen_half(uint16_t half) {
+    const uint32_t magnitude = (uint32_t)(half & 0x7fff) << 13, sign = (uint32_t)(half & 0x8000) << 16;
+    float value;
+    memcpy(&value, &magnitude, sizeof value);
+    value = magnitude < 0x0f800000 ? value * 0x1p112f : INFINITY;
+    return sign ? -value : value;
+}
+
+static void convert_block(const struct q8_0_block *block, struct row_block *out) {
+    memcpy(out->qs, block->qs, sizeof out->qs);
+    for (int i = 0; i < 8; i++)
+        out->offset[i] = -128 * (block->qs[4 * i] + block->qs[4 * i + 1] + block->qs[4 * i + 2] + block->qs[4 * i + 3]);
+}
+
+static void quantize_row(const struct format *f, const float *row, char *out, int64_t n) {
+    if (f->block != SHORT_BLOCK) {
+        kernel.quantize(row, out, n);
+        return;
+    }
+    struct q8_0_block blocks[AT_A_TIME];
+    struct row_block *converted = (struct row_block *)out;
+    float *scales = (float *)(converted + n / SHORT_BLOCK);
+    for (int64_t left = n / SHORT_BLOCK; left > 0; left -= AT_A_TIME) {
+        const int64_t num = left < AT_A_TIME ? left : AT_A_TIME;
+        kernel.quantize_short(row, blocks, num * SHORT_BLOCK);
+        for (int64_t i = 0; i < num; i++) {
+            convert_block(blocks + i, converted++);
+            *scales++ = widen_half(blocks[i].d);
+        }
+        row += num * SHORT_BLOCK;
+    }
 }
 
 /* Quantizes rows until all are: threads take one at a time, so that none waits for a thread that does not run. */
@@ -87,8 +153,8 @@ static void quantize_rows(struct product *job) {
     const struct tensor *input = job->node->src[1];
     const int32_t rows = (int32_t)input->ne[1];
     for (int32_t row; (row = atomic_fetch_add(&job->next_row, 1)) < rows;) {
-        kernel.quantize((const float *)((char *)input->data + row * input->nb[1]), job->rows + row * count_bytes(job->node),
-                        input->ne[0]);
+        quantize_row(job->format, (const float *)((char *)input->data + row * input->nb[1]),
+                     job->rows + row * job->row_bytes, input->ne[0]);
         atomic_fetch_add(&job->rows_done, 1);
     }
     for (int32_t spins = 1; atomic_load(&job->rows_done) < rows; spins++)
@@ -99,15 +165,14 @@ static void quantize_rows(struct product *job) {
 /* Multiplies all rows with the columns of a tile. */
 static void multiply_tile(const struct product *job, int64_t first, int64_t columns) {
     const struct tensor *node = job->node, *weights = node->src[0];
-    const bool is_grouped = weights->type == Q4_K;
-    const int64_t blocks = weights->ne[0] / BLOCK, rows = node->src[1]->ne[1], step = is_grouped ? GROUP : 1;
+    const struct format *f = job->format;
+    const int64_t blocks = weights->ne[0] / f->block, rows = node->src[1]->ne[1];
     for (int64_t row = 0; row < rows; row += kernel.at_once) {
         const int num_rows = (int)(rows - row < kernel.at_once ? rows - row : kernel.at_once);
-        const char *quantized = job->rows + row * count_bytes(node);
-        for (int64_t column = first; column < first + columns; column += step)
-            (is_grouped ? kernel.q4 : kernel.q6)(num_rows, blocks, (const char *)weights->data + column * weights->nb[1],
-                                                 quantized, count_bytes(node),
-                                                 (float *)((char *)node->data + row * node->nb[1]) + column, node->nb[1]);
+        for (int64_t column = first; column < first + columns; column += f->columns)
+            f->multiply(num_rows, blocks, (const char *)weights->data + column * weights->nb[1],
+                        job->rows + row * job->row_bytes, job->row_bytes,
+                        (float *)((char *)node->data + row * node->nb[1]) + column, node->nb[1]);
     }
 }
 
@@ -123,14 +188,20 @@ static void run(struct tensor *node, int ith, int nth, void *data) {
     }
 }
 
-static bool is_handled(const struct tensor *node) {
-    if (node->op != kernel.op || !kernel.q4)
-        return false;
+/* Returns the format of a product's weights; NULL if it is left to llama.cpp. */
+static const struct format *find_format(const struct tensor *node) {
+    if (node->op != kernel.op)
+        return NULL;
     const struct tensor *weights = node->src[0], *input = node->src[1];
-    const bool is_grouped = weights->type == Q4_K && weights->extra && weights->ne[1] % GROUP == 0;
-    return (is_grouped || (weights->type == Q6_K && !weights->extra)) && weights->ne[2] == 1 && weights->ne[3] == 1 &&
-           weights->ne[0] % BLOCK == 0 && input->type == F32 && input->nb[0] == 4 && input->ne[1] >= MIN_ROWS &&
-           input->ne[1] < INT32_MAX && input->ne[2] == 1 && input->ne[3] == 1 && node->type == F32 && node->nb[0] == 4;
+    if (weights->ne[2] != 1 || weights->ne[3] != 1 || input->type != F32 || input->nb[0] != 4 ||
+        input->ne[1] < MIN_ROWS || input->ne[2] != 1 || input->ne[3] != 1 ||
+        node->type != F32 || node->nb[0] != 4)
+        return NULL;
+    for (const struct format *f = kernel.formats; f < kernel.formats + sizeof kernel.formats / sizeof *f; f++)
+        if (f->type == weights->type && f->multiply && weights->ne[0] % f->block == 0 &&
+            weights->ne[1] % f->columns == 0 && input->ne[1] <= f->max_rows && (weights->extra != NULL) == (f->columns > 1))
+            return f;
+    return NULL;
 }
 
 /* Makes room for the jobs and for the rows of any one of them; false where the system has none. */
@@ -142,19 +213,21 @@ static bool reserve(struct products *p, size_t num_jobs, size_t num_bytes) {
     }
     if (num_bytes > p->num_bytes) {
         free(p->rows);
-        p->rows = malloc(num_bytes);
+        p->rows = aligned_alloc(ALIGNMENT, num_bytes);
         p->num_bytes = p->rows ? num_bytes : 0;
     }
     return p->num_jobs >= num_jobs && p->num_bytes >= num_bytes;
 }
 
-static void start(struct product *job, struct tensor *node, char *rows) {
+static void start(struct product *job, struct tensor *node, const struct format *format, char *rows) {
     const struct tensor *weights = node->src[0];
-    const int64_t groups = TILE_BYTES / (int64_t)weights->nb[1] / GROUP;
+    const int64_t columns = TILE_BYTES / (int64_t)weights->nb[1] / GROUP * GROUP;
     job->node = node;
+    job->format = format;
     job->rows = rows;
+    job->row_bytes = count_bytes(format, weights->ne[0]);
     job->has_rows = false;
-    job->tile = (int32_t)(groups ? groups : 1) * GROUP;
+    job->tile = (int32_t)(columns ? columns : GROUP);
     job->num_tiles = (int32_t)((weights->ne[1] + job->tile - 1) / job->tile);
     atomic_init(&job->next_row, 0);
     atomic_init(&job->rows_done, 0);
@@ -167,25 +240,27 @@ int32_t products_start(struct products *p, void *graph, const struct graph_funct
     size_t num_jobs = 0, num_bytes = 0;
     for (int32_t i = 0; i < nodes; i++) {
         const struct tensor *node = ggml->node(graph, i);
-        if (!is_handled(node))
+        const struct format *format = find_format(node);
+        if (!format)
             continue;
-        const size_t needed = count_bytes(node) * (size_t)node->src[1]->ne[1];
+        const size_t needed = count_bytes(format, node->src[1]->ne[0]) * (size_t)node->src[1]->ne[1];
         num_bytes = needed > num_bytes ? needed : num_bytes;
         num_jobs++;
     }
     if (!num_jobs || !reserve(p, num_jobs, num_bytes))
         return 0;
     struct product *job = p->jobs;
-    const struct tensor *quantized = NULL; /* the input whose rows are there; while it is used, nothing overwrites it */
+    const struct product *last = NULL; /* whose rows are there; while its input is used, nothing else lies in its place */
     for (int32_t i = 0; i < nodes; i++) {
         struct tensor *node = ggml->node(graph, i);
-        if (quantized && node->data == quantized->data)
-            quantized = NULL;
-        if (!is_handled(node))
+        if (last && node->data == last->node->src[1]->data)
+            last = NULL;
+        const struct format *format = find_format(node);
+        if (!format)
             continue;
-        start(job, node, p->rows);
-        job->has_rows = node->src[1] == quantized;
-        quantized = node->src[1];
+        start(job, node, format, p->rows);
+        job->has_rows = last && node->src[1] == last->node->src[1] && format->block == last->format->block;
+        last = job;
         const struct custom custom = {run, ALL_THREADS, job++};
         memcpy(node->op_params, &custom, sizeof custom);
         node->op = ggml->custom_op;
@@ -207,59 +282,72 @@ void products_free(struct products *p) {
 }
 
 #if defined(__x86_64__)
-typedef void multiply_row(int n, float *out, size_t stride, const void *weights, const void *row, int rows, int columns);
-typedef void dot(int n, float *out, size_t, const void *weights, size_t, const void *row, size_t, int rows);
+enum { TEST_ELEMENTS = 768, TEST_BYTES = 3 * sizeof(struct q4_group), HALF_MIN = 0x2800, HALF_SPAN = 0x1800 }; /* halves from 0.03 to 2 */
 
-/* True if both kernels give what llama.cpp's give for one row, to the last bit, with arbitrary weights. */
-static bool is_same(multiply_row *multiply_row, dot *dot) {
-    enum { BLOCKS = 3 };
-    struct q4_group q4[BLOCKS];
-    struct q6_block q6[BLOCKS];
-    struct q8_block row[BLOCKS];
-    float elements[BLOCKS * BLOCK], theirs[GROUP + 1], ours[GROUP + 1];
+static uint32_t draw(uint32_t *random) {
+    return (*random = *random * 1664525 + 1013904223) >> 8;
+}
+
+/* True if a format's kernel gives what llama.cpp's gives for one row, to the last bit, with arbitrary weights.
+ * places: the bytes of a block at which halves are, ended by -1. */
+static bool is_same(const struct format *f, size_t block_bytes, const int *places, void *theirs) {
+    char weights[TEST_BYTES], llama_row[TEST_BYTES], row[TEST_BYTES] __attribute__((aligned(ALIGNMENT)));
+    float elements[TEST_ELEMENTS], expected[GROUP], found[GROUP];
+    const int64_t blocks = TEST_ELEMENTS / f->block;
     uint32_t random = 1;
-    for (size_t i = 0; i < sizeof q4; i++)
-        ((uint8_t *)q4)[i] = (uint8_t)((random = random * 1664525 + 1013904223) >> 24);
-    for (size_t i = 0; i < sizeof q6; i++)
-        ((uint8_t *)q6)[i] = (uint8_t)((random = random * 1664525 + 1013904223) >> 24);
-    for (int b = 0; b < BLOCKS; b++) { /* halves from 0.03 to 2 */
-        q6[b].d = (uint16_t)(0x2800 + (random = random * 1664525 + 1013904223) % 0x1800);
-        for (int c = 0; c < GROUP; c++) {
-            q4[b].d[c] = (uint16_t)(0x2800 + (random = random * 1664525 + 1013904223) % 0x1800);
-            q4[b].dmin[c] = (uint16_t)(0x2800 + (random = random * 1664525 + 1013904223) % 0x1800);
+    for (size_t i = 0; i < (size_t)blocks * block_bytes; i++)
+        weights[i] = (char)draw(&random);
+    for (int64_t b = 0; b < blocks; b++)
+        for (const int *place = places; *place >= 0; place++) {
+            const uint16_t half = (uint16_t)(HALF_MIN + draw(&random) % HALF_SPAN);
+            memcpy(weights + (size_t)b * block_bytes + *place, &half, sizeof half);
         }
-    }
-    for (int i = 0; i < BLOCKS * BLOCK; i++)
-        elements[i] = (float)(int32_t)(random = random * 1664525 + 1013904223) * 1e-9f;
-    kernel.quantize(elements, row, BLOCKS * BLOCK);
-    multiply_row(BLOCKS * BLOCK, theirs, GROUP, q4, row, 1, GROUP);
-    dot(BLOCKS * BLOCK, theirs + GROUP, 0, q6, 0, row, 0, 1);
-    kernel.q4(1, BLOCKS, q4, (char *)row, sizeof row, ours, sizeof ours);
-    kernel.q6(1, BLOCKS, q6, (char *)row, sizeof row, ours + GROUP, sizeof ours);
-    return memcmp(ours, theirs, sizeof ours) == 0;
+    for (int i = 0; i < TEST_ELEMENTS; i++)
+        elements[i] = (float)draw(&random) * 1e-7f - 0.8f;
+    (f->block == SHORT_BLOCK ? kernel.quantize_short : kernel.quantize)(elements, llama_row, TEST_ELEMENTS);
+    quantize_row(f, elements, row, TEST_ELEMENTS);
+    if (f->columns > 1)
+        ((multiply_row *)theirs)(TEST_ELEMENTS, expected, GROUP, weights, llama_row, 1, GROUP);
+    else
+        ((dot *)theirs)(TEST_ELEMENTS, expected, 0, weights, 0, llama_row, 0, 1);
+    f->multiply(1, blocks, weights, row, count_bytes(f, TEST_ELEMENTS), found, sizeof found);
+    return memcmp(found, expected, (size_t)f->columns * sizeof *found) == 0;
 }
 #endif
 
-/* Sets llama.cpp's kernels for one row, of Q4_K in groups of eight and of Q6_K, and how it quantizes one; NULL leaves all
- * products to llama.cpp. False where ours do not give what these give, or this processor has none. */
-bool products_install(void *multiply_row_q4, void *dot_q6, void *quantize_row, int32_t op) {
-    kernel.q4 = kernel.q6 = NULL;
+/* Takes the products from llama.cpp, or with NULL leaves all to it. theirs: its kernels for one row, of each format, then
+ * how it quantizes a row to Q8_K and to Q8_0; num_skipped: how many wider kernels of ours to pass over. Returns how many
+ * formats are taken: none on other processors, nor any whose kernel rounds differently. */
+int32_t products_install(void *const *theirs, int32_t op, int32_t num_skipped) {
+    enum { NUM_FORMATS = sizeof kernel.formats / sizeof *kernel.formats };
+    int32_t num_taken = 0;
+    for (int i = 0; i < NUM_FORMATS; i++)
+        kernel.formats[i].multiply = NULL;
 #if defined(__x86_64__)
+    static multiply *const vnni[] = {rows_q4_vnni, rows_q5_vnni, rows_q6_vnni, rows_q8_vnni};
+    static multiply *const avx2[] = {rows_q4_avx2, rows_q5_avx2, rows_q6_avx2, rows_q8_avx2};
+    static const size_t block_bytes[] = {sizeof(struct q4_group), sizeof(struct q5_block), sizeof(struct q6_block),
+                                         sizeof(struct q8_0_block)};
+    static const int halves[][17] = {
+        {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, -1}, {0, 2, -1}, {208, -1}, {0, -1}};
     __builtin_cpu_init();
-    if (!quantize_row || !__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
-        return false;
-    const bool has_dots = __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vl") &&
+    if (!theirs || !__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
+        return 0;
+    const bool has_dots = !num_skipped && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vl") &&
                           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
-    kernel.q4 = has_dots ? rows_q4_vnni : rows_q4_avx2;
-    kernel.q6 = has_dots ? rows_q6_vnni : rows_q6_avx2;
     kernel.at_once = has_dots ? 8 : 4;
-    kernel.quantize = (quantize *)quantize_row;
     kernel.op = op;
-    if (is_same((multiply_row *)multiply_row_q4, (dot *)dot_q6))
-        return true;
-    kernel.q4 = kernel.q6 = NULL;
+    kernel.quantize = (quantize *)theirs[NUM_FORMATS];
+    kernel.quantize_short = (quantize *)theirs[NUM_FORMATS + 1];
+    for (int i = 0; i < NUM_FORMATS; i++) {
+        struct format *f = kernel.formats + i;
+        f->multiply = has_dots ? vnni[i] : avx2[i];
+        if (!is_same(f, block_bytes[i], halves[i], theirs[i]))
+            f->multiply = NULL;
+        num_taken += f->multiply != NULL;
+    }
 #else
-    (void)multiply_row_q4, (void)dot_q6, (void)quantize_row, (void)op;
+    (void)theirs, (void)op, (void)num_skipped;
 #endif
-    return false;
+    return num_taken;
 }
