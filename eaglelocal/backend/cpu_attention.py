@@ -89,5 +89,5 @@ def leave_products() -> None:
 
 def products_installer() -> Callable[[C.Array[C.c_void_p] | None, int, int], int]:
     """Return the native function: llama.cpp's kernels, the number of its operation, ... -> formats that are taken."""
-    types = [C.POINTER(C.c_void_p), C.c_int32, C.c_int32]
+    types: list[type] = [C.POINTER(C.c_void_p), C.c_int32, C.c_int32]
     return get_function(load_native(C.PyDLL), "products_install", types, C.c_int32)

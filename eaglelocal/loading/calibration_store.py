@@ -24,7 +24,7 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_fingerprint import fingerprint_model
 from eaglelocal.probe.machine import Machine
 
-FORMAT = 3  # 2: before the attention of our own on the CPU, whose costs are others
+FORMAT = 4  # 3: before the products of our own on the CPU, whose costs are others
 MAX_FILES = 64
 MAX_FILE_BYTES = 1 << 20
 USUAL_PLACEMENT = "None, None, layer"  # of `placement_key`, with default settings

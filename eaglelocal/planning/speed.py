@@ -77,9 +77,16 @@ class Arithmetic(NamedTuple):
 
 HALF_BITS = 14.0  # bits per weight above which kernels are those of 16-bit types
 HALVES, QUANTIZED = Arithmetic(0.8, 0.1), Arithmetic(1.0, 0.5)  # of 16-bit weights; of quantized ones
-# Repacked for the CPU (backend/cpu_repack.py) or, Q6_K, with better kernels. Measured on two cores with AVX-512.
+# Repacked for the CPU (backend/cpu_repack.py), or multiplied by kernels of our own (backend/native/row_products.c).
+# Measured on two cores with AVX-512.
 QUICKER: Mapping[str, Arithmetic] = MappingProxyType(
-    {"Q4_0": Arithmetic(1.3, 0.15), "Q4_K": Arithmetic(1.7, 0.2), "Q6_K": Arithmetic(1.35, 0.3)}
+    {
+        "Q4_0": Arithmetic(1.3, 0.15),
+        "Q4_K": Arithmetic(1.7, 0.23),
+        "Q5_K": Arithmetic(1.0, 0.25),
+        "Q6_K": Arithmetic(1.35, 0.3),
+        "Q8_0": Arithmetic(1.0, 0.3),
+    }
 )
 
 

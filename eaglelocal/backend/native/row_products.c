@@ -282,7 +282,8 @@ void products_free(struct products *p) {
 }
 
 #if defined(__x86_64__)
-enum { TEST_ELEMENTS = 768, TEST_BYTES = 3 * sizeof(struct q4_group), HALF_MIN = 0x2800, HALF_SPAN = 0x1800 }; /* halves from 0.03 to 2 */
+enum { TEST_ELEMENTS = 768, TEST_BYTES = 3 * sizeof(struct q4_group) };
+enum { LEAST_HALF = 0x2800, HALVES = 0x1800 }; /* from 0.03 to 2 */
 
 static uint32_t draw(uint32_t *random) {
     return (*random = *random * 1664525 + 1013904223) >> 8;
@@ -299,7 +300,7 @@ static bool is_same(const struct format *f, size_t block_bytes, const int *place
         weights[i] = (char)draw(&random);
     for (int64_t b = 0; b < blocks; b++)
         for (const int *place = places; *place >= 0; place++) {
-            const uint16_t half = (uint16_t)(HALF_MIN + draw(&random) % HALF_SPAN);
+            const uint16_t half = (uint16_t)(LEAST_HALF + draw(&random) % HALVES);
             memcpy(weights + (size_t)b * block_bytes + *place, &half, sizeof half);
         }
     for (int i = 0; i < TEST_ELEMENTS; i++)
