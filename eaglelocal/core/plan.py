@@ -47,7 +47,7 @@ class Plan:
     n_cpu_moe: int = 0  # the experts of the first so many layers stay in RAM, wherever the rest lies
     kv_type: str = "f16"
     flash_attn: str = "auto"
-    unified: bool | None = None  # one cache for all slots; None, until fit.py decides: only with one slot
+    unified: bool | None = None  # one cache for all slots; None: until fit.py decides, only with one slot
     device: str | None = None
     split: str = "layer"
     rpc: tuple[str, ...] = ()  # rpc-servers whose devices hold layers
@@ -114,9 +114,12 @@ def describe_version(version: int) -> str:
     return f", learned version {version}" if version else ""
 
 
-def shares_cache(num_slots: int, *, on_gpu: bool) -> bool:
+def shares_cache(num_slots: int, *, on_gpu: bool, rounds_alike: bool) -> bool:
     """Return whether one cache for all slots is best: drafts can then be trees, but every row pays for all cells.
 
-    Rows are cheap on GPUs, so that trees may pay off there.
+    Rows are cheap on GPUs, so that trees may pay off there. A tree leaves cells out of order, and attention adds them
+    up in theirs: where all else rounds alike for any number of rows (quantized weights on a CPU), drafts stay chains.
     """
-    return num_slots <= (MAX_UNIFIED_SLOTS_ON_GPU if on_gpu else 1)
+    if on_gpu:
+        return num_slots <= MAX_UNIFIED_SLOTS_ON_GPU
+    return num_slots == 1 and not rounds_alike

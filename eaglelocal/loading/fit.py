@@ -16,6 +16,7 @@ from eaglelocal.backend.device_memory import free_memory
 from eaglelocal.backend.dry_run import DryRunPart, plan_buffers
 from eaglelocal.backend.flash_attention import resolve_flash_attn
 from eaglelocal.backend.llama_library import LlamaLibrary
+from eaglelocal.backend.weight_loading import FLOAT_TYPES
 from eaglelocal.core.gpu_split import TENSOR, suggest_split
 from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES, Plan, shares_cache
 from eaglelocal.core.records import dataclass
@@ -214,8 +215,10 @@ def decide_unified_cache(plan: Plan, models: Sequence[ModelHeader], free: Sequen
     if plan.unified is not None:
         return plan
     shapes = [model.shape for model in models if model is models[0] or plan.draft_kind == "draft_model"]
-    may_branch = not any(map(branch_problem, shapes)) and is_on_gpu(plan, free)
-    return dataclasses.replace(plan, unified=shares_cache(plan.num_slots, on_gpu=may_branch))
+    on_gpu, may_branch = is_on_gpu(plan, free), not any(map(branch_problem, shapes))
+    rounds_alike = not on_gpu and models[0].header.main_type not in FLOAT_TYPES
+    unified = shares_cache(plan.num_slots, on_gpu=on_gpu and may_branch, rounds_alike=rounds_alike)
+    return dataclasses.replace(plan, unified=unified)
 
 
 def is_on_gpu(plan: Plan, free: Sequence[FreeMemory]) -> bool:

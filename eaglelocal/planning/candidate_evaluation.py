@@ -29,7 +29,7 @@ from eaglelocal.memory.estimate import MemorySummary, estimate, sum_by_purpose
 from eaglelocal.memory.placement import WHOLE, Offload, choose_gpus, place_layers
 from eaglelocal.planning.machine_spec import MachineSpec
 from eaglelocal.planning.options import DraftOption, ModelOption
-from eaglelocal.planning.speed import MAX_DRAFT, TYPICAL_CELLS, Prediction, make_curve, predict, predict_length
+from eaglelocal.planning.speed import HALVES, MAX_DRAFT, TYPICAL_CELLS, Prediction, make_curve, predict, predict_length
 
 SPEED_KV_TYPE = "f16"  # a quantized cache counts as fast as f16: it saves reading, but costs unpacking
 N_BATCH = 512  # as in core/plan.py
@@ -266,8 +266,10 @@ class CandidateEvaluator:
         )
 
     def _shares_cache(self, option: ModelOption, gpu_layers: int | None) -> bool:
-        may_branch = not branch_problem(option.shape) and self._is_on_gpu(gpu_layers)
-        return shares_cache(self._num_slots, on_gpu=may_branch)
+        on_gpu = self._is_on_gpu(gpu_layers)
+        rounds_alike = not on_gpu and option.model.arithmetic != HALVES
+        may_branch = on_gpu and not branch_problem(option.shape)
+        return shares_cache(self._num_slots, on_gpu=may_branch, rounds_alike=rounds_alike)
 
     def _is_on_gpu(self, gpu_layers: int | None) -> bool:
         return self.has_gpus and gpu_layers != 0

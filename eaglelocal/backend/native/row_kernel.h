@@ -264,14 +264,19 @@ static ALWAYS TARGET void NAME(multiply_q8)(const int num_rows, int64_t blocks, 
             const __m256i products = _mm256_maddubs_epi16(positive, _mm256_sign_epi8(elements, weights));
             const __m256i sums = _mm256_madd_epi16(_mm256_set1_epi16(1), products);
 #endif
-            totals[r] = _mm256_fmadd_ps(_mm256_mul_ps(scale, _mm256_broadcast_ss((const float *)(scales + r * row_bytes))), _mm256_cvtepi32_ps(sums), totals[r]);
+            const __m256 row_scale = _mm256_broadcast_ss((const float *)(scales + r * row_bytes));
+            totals[r] = _mm256_fmadd_ps(_mm256_mul_ps(scale, row_scale), _mm256_cvtepi32_ps(sums), totals[r]);
         }
     }
     NAME(store_sums)(num_rows, totals, NULL, out, out_bytes);
 }
 
 #if AT_ONCE > 4
-#define MORE_ROWS(kind) MULTIPLY(kind, 5); MULTIPLY(kind, 6); MULTIPLY(kind, 7); MULTIPLY(kind, 8)
+#define MORE_ROWS(kind) \
+    MULTIPLY(kind, 5); \
+    MULTIPLY(kind, 6); \
+    MULTIPLY(kind, 7); \
+    MULTIPLY(kind, 8)
 #else
 #define MORE_ROWS(kind)
 #endif
