@@ -17,6 +17,7 @@ from eaglelocal.backend.native_step import get_function, load_native
 
 CPU = 0  # ggml_backend_dev_type
 OPERATIONS = {74: b"FLASH_ATTN_EXT", 95: b"CUSTOM"}  # ggml_op, in the checked build of llama.cpp
+ROW_FORMATS = ("Q4_K", "Q5_K", "Q6_K", "Q8_0")  # types of weights, in the order of their bits
 ROW_KERNELS = (  # of llama.cpp: for one row, and how it quantizes one
     "ggml_gemv_q4_K_8x8_q8_K",
     "ggml_vec_dot_q5_K_q8_K",
@@ -64,11 +65,11 @@ def install_attention(llama: C.CDLL) -> bool:
     return bool(install(device, registry, *graph, *OPERATIONS))
 
 
-def install_products(llama: C.CDLL, *, num_skipped: int = 0) -> bool:
-    """Have several rows multiplied with quantized weights as one row is (native/row_products.c).
+def install_products(llama: C.CDLL, *, num_skipped: int = 0) -> tuple[str, ...]:
+    """Have several rows multiplied with the weights as one row is (native/row_products.c).
 
-    Return whether it is in place: only where llama.cpp has its kernels for one row, and ours round as they do.
-    num_skipped: how many kernels for wider processors to pass over
+    Return the types of weights that are: those of which llama.cpp has its kernel for one row, and ours rounds as it
+    does. num_skipped: how many kernels for wider processors to pass over
     """
     at = C.c_void_p
     get_name = get_function(llama, "ggml_op_name", [C.c_int32], C.c_char_p)
@@ -76,10 +77,11 @@ def install_products(llama: C.CDLL, *, num_skipped: int = 0) -> bool:
     try:
         kernels = [C.cast(llama[symbol], at).value for symbol in ROW_KERNELS]
     except AttributeError:  # a build that hides them, or for another processor
-        return False
+        return ()
     if operation is None:
-        return False
-    return products_installer()((at * len(kernels))(*kernels), operation, num_skipped) > 0
+        return ()
+    taken = products_installer()((at * len(kernels))(*kernels), operation, num_skipped)
+    return tuple(name for bit, name in enumerate(ROW_FORMATS) if taken >> bit & 1)
 
 
 def leave_products() -> None:
@@ -88,6 +90,6 @@ def leave_products() -> None:
 
 
 def products_installer() -> Callable[[C.Array[C.c_void_p] | None, int, int], int]:
-    """Return the native function: llama.cpp's kernels, the number of its operation, ... -> formats that are taken."""
+    """Return the native function: llama.cpp's kernels, the number of its operation, ... -> a bit for each type."""
     types: list[type] = [C.POINTER(C.c_void_p), C.c_int32, C.c_int32]
     return get_function(load_native(C.PyDLL), "products_install", types, C.c_int32)

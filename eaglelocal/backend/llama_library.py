@@ -131,7 +131,7 @@ class LlamaLibrary:
         for name, (symbol, argtypes, restype) in SHORT_CALLS.items():
             setattr(self, name, bind(native, symbol, argtypes, restype))
         self.has_cpu_attention = install_attention(native)
-        self.has_row_products = self.has_cpu_attention and install_products(native)  # few rows of Q4_K round alike
+        self.row_products = install_products(native) if self.has_cpu_attention else ()  # types whose rows round alike
         self.layouts = find_layouts(native)  # that llama.cpp may use for quantized weights
         self.native_step = NativeStep(
             [C.cast(bind(native, symbol, [], None), C.c_void_p).value for symbol in SYMBOLS.values()]

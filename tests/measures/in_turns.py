@@ -131,7 +131,7 @@ if __name__ == "__main__":
     given = parser.parse_args()
     options = RunOptions(target=given.target, draft=given.draft, parallel=1)
     plan = resolve(options, on_progress=lambda share, what: None)
-    engine = build(replace(plan, n_ctx=2048, spec=AUTO), lambda progress: None)
+    engine = build(replace(plan, n_ctx=2048, spec=AUTO, unified=True), lambda progress: None)
     prompts = read_prompts(given.prompts) if given.prompts else builtin_prompts([], 4)
     show(measure(engine, WAYS[given.ways], spread(prompts, given.most), given.rounds, given.max_tokens))
     engine.close()

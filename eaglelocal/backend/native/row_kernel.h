@@ -1,5 +1,5 @@
-/* Products of some rows with weights in Q4_K (groups of eight columns, as llama.cpp repacks them) and in Q6_K, for one
- * kind of processor: NAME, TARGET, AT_ONCE (rows that share what was unpacked of the weights) and HAS_DOTS (VNNI).
+/* Products of some rows with weights in Q4_K (groups of eight columns, as llama.cpp repacks them), Q5_K, Q6_K and Q8_0,
+ * for one kind of processor: NAME, TARGET, AT_ONCE (rows that share what was unpacked of the weights) and HAS_DOTS (VNNI).
  *
  * Integers are summed up within a block, which no order changes; the floating-point operations on its sums are those of
  * llama.cpp's kernels for one row, in their order. So are all results, to the last bit. */

@@ -19,6 +19,7 @@
 enum { Q8_0 = 8, Q4_K = 12, Q5_K = 13, Q6_K = 14, F32 = 0 }; /* ggml_type */
 enum { MIN_ROWS = 2 };         /* one alone is left to llama.cpp */
 enum { GROUP = 8 };            /* columns that are interleaved, of Q4_K */
+enum { MOST_DRAFTED = 17 };    /* rows that verify the longest draft */
 enum { SHORT_BLOCK = 32, AT_A_TIME = 16 }; /* elements of a block of Q8_0; such blocks that are converted at once */
 enum { ALIGNMENT = 64 };       /* bytes, of quantized rows */
 enum { TILE_BYTES = 1 << 16 }; /* of weights, in the cache of a core while all rows are multiplied with them */
@@ -86,7 +87,7 @@ static struct {
     quantize *quantize, *quantize_short; /* llama.cpp's, to blocks of Q8_K and of Q8_0 */
 } kernel = {
     .formats = {{Q4_K, 256, GROUP, INT32_MAX, NULL},
-                {Q5_K, 256, 1, 16, NULL},
+                {Q5_K, 256, 1, MOST_DRAFTED, NULL},
                 {Q6_K, 256, 1, INT32_MAX, NULL},
                 {Q8_0, SHORT_BLOCK, 1, INT32_MAX, NULL}},
 };
@@ -317,11 +318,11 @@ static bool is_same(const struct format *f, size_t block_bytes, const int *place
 #endif
 
 /* Takes the products from llama.cpp, or with NULL leaves all to it. theirs: its kernels for one row, of each format, then
- * how it quantizes a row to Q8_K and to Q8_0; num_skipped: how many wider kernels of ours to pass over. Returns how many
- * formats are taken: none on other processors, nor any whose kernel rounds differently. */
+ * how it quantizes a row to Q8_K and to Q8_0; num_skipped: how many wider kernels of ours to pass over. Returns a bit for
+ * each format that is taken: none on other processors, nor any whose kernel rounds differently. */
 int32_t products_install(void *const *theirs, int32_t op, int32_t num_skipped) {
     enum { NUM_FORMATS = sizeof kernel.formats / sizeof *kernel.formats };
-    int32_t num_taken = 0;
+    int32_t taken = 0;
     for (int i = 0; i < NUM_FORMATS; i++)
         kernel.formats[i].multiply = NULL;
 #if defined(__x86_64__)
@@ -345,10 +346,10 @@ int32_t products_install(void *const *theirs, int32_t op, int32_t num_skipped) {
         f->multiply = has_dots ? vnni[i] : avx2[i];
         if (!is_same(f, block_bytes[i], halves[i], theirs[i]))
             f->multiply = NULL;
-        num_taken += f->multiply != NULL;
+        taken |= (f->multiply != NULL) << i;
     }
 #else
     (void)theirs, (void)op, (void)num_skipped;
 #endif
-    return num_taken;
+    return taken;
 }
