@@ -34,7 +34,7 @@ WHY_TEXTS_DIFFER = {
 }
 SAME_TEXT_HINT = "texts may be the same with --flash-attn on, which rounds alike for any number of rows"
 ROWS_ROUND_APART = ("Q4_K", "Q5_K")  # weights of which llama.cpp computes several rows otherwise than one, as measured
-ROWS_HINT = "several rows of {} round otherwise than one, by 2 and more in logits, on a processor without AVX2"
+ROWS_HINT = "without AVX2, several rows of {} round otherwise than one, by 2 and more in logits"
 NAME_COLUMNS = 10
 
 

@@ -53,7 +53,8 @@ def forget(target: Target = None, heads: Heads = False, yes: flags.Yes = False) 
                 f"--heads and {target} contradict each other: --heads is for all models",
                 hint=shlex.join(["eaglelocal", "forget", target]),
             )
-        return forget_answers(target, output, yes=yes)
+        forget_answers(target, output, yes=yes)
+        return
     kept = (locations.lookups_dir(), locations.conversation_cells_dir(), locations.learning_dir())
     folders = [folder for folder in kept if list_files(folder)]
     if list_files(learned):
@@ -63,7 +64,7 @@ def forget(target: Target = None, heads: Heads = False, yes: flags.Yes = False) 
             output.message(f"{path_text(learned)}: learned heads stay; `eaglelocal forget --heads` deletes them")
     if not folders:
         output.message("nothing is kept")
-        return None
+        return
     for folder in folders:
         output.message(describe_folder(folder))
     confirm("delete them?", output, yes=yes, default=False)
@@ -74,7 +75,6 @@ def forget(target: Target = None, heads: Heads = False, yes: flags.Yes = False) 
     if learned in folders:
         delete_stale_copies(locations.light_heads_dir())  # of versions that were deleted before
     output.message("deleted")
-    return None
 
 
 def forget_answers(target: str, output: Output, *, yes: bool) -> None:
@@ -97,22 +97,34 @@ def find_answers(target: str) -> list[Path]:
     Raises UsageError or ModelFileError for a model that is not on this disk and has no answers here.
     """
     from eaglelocal.gguf.model_fingerprint import fingerprint_model
-    from eaglelocal.hub.model_library import locate_reference
-    from eaglelocal.hub.target_resolver import find_target
     from eaglelocal.learning.kept_answers import read_target
 
     kept = [folder for folder in locations.learning_dir().glob("*") if list_files(folder)]
     if not kept:
         return []
-    of_path = [folder for folder in kept if read_target(folder) == str(make_absolute(Path(target)))]
     try:
-        found = find_target(locate_reference(target, load_settings({}).model_folders), on_progress=None)
+        paths = locate_files(target)
     except ModelFileError:
-        if of_path:
-            return of_path
+        gone = str(make_absolute(Path(target)))
+        if of_gone := [folder for folder in kept if read_target(folder) == gone]:
+            return of_gone
         raise
-    key, path = fingerprint_model(found.path), str(make_absolute(found.path))
-    return [folder for folder in kept if folder.name == key or read_target(folder) == path]
+    keys, names = {fingerprint_model(path) for path in paths}, {str(make_absolute(path)) for path in paths}
+    return [folder for folder in kept if folder.name in keys or read_target(folder) in names]
+
+
+def locate_files(target: str) -> list[Path]:
+    """Return the model's files on this disk, without making one. Raises UsageError or ModelFileError."""
+    from eaglelocal.catalog.reference import GGUF_SUFFIX, DerivedModel, EmbeddedModel
+    from eaglelocal.cli.rm import find_removal
+    from eaglelocal.hub.model_library import locate_reference
+    from eaglelocal.hub.target_resolver import NATIVE, find_target
+
+    reference = locate_reference(target, load_settings({}).model_folders)
+    is_made = isinstance(reference, DerivedModel) or (isinstance(reference, EmbeddedModel) and target != NATIVE)
+    if is_made:
+        return [path for path in find_removal(target).paths if path.suffix == GGUF_SUFFIX]
+    return [find_target(reference, on_progress=None).path]
 
 
 def describe_folder(folder: Path) -> str:

@@ -114,12 +114,13 @@ def describe_version(version: int) -> str:
     return f", learned version {version}" if version else ""
 
 
-def shares_cache(num_slots: int, *, on_gpu: bool, rounds_alike: bool) -> bool:
+def shares_cache(num_slots: int, *, on_gpu: bool, is_quantized: bool) -> bool:
     """Return whether one cache for all slots is best: drafts can then be trees, but every row pays for all cells.
 
     Rows are cheap on GPUs, so that trees may pay off there. A tree leaves cells out of order, and attention adds them
-    up in theirs: where all else rounds alike for any number of rows (quantized weights on a CPU), drafts stay chains.
+    up in theirs, which moves near-ties: not worth it with quantized weights on a CPU (`is_quantized`), of which most
+    round alike for any number of rows, and where trees gained nothing.
     """
     if on_gpu:
         return num_slots <= MAX_UNIFIED_SLOTS_ON_GPU
-    return num_slots == 1 and not rounds_alike
+    return num_slots == 1 and not is_quantized

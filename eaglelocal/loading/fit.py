@@ -216,8 +216,8 @@ def decide_unified_cache(plan: Plan, models: Sequence[ModelHeader], free: Sequen
         return plan
     shapes = [model.shape for model in models if model is models[0] or plan.draft_kind == "draft_model"]
     on_gpu, may_branch = is_on_gpu(plan, free), not any(map(branch_problem, shapes))
-    rounds_alike = not on_gpu and models[0].header.main_type not in FLOAT_TYPES
-    unified = shares_cache(plan.num_slots, on_gpu=on_gpu and may_branch, rounds_alike=rounds_alike)
+    is_quantized = not on_gpu and models[0].header.main_type not in FLOAT_TYPES
+    unified = shares_cache(plan.num_slots, on_gpu=on_gpu and may_branch, is_quantized=is_quantized)
     return dataclasses.replace(plan, unified=unified)
 
 

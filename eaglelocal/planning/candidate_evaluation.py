@@ -267,9 +267,9 @@ class CandidateEvaluator:
 
     def _shares_cache(self, option: ModelOption, gpu_layers: int | None) -> bool:
         on_gpu = self._is_on_gpu(gpu_layers)
-        rounds_alike = not on_gpu and option.model.arithmetic != HALVES
+        is_quantized = not on_gpu and option.model.arithmetic != HALVES
         may_branch = on_gpu and not branch_problem(option.shape)
-        return shares_cache(self._num_slots, on_gpu=may_branch, rounds_alike=rounds_alike)
+        return shares_cache(self._num_slots, on_gpu=may_branch, is_quantized=is_quantized)
 
     def _is_on_gpu(self, gpu_layers: int | None) -> bool:
         return self.has_gpus and gpu_layers != 0

@@ -226,7 +226,9 @@ class Curve:
     def _cpu_s(self, reading: DeviceWork, num_bytes: float, num_rows: int) -> float:
         """Return the seconds by bandwidth or arithmetic, whichever is slower; with few cores, arithmetic."""
         device = reading.device
-        share, row = self.arithmetic if device.has_layouts else (min(self.arithmetic.share, 1.0), self.arithmetic.row)
+        share, row = self.arithmetic
+        if not device.has_layouts and self.arithmetic != HALVES:
+            share, row = min(share, QUANTIZED.share), max(row, QUANTIZED.row)
         bytes_s = device.bytes_s * KERNELS[CPU].efficiency
         one_s = max(num_bytes / bytes_s, 2.0 * reading.parameters / (device.flops * share))
         return one_s * (1.0 + (num_rows - 1) * row)

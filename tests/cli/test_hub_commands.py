@@ -685,6 +685,7 @@ def test_answers_of_one_model_are_forgotten(person: Person) -> None:
     assert "no answers of" in person.runs("forget", str(here), "--yes").stderr
     assert person.runs("forget", str(gone), "--yes").returncode == 1  # neither a model nor answers
     assert "contradict" in person.runs("forget", str(here), "--heads").stderr
+    assert "is not on disk" in person.runs("forget", "demo@1b:bf16", "--yes").stderr  # and it is not made
     assert (state / "lookups" / "0123" / "ab.tokens").exists()
 
 

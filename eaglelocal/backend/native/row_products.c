@@ -86,10 +86,11 @@ static struct {
     int32_t at_once, op;
     quantize *quantize, *quantize_short; /* llama.cpp's, to blocks of Q8_K and of Q8_0 */
 } kernel = {
+    .op = -1,
     .formats = {{Q4_K, 256, GROUP, INT32_MAX, NULL},
                 {Q5_K, 256, 1, MOST_DRAFTED, NULL},
                 {Q6_K, 256, 1, INT32_MAX, NULL},
-                {Q8_0, SHORT_BLOCK, 1, INT32_MAX, NULL}},
+                {Q8_0, SHORT_BLOCK, 1, MOST_DRAFTED, NULL}},
 };
 
 #if defined(__x86_64__)
@@ -120,7 +121,7 @@ static float widen_half(uint16_t half) {
     const uint32_t magnitude = (uint32_t)(half & 0x7fff) << 13, sign = (uint32_t)(half & 0x8000) << 16;
     float value;
     memcpy(&value, &magnitude, sizeof value);
-    value = magnitude < 0x0f800000 ? value * 0x1p112f : INFINITY;
+    value = magnitude < 0x0f800000 ? value * 0x1p112f : magnitude > 0x0f800000 ? NAN : INFINITY;
     return sign ? -value : value;
 }
 
@@ -189,7 +190,8 @@ static void run(struct tensor *node, int ith, int nth, void *data) {
     }
 }
 
-/* Returns the format of a product's weights; NULL if it is left to llama.cpp. */
+/* Returns the format of a product's weights; NULL if it is left to llama.cpp. Q4_K with an `extra` is in groups: the only
+ * other layout of it, AMX's, is never used (backend/cpu_repack.py). */
 static const struct format *find_format(const struct tensor *node) {
     if (node->op != kernel.op)
         return NULL;
@@ -283,43 +285,51 @@ void products_free(struct products *p) {
 }
 
 #if defined(__x86_64__)
-enum { TEST_ELEMENTS = 768, TEST_BYTES = 3 * sizeof(struct q4_group) };
+enum { MOST_AT_ONCE = 8, TEST_ELEMENTS = 768, TEST_BYTES = 3 * sizeof(struct q4_group) };
 enum { LEAST_HALF = 0x2800, HALVES = 0x1800 }; /* from 0.03 to 2 */
 
 static uint32_t draw(uint32_t *random) {
     return (*random = *random * 1664525 + 1013904223) >> 8;
 }
 
-/* True if a format's kernel gives what llama.cpp's gives for one row, to the last bit, with arbitrary weights.
- * places: the bytes of a block at which halves are, ended by -1. */
-static bool is_same(const struct format *f, size_t block_bytes, const int *places, void *theirs) {
-    char weights[TEST_BYTES], llama_row[TEST_BYTES], row[TEST_BYTES] __attribute__((aligned(ALIGNMENT)));
-    float elements[TEST_ELEMENTS], expected[GROUP], found[GROUP];
+/* True if a format's kernel gives what llama.cpp's gives for one row, to the last bit, with arbitrary weights and any
+ * number of rows. places: the bytes of a block at which halves are, ended by -1. */
+static bool rounds_alike(const struct format *f, size_t block_bytes, const int *places, void *theirs) {
+    char weights[TEST_BYTES], llama_row[TEST_BYTES], rows[MOST_AT_ONCE][TEST_BYTES] __attribute__((aligned(ALIGNMENT)));
+    float elements[TEST_ELEMENTS], expected[MOST_AT_ONCE][GROUP], found[MOST_AT_ONCE][GROUP];
     const int64_t blocks = TEST_ELEMENTS / f->block;
     uint32_t random = 1;
     for (size_t i = 0; i < (size_t)blocks * block_bytes; i++)
         weights[i] = (char)draw(&random);
     for (int64_t b = 0; b < blocks; b++)
         for (const int *place = places; *place >= 0; place++) {
-            const uint16_t half = (uint16_t)(LEAST_HALF + draw(&random) % HALVES);
+            const uint16_t half = (uint16_t)((LEAST_HALF + draw(&random) % HALVES) | (draw(&random) % 2 << 15));
             memcpy(weights + (size_t)b * block_bytes + *place, &half, sizeof half);
         }
-    for (int i = 0; i < TEST_ELEMENTS; i++)
-        elements[i] = (float)draw(&random) * 1e-7f - 0.8f;
-    (f->block == SHORT_BLOCK ? kernel.quantize_short : kernel.quantize)(elements, llama_row, TEST_ELEMENTS);
-    quantize_row(f, elements, row, TEST_ELEMENTS);
-    if (f->columns > 1)
-        ((multiply_row *)theirs)(TEST_ELEMENTS, expected, GROUP, weights, llama_row, 1, GROUP);
-    else
-        ((dot *)theirs)(TEST_ELEMENTS, expected, 0, weights, 0, llama_row, 0, 1);
-    f->multiply(1, blocks, weights, row, count_bytes(f, TEST_ELEMENTS), found, sizeof found);
-    return memcmp(found, expected, (size_t)f->columns * sizeof *found) == 0;
+    for (int32_t r = 0; r < kernel.at_once; r++) {
+        for (int i = 0; i < TEST_ELEMENTS; i++)
+            elements[i] = (float)draw(&random) * 1e-7f - 0.8f;
+        (f->block == SHORT_BLOCK ? kernel.quantize_short : kernel.quantize)(elements, llama_row, TEST_ELEMENTS);
+        quantize_row(f, elements, rows[r], TEST_ELEMENTS);
+        if (f->columns > 1)
+            ((multiply_row *)theirs)(TEST_ELEMENTS, expected[r], GROUP, weights, llama_row, 1, GROUP);
+        else
+            ((dot *)theirs)(TEST_ELEMENTS, expected[r], 0, weights, 0, llama_row, 0, 1);
+    }
+    for (int32_t num_rows = 1; num_rows <= kernel.at_once; num_rows++) {
+        f->multiply(num_rows, blocks, weights, rows[0], sizeof *rows, found[0], sizeof *found);
+        for (int32_t r = 0; r < num_rows; r++)
+            if (memcmp(found[r], expected[r], (size_t)f->columns * sizeof(float)))
+                return false;
+    }
+    return true;
 }
 #endif
 
 /* Takes the products from llama.cpp, or with NULL leaves all to it. theirs: its kernels for one row, of each format, then
  * how it quantizes a row to Q8_K and to Q8_0; num_skipped: how many wider kernels of ours to pass over. Returns a bit for
- * each format that is taken: none on other processors, nor any whose kernel rounds differently. */
+ * each format that is taken: none on other processors, nor any whose kernel rounds differently. Not to be called while a
+ * graph is computed. */
 int32_t products_install(void *const *theirs, int32_t op, int32_t num_skipped) {
     enum { NUM_FORMATS = sizeof kernel.formats / sizeof *kernel.formats };
     int32_t taken = 0;
@@ -344,7 +354,7 @@ int32_t products_install(void *const *theirs, int32_t op, int32_t num_skipped) {
     for (int i = 0; i < NUM_FORMATS; i++) {
         struct format *f = kernel.formats + i;
         f->multiply = has_dots ? vnni[i] : avx2[i];
-        if (!is_same(f, block_bytes[i], halves[i], theirs[i]))
+        if (!rounds_alike(f, block_bytes[i], halves[i], theirs[i]))
             f->multiply = NULL;
         taken |= (f->multiply != NULL) << i;
     }

@@ -1,4 +1,4 @@
-/* Products of rows with repacked Q4_K and with Q6_K weights, see row_products.c. */
+/* Products of several rows with quantized weights, see row_products.c. */
 #ifndef ROW_PRODUCTS_H
 #define ROW_PRODUCTS_H
 

@@ -8,7 +8,7 @@ from eaglelocal.core.plan import shares_cache
 
 
 @pytest.mark.parametrize(
-    ("num_slots", "on_gpu", "rounds_alike", "shared"),
+    ("num_slots", "on_gpu", "is_quantized", "shared"),
     [
         (1, True, False, True),
         (2, True, False, True),
@@ -18,7 +18,7 @@ from eaglelocal.core.plan import shares_cache
         (1, False, True, False),  # quantized weights on a CPU: a tree's cells would be added up in another order
     ],
 )
-def test_trees_where_rows_are_cheap_and_nothing_rounds_alike(
-    num_slots: int, on_gpu: bool, rounds_alike: bool, shared: bool
+def test_trees_where_rows_are_cheap_and_nothing_is_quantized(
+    num_slots: int, on_gpu: bool, is_quantized: bool, shared: bool
 ) -> None:
-    assert shares_cache(num_slots, on_gpu=on_gpu, rounds_alike=rounds_alike) is shared
+    assert shares_cache(num_slots, on_gpu=on_gpu, is_quantized=is_quantized) is shared

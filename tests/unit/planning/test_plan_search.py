@@ -120,7 +120,8 @@ def test_as_many_layers_are_on_the_gpus_as_they_hold(gpus: tuple[float, ...]) ->
 @pytest.mark.parametrize(
     ("num_slots", "gpus", "layers", "unified"),
     [
-        (1, (), None, True),
+        (1, (), None, False),  # quantized weights on a CPU
+        (1, (14.0,), None, True),
         (2, (), None, False),
         (2, (14.0,), None, True),
         (2, (14.0,), 0, False),
@@ -130,7 +131,7 @@ def test_as_many_layers_are_on_the_gpus_as_they_hold(gpus: tuple[float, ...]) ->
 def test_two_slots_are_weighed_as_they_are_loaded(
     num_slots: int, gpus: tuple[float, ...], layers: int | None, unified: bool
 ) -> None:
-    """With one cache where layers lie on a GPU and none has a window, as fitting.with_caches has it."""
+    """With one cache where layers lie on a GPU and none has a window, as loading/fit.py has it."""
     evaluator, setup = (
         CandidateEvaluator(machine_of(100, gpus), num_slots=num_slots, measured={}),
         CacheSetup(n_ctx=8192, kv_type="f16"),
