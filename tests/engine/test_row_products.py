@@ -30,7 +30,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def context(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaContext]:
+def model(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaModel]:
     """A model whose widths are no multiples of a tile, on a processor that repacks its weights."""
     folder = tmp_path_factory.mktemp("quantized")
     shape = TargetShape(n_embd=512, n_layer=4, n_ff=1280)
@@ -40,10 +40,19 @@ def context(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lla
     if not library.can_repack or not library.row_products:
         pytest.skip("llama.cpp multiplies quantized weights by other kernels on this processor")
     model = LlamaModel(library, quantized, Placement())
-    context = LlamaContext(model, ContextParams(n_ctx=256, n_batch=64, flash_attn="on", threads=2))
+    yield model
+    model.close()
+
+
+@pytest.fixture(scope="module")
+def context(model: LlamaModel) -> Iterator[LlamaContext]:
+    context = open_context(model, threads=2)
     yield context
     context.close()
-    model.close()
+
+
+def open_context(model: LlamaModel, *, threads: int) -> LlamaContext:
+    return LlamaContext(model, ContextParams(n_ctx=256, n_batch=64, flash_attn="on", threads=threads))
 
 
 @pytest.fixture(params=[0, 1])
@@ -87,6 +96,14 @@ def test_two_rows_are_as_llama_cpp_has_them(context: LlamaContext) -> None:
     ours = read_in_steps(context, 2)
     leave_products()
     np.testing.assert_array_equal(read_in_steps(context, 2), ours)
+
+
+@pytest.mark.parametrize("threads", [1, 7])
+def test_threads_change_nothing(model: LlamaModel, context: LlamaContext, threads: int) -> None:
+    """More of them than some products have tiles."""
+    other = open_context(model, threads=threads)
+    np.testing.assert_array_equal(read_in_steps(other, 5), read_in_steps(context, 5))
+    other.close()
 
 
 def test_llama_cpps_own_products_of_eight_rows_round_differently(context: LlamaContext, kind: str) -> None:

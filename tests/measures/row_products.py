@@ -1,6 +1,6 @@
 """What a pass over n rows costs with our products of quantized weights and with llama.cpp's, in turn (a processor).
 
-python tests/measures/row_products.py TARGET.gguf [--rows 1 2 4 8 512] [--threads 2] [--repeats 10]
+python tests/measures/row_products.py TARGET.gguf [--rows 1 2 4 8 512] [--threads 2] [--repeats 10] [--skip 1]
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 3, 4, 6, 8, 16, 64, 512])
     parser.add_argument("--threads", type=int, default=count_usable_threads())
     parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--skip", type=int, default=0, help="kernels for wider processors to pass over; 1: AVX2 alone")
     options = parser.parse_args()
     model = LlamaModel(load_library(), options.target, Placement())
     n = max(options.rows)
@@ -40,19 +41,17 @@ def main() -> None:
     for num_rows in options.rows:
         ours, theirs = [], []
         for _ in range(options.repeats):
-            use_ours(True)
+            use_ours(options.skip)
             ours.append(time_pass(context, num_rows))
-            use_ours(False)
+            leave_products()
             theirs.append(time_pass(context, num_rows))
         print(f"{num_rows:6} {min(ours):9.1f} {min(theirs):12.1f} {min(theirs) / min(ours):6.2f}", flush=True)
     context.close()
     model.close()
 
 
-def use_ours(is_ours: bool) -> None:
-    if not is_ours:
-        leave_products()
-    elif not install_products(C.PyDLL(llama_cpp.llama_cpp._lib._name)):
+def use_ours(num_skipped: int) -> None:
+    if not install_products(C.PyDLL(llama_cpp.llama_cpp._lib._name), num_skipped=num_skipped):
         sys.exit("our products are not for this processor")
 
 
