@@ -49,7 +49,7 @@ class DeviceSpec:
     shares_ram: bool = False
     num_cards: int = 1  # equal ones that divide each layer and compute at once
     link: RpcServer | None = None  # the rpc-server that it belongs to
-    has_layouts: bool = True  # llama.cpp repacks some quantized weights for this CPU (known of AVX2)
+    has_layouts: bool = True  # quantized weights are repacked, and their rows cheap, on this CPU (known of AVX2)
 
     @property
     def is_gpu(self) -> bool:
