@@ -75,7 +75,10 @@ def text_of(events: list[RequestEvent]) -> str:
 
 
 def asked(client: EngineClient, question: str, name: str) -> list[RequestEvent]:
-    return list(client.stream(ChatRequest(id=name, messages=(Message("user", question),), params=GREEDY)))
+    """Ask with a stop string that never comes but is each request's own: equal requests that are in flight at two
+    faults would be taken for their cause and refused, as they should be."""
+    params = replace(GREEDY, stop=(f"<{name}>",))
+    return list(client.stream(ChatRequest(id=name, messages=(Message("user", question),), params=params)))
 
 
 @contextmanager
