@@ -55,17 +55,20 @@ class DraftModel(ContextDrafter):
 
     def __init__(self, context: Context, *, branches: int = 1, sequences: BranchSequences | None = None) -> None:
         self._sequences = sequences or BranchSequences(context)
-        super().__init__(context, DraftTraits(name="draft_model", num_branches=self._sequences.num_branches))
+        traits = DraftTraits(name="draft_model", num_branches=self._sequences.num_branches, reads_texts=True)
+        super().__init__(context, traits)
         self._context, self._branches = context, branches
         self._slots: defaultdict[int, DraftModelSlot] = defaultdict(DraftModelSlot)
 
     def end(self, slot: int) -> None:
         self._sequences.drop_drafted(slot)
 
+    def catch_up(self, slots: Sequence[int]) -> int:
+        return self._write_long_queues(slots)
+
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
     ) -> list[Continuation]:
-        self._write_long_queues([node.slot for node in nodes])  # of slots that slept
         rows = Batch([], [], [], [])
         draftable = [node for node in nodes if self._slots[node.slot].image is None]
         output_rows = [row for node in draftable for row in self._add_rows(node, rows)]
@@ -107,15 +110,18 @@ class DraftModel(ContextDrafter):
         for rows in committed:
             self._commit(rows)
 
-    def _write_long_queues(self, slots: Sequence[int]) -> None:
-        """Write the long queues of these slots.
+    def _write_long_queues(self, slots: Sequence[int]) -> int:
+        """Write the long queues of these slots, and return how many tokens that was.
 
         Sleeping slots are left out: they may never be drafted for, and others would pay for their rows.
         """
         most = min(MAX_WAITING_TOKENS, self._context.n_batch // max(len(self._slots), 1) - 1)
+        num_written = 0
         for index in slots:
             if len(self._slots[index].waiting) > most:  # the next drafts of all slots must fit in one batch
+                num_written += len(self._slots[index].waiting)
                 self._write(index, self._slots[index])
+        return num_written
 
     def _commit(self, rows: Committed) -> None:
         slot = self._slots[rows.slot]

@@ -3,6 +3,7 @@
     begin, draft, commit, rollback, end    each drafter has these; `buffer` and `skip` replace `commit` in two cases
     DraftTraits                            what it needs of the target, and how it drafts
     SlotState                              optional: copies of a slot's state
+    TextReader                             optional: what it missed while it slept is read before it drafts
     Lookup                                 optional: a cheap answer whether there is anything to propose
 
 A drafter does not know costs, policies, verification or other drafters. The engine owns the draft loop.
@@ -80,6 +81,7 @@ class DraftTraits:
     num_branches  chains of a slot's tree that it can draft besides the trunk
     reads_refused `commit` needs the drafted tokens that were refused, each with the target's likeliest token after it;
                   the first of them stood where the next root stands
+    reads_texts   its model reads all of a text itself, but not while it sleeps; it is a TextReader
     """
 
     name: str
@@ -89,6 +91,7 @@ class DraftTraits:
     reuse_margin: int = 0
     num_branches: int = 0
     reads_refused: bool = False
+    reads_texts: bool = False
 
 
 class Drafter(Protocol):
@@ -168,6 +171,16 @@ class TextState(Protocol):
 
     def resume(self, slot: int, tokens: Sequence[int]) -> None:
         """Replace the slot by this text; `tokens` as in SlotState.swap_in."""
+
+
+class TextReader(Protocol):
+    """The further method of a drafter whose model reads all of a text itself (DraftTraits.reads_texts)."""
+
+    def catch_up(self, slots: Sequence[int]) -> int:
+        """Read what was committed while these slots slept, and return how many tokens that was.
+
+        Called before their roots are drafted after, so that it is timed apart: it may take far longer than a draft.
+        """
 
 
 @runtime_checkable

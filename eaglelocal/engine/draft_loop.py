@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
+from typing import cast
 
 from eaglelocal.core.draft import ROOT, Draft
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.sequence import Sequence
-from eaglelocal.drafters.drafter import Drafter, Node
+from eaglelocal.drafters.drafter import Drafter, Node, TextReader
 from eaglelocal.speculation.policy.slot_policy import DraftCall
 from eaglelocal.speculation.policy.step_policy import StepPolicy
 from eaglelocal.speculation.tree import DraftChain
@@ -50,6 +51,7 @@ def grow(
                     policy.drafts.end(node.slot, name, node.chain)
                 continue
             depth, extra_levels = policy.select_levels(name, [tip.slot for tip in tips])
+            calls += catch_up(drafter, nodes)
             started_at = time.perf_counter()
             continuations = drafter.draft(nodes, depth, extra_levels)
             if levels := max([len(each.tokens) for each in continuations]):
@@ -63,6 +65,15 @@ def grow(
                 if ends or not tokens or is_block:
                     policy.drafts.end(slot, name, node.chain)
     return Drafted(policy.select_drafts(), calls)
+
+
+def catch_up(drafter: Drafter, nodes: Several[Node]) -> list[DraftCall]:
+    """Let the drafter read what it slept through, before it drafts after roots; return that as a call of no levels."""
+    if not (nodes[0].is_root and drafter.traits.reads_texts):
+        return []
+    started_at = time.perf_counter()
+    num_read = cast(TextReader, drafter).catch_up([node.slot for node in nodes])
+    return [DraftCall(drafter.traits.name, num_read, time.perf_counter() - started_at, 0)] if num_read else []
 
 
 def make_node(root: Node, chain: DraftChain | None) -> Node:

@@ -233,17 +233,25 @@ def find_max_depth(drafters: tuple[Drafter, ...]) -> int:
     return min(depths, default=MAX_DRAFT_TOKENS)
 
 
+def describe_drafters(primary: Drafter | None, lookups: tuple[str, ...]) -> DrafterSet:
+    """Return what the policy knows of the drafters."""
+    if primary is None:
+        return DrafterSet(None, lookups)
+    traits = primary.traits
+    return DrafterSet(
+        traits.name, lookups, traits.block_size, traits.num_branches, traits.max_depth, traits.reads_texts
+    )
+
+
 def make_controller(
     plan: Plan, drafters: tuple[Drafter, ...], *, max_siblings: int = 0, makes_kernels: bool = False
 ) -> Controller:
     """Return the controller of these drafters: lookups, and at most one that has a model."""
     lookups = tuple(drafter.traits.name for drafter in drafters if isinstance(drafter, Lookup))
-    primary = next((drafter.traits for drafter in drafters if not isinstance(drafter, Lookup)), None)
+    primary = next((drafter for drafter in drafters if not isinstance(drafter, Lookup)), None)
     return Controller(
         plan.spec,
-        DrafterSet(primary.name, lookups, primary.block_size, primary.num_branches, primary.max_depth)
-        if primary
-        else DrafterSet(None, lookups),
+        describe_drafters(primary, lookups),
         StepCosts(makes_kernels=makes_kernels),
         leveled=not plan.is_unified,
         max_siblings=max_siblings,

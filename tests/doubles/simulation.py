@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from eaglelocal.core.draft import Draft, Verdict
 from eaglelocal.core.request import AUTO, Spec
 from eaglelocal.core.sampling import Sampled
+from eaglelocal.drafters.draft_model import MAX_WAITING_TOKENS
 from eaglelocal.speculation.acceptance.acceptance_model import SIBLING_LEVEL, SIBLING_SLOPE
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
@@ -106,6 +107,7 @@ class DraftCosts:
     step_s: float = 0.001
     row_s: float = 0.0001
     lookup_s: float = 0.00002
+    reading_s: float = 0.0  # a token of a text
     plain_overhead_s: float = 0.0002
     drafted_overhead_s: float = 0.001
 
@@ -148,6 +150,9 @@ class Simulation:
     waking: float = 0.7  # share of its chances that a drafter has in the first step after a sleep
     kept: object | None = None  # what an earlier controller had learned of acceptance
     makes_kernels: bool = False  # as the costs believe of the machine
+    num_prompt: int = (
+        0  # tokens of a prompt; drafters that read texts themselves read it, and all that they slept through
+    )
     timed: Sequence[int] = CALIBRATED_ROWS  # numbers of rows, at the start
     misread: Mapping[int, float] = field(default_factory=dict)  # kept of an earlier day, timed once: by what factor
     controller: Controller = field(init=False)
@@ -155,6 +160,7 @@ class Simulation:
     lengths: dict[int, int] = field(init=False)  # of the present answer, by slot
     num_begun: int = field(init=False)
     begun: dict[int, int] = field(init=False)  # number of the present answer, by slot
+    unread: dict[int, int] = field(init=False, default_factory=dict)  # tokens that the primary drafter has not read
     awake: set[int] = field(init=False)  # slots whose drafter was awake in the step before
     steps: list[Step] = field(init=False, default_factory=list)
 
@@ -202,7 +208,9 @@ class Simulation:
             [DecodeSlot(slot, MAX_DRAFT) for slot in self.texts], num_prefill_rows=0, num_cells=0
         )
         growth = Growth(self, choice, profiles)
+        reading = self._read([slot for slot in self.texts if was_awake[slot]])
         drafts = growth.grow()
+        draft_calls = [*reading, *growth.draft_calls]
         num_drafted = sum(map(len, drafts.values()))
         num_padding = len(drafts) * max(map(len, drafts.values())) - num_drafted if self.leveled else 0
         num_rows = len(drafts) + num_drafted + num_padding
@@ -217,15 +225,13 @@ class Simulation:
             num_prefill_rows=0,
             num_cells=0,
             decode_s=self.machine.decode(num_rows),
-            draft_calls=[
-                call._replace(seconds=call.seconds * slow_time.draft_factor(now_s)) for call in growth.draft_calls
-            ],
+            draft_calls=[call._replace(seconds=call.seconds * slow_time.draft_factor(now_s)) for call in draft_calls],
             other_s=other_s * slow_time.other_factor(now_s),
             verdicts=verdicts,
         )
         self.machine.clock_s += report.seconds
         step = Step(
-            seconds=true_s + other_s + sum(call.seconds for call in growth.draft_calls),
+            seconds=true_s + other_s + sum(call.seconds for call in draft_calls),
             plain_s=plain_s + self.costs.other_s(False),
             tokens={slot: len(verdict.samples) for slot, (_, verdict) in verdicts.items()},
             drafted={slot: len(draft) for slot, draft in drafts.items()},
@@ -234,6 +240,13 @@ class Simulation:
         self.awake = {slot for slot in self.texts if was_awake[slot] and self.controller.is_awake(slot)}
         self._go_on(step)
         return step
+
+    def _read(self, slots: Sequence[int]) -> list[DraftCall]:
+        """Return the reading of the long queues of these slots, as a call of no levels."""
+        long = [slot for slot in slots if self.unread[slot] > MAX_WAITING_TOKENS]
+        num_read = sum(self.unread[slot] for slot in long) if self.drafters.reads_texts else 0
+        self.unread.update(dict.fromkeys(long, 0))
+        return [DraftCall(PRIMARY, num_read, num_read * self.costs.reading_s, 0)] if num_read else []
 
     def token_chance(self, slot: int, position: int) -> random.Random:
         """Return what decides on a drafted token at this position of the slot's text."""
@@ -247,6 +260,7 @@ class Simulation:
     def _go_on(self, step: Step) -> None:
         for slot, num_tokens in step.tokens.items():
             self.positions[slot] += num_tokens
+            self.unread[slot] += num_tokens
             if self.positions[slot] >= self.lengths[slot]:
                 self._begin(slot)
 
@@ -257,7 +271,8 @@ class Simulation:
             self.texts[slot], self.lengths[slot] = answer.text, answer.num_tokens
         self.begun[slot] = self.num_begun
         self.num_begun += 1
-        self.controller.begin(slot, self.specs.get(slot))
+        self.unread[slot] = self.num_prompt
+        self.controller.begin(slot, self.specs.get(slot), num_prompt=self.num_prompt)
 
 
 class Growth:

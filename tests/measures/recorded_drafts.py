@@ -13,13 +13,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from eaglelocal.bench.bench_prompts import builtin_prompts, group_by_category, read_prompts
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels
 from eaglelocal.core.request import ChatRequest, fixed_spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.drafters.drafter import NOTHING, Committed, Continuation, Drafter, Lookup, Node
+from eaglelocal.drafters.drafter import NOTHING, Committed, Continuation, Drafter, Lookup, Node, TextReader
 from eaglelocal.loading import engine_builder
 from eaglelocal.planning.resolve import resolve
 
@@ -75,6 +76,9 @@ class Recorder:
     def rollback(self, slot: int, position: int) -> None:
         self.text = {at: token for at, token in self.text.items() if at < position}
         self._drafter.rollback(slot, position)
+
+    def catch_up(self, slots: Sequence[int]) -> int:
+        return cast(TextReader, self._drafter).catch_up(slots)
 
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS

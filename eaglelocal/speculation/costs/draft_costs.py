@@ -12,6 +12,7 @@ from eaglelocal.speculation.costs.cost_curve import BEYOND, REACH, interpolate_c
 from eaglelocal.speculation.costs.saved_costs import SavedCosts
 
 NUM_RECENT = 15  # samples in a median
+READING_SHARE = 1 / 32  # of a draft step: a token among many that are read at once; optimistic, to be measured
 DEAR, USUAL = 1.5, 1.2  # times the usual median: above it, something slows the steps down; below it, nothing does
 FOLLOWS, RISES = 1 / 16, 1 / 1024  # share by which a sample moves the usual median; the second while steps are dear
 FALLEN, NUM_FALLEN = 0.7, 3  # share of the median below which a sample is far below it, and how many in a row
@@ -31,6 +32,9 @@ class DraftCosts:
             for drafted, median in zip((False, True), overheads, strict=True)
         }
         self._encoding = RecentMedian()
+        self._reading = {
+            name: RecentMedian([median]) for name, median in (saved.reading if saved else {}).items()
+        }  # of a token, by drafter
         self._dear: set[str] = set()  # drafters
 
     def is_dear(self, drafter: str) -> bool:
@@ -55,6 +59,11 @@ class DraftCosts:
         if not most < num_rows <= REACH * most:
             return self.draft_step(drafter, num_rows)
         return self.draft_step(drafter, most) * float((num_rows / most) ** BEYOND)
+
+    def reading(self, drafter: str) -> float:
+        """Return the cost of a token of a text that the drafter reads; before any was read a share of a draft step."""
+        recent = self._reading.get(drafter)
+        return recent.median if recent else READING_SHARE * self.draft_step(drafter, 1)
 
     def overhead(self, drafted: bool) -> float:
         """Return the cost of a step outside decode and draft steps.
@@ -83,6 +92,9 @@ class DraftCosts:
         steps[num_rows].add(cost)
         (self._dear.add if steps[num_rows].is_dear else self._dear.discard)(drafter)
 
+    def add_reading(self, drafter: str, cost: float) -> None:
+        self._reading.setdefault(drafter, RecentMedian()).add(cost)
+
     def add_overhead(self, drafted: bool, cost: float, encoding: float) -> None:
         """Add a step's overhead; `encoding`: of that, drafters' models reading the target's rows."""
         self._overheads[drafted].add(cost)
@@ -92,7 +104,7 @@ class DraftCosts:
     def scale(self, factor: float) -> None:
         """Rescale everything because the cost of one row, the unit, was corrected."""
         drafters = [recent for steps in self._drafters.values() for recent in steps.values()]
-        for recent in (*drafters, *self._overheads.values(), self._encoding):
+        for recent in (*drafters, *self._overheads.values(), *self._reading.values(), self._encoding):
             recent.scale(factor)
 
     def state(self) -> dict[str, object]:
@@ -103,6 +115,7 @@ class DraftCosts:
         }
         return {
             "drafters": drafters,
+            "reading": {name: recent.median for name, recent in self._reading.items()},
             "overheads": [recent.median if recent else None for recent in self._overheads.values()],
         }
 

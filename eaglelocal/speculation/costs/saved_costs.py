@@ -24,6 +24,7 @@ class SavedCosts:
     sizes: list[tuple[int, float, float, int]]  # rows, ratio, deviation, samples
     drafters: dict[str, list[tuple[int, float]]]  # name -> rows, median
     overheads: list[float | None]  # plain, drafted
+    reading: dict[str, float]  # name -> median of a token; empty: not known, as in earlier versions
     noise: float = 0.0  # of single decodes; 0.0: not known, as earlier versions did not keep it
 
     @classmethod
@@ -50,6 +51,7 @@ class SavedCosts:
                 for name, steps in state["drafters"].items()
             },
             overheads=[plain, drafted],
+            reading={str(name): check_number(cost, 0.0, 1e9) for name, cost in state.get("reading", {}).items()},
             noise=check_number(state.get("noise", 0.0), 0.0, 10.0),
         )
 

@@ -159,6 +159,10 @@ class StepCosts:
         """Return the seconds of a draft step; optimistic for numbers of rows that never ran."""
         return self._sizes.unit_s * self._draft_costs.untried_draft_step(drafter, num_rows)
 
+    def reading_seconds(self, drafter: str) -> float:
+        """Return the seconds in which the drafter reads a token of a text, many at once."""
+        return self._sizes.unit_s * self._draft_costs.reading(drafter)
+
     def is_draft_dear(self, drafter: str) -> bool:
         """Return whether draft steps like the drafter's last one cost far more than they usually do."""
         return self._draft_costs.is_dear(drafter)
@@ -252,6 +256,10 @@ class StepCosts:
     def learn_draft(self, drafter: str, num_rows: int, seconds: float) -> None:
         if not self._kernel_warmup.note((drafter, num_rows)):
             self._draft_costs.add_draft_step(drafter, num_rows, seconds / self._sizes.unit_s)
+
+    def learn_reading(self, drafter: str, num_tokens: int, seconds: float) -> None:
+        """Learn what it took the drafter to read tokens of a text itself."""
+        self._draft_costs.add_reading(drafter, seconds / num_tokens / self._sizes.unit_s)
 
     def learn_overhead(self, drafted: bool, seconds: float, *, encode_s: float = 0.0) -> None:
         """Learn the seconds of a step outside decode and draft steps.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
 from eaglelocal.core.costs import MeasuredCosts
@@ -20,7 +21,15 @@ from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.costs.ubatch_split import choose_padding_rows
 from eaglelocal.speculation.policy.cost_checks import CostChecks
 from eaglelocal.speculation.policy.cost_learner import Charge, CostLearner
-from eaglelocal.speculation.policy.draft_gate import DecayingSums, DraftGate, GateState
+from eaglelocal.speculation.policy.draft_gate import (
+    COSTS_KNOWN,
+    PROBE_LENGTH,
+    SLOWER_EARLIER,
+    DecayingSums,
+    DraftGate,
+    GateState,
+    describe_loss,
+)
 from eaglelocal.speculation.policy.pending_drafts import PendingDraft, PendingDrafts
 from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet, SlotPolicy
 from eaglelocal.speculation.policy.step_drafts import StepDrafts
@@ -31,6 +40,7 @@ from eaglelocal.speculation.policy.token_costs import TokenCosts
 
 MIN_EVIDENCE_STEPS = 24.0  # of other texts, before a new text may start asleep
 HOPELESS_SPEED = 0.95  # of other texts, below which it does
+NEEDLESS_SPEED = 0.9  # of the best fixed length as expected, below which a drafter does not even read the prompt
 
 
 class Controller:
@@ -74,22 +84,35 @@ class Controller:
         """The spec of requests that set none."""
         return self._spec
 
-    def begin(self, slot: int, spec: Spec | None, adapters: AdapterMix | None = None) -> None:
+    def begin(self, slot: int, spec: Spec | None, adapters: AdapterMix | None = None, *, num_prompt: int = 0) -> None:
         """Start the policy of a request in the slot; `spec` or `adapters` None: use the default."""
         (self._default_slots.discard if spec else self._default_slots.add)(slot)
         spec = self._limit_spec(spec or self._spec)
         self._adapters[slot] = mix = self._usual_adapters if adapters is None else adapters
-        texts = self._all_texts.get(mix, DecayingSums())
-        proven_bad = texts.steps >= MIN_EVIDENCE_STEPS and texts.speed < HOPELESS_SPEED
         last = self._policies.get(slot)
-        is_auto = spec.drafting is DraftPolicy.AUTO
-        previous = last.gate if last else None
-        gate = DraftGate(starts_awake=not proven_bad, previous=previous, is_dear=self._is_dear) if is_auto else None
+        gate = None
+        if spec.drafting is DraftPolicy.AUTO:
+            reason = self._find_reason_to_sleep(mix)
+            gate = DraftGate(
+                starts_awake=not reason,
+                previous=last.gate if last else None,
+                is_dear=self._is_dear,
+                num_unread=num_prompt,
+                reason=reason,
+            )
         self._policies[slot] = policy = SlotPolicy(spec, gate)
         if last is not None:
             policy.follow(last)
         self.acceptance.begin(slot, mix)
         self._pending_drafts.forget(slot)
+
+    def _find_reason_to_sleep(self, mix: AdapterMix) -> str:
+        """Return why the primary drafter should begin a text asleep; empty if it should not."""
+        texts = self._all_texts.get(mix, DecayingSums())
+        if texts.steps >= MIN_EVIDENCE_STEPS and texts.speed < HOPELESS_SPEED:
+            return SLOWER_EARLIER
+        speed = self._throughput.best_fixed_speed(1, 0) if self._drafters.reads_texts else None
+        return describe_loss(speed) if speed is not None and speed < NEEDLESS_SPEED else ""
 
     def _limit_spec(self, spec: Spec) -> Spec:
         """Return the spec within the limits of this engine; OFF without drafters: nothing is learned or reserved."""
@@ -233,7 +256,7 @@ class Controller:
             else:
                 self.acceptance.advance(slot, len(verdict.samples))
             if self._drafters.primary is not None and not gate.is_awake:
-                gate.record_tokens(len(verdict.samples))
+                gate.record_tokens(len(verdict.samples), partial(self._probe_price, gate, report))
         if num_auto == len(report.verdicts) and not report.num_prefill_rows:
             self._throughput.add_plain(num_auto)
         return []
@@ -279,7 +302,7 @@ class Controller:
     def _update_gate(self, slot: int, gate: DraftGate, charge: Charge | None, report: StepReport) -> None:
         draft, verdict = report.verdicts[slot]
         if not gate.is_awake:
-            gate.record_tokens(len(verdict.samples))
+            gate.record_tokens(len(verdict.samples), partial(self._probe_price, gate, report))
             return
         policy = report.policy
         promised_speed = policy.promised_speed(slot, report.draft_calls) if policy is not None else 1.0
@@ -298,6 +321,20 @@ class Controller:
             )
             self._add_to_texts(self._adapters[slot], seen)
             gate.record_step(seen, promised_speed, is_dear=self._is_dear)
+
+    def _probe_price(self, gate: DraftGate, report: StepReport) -> float:
+        """Return the cost of a probe of one slot, in tokens of all slots that decoded in the step.
+
+        Most end after COSTS_KNOWN steps. The gap between trials has the price of their draft step in it. Reading counts
+        half: a text that is read once is read for all later probes.
+        """
+        costs, primary = self.costs, self._drafters.primary or ""
+        seconds = 0.5 * gate.num_unread * costs.reading_seconds(primary) if self._drafters.reads_texts else 0.0
+        if not gate.is_tried:
+            drafting_s = self._drafters.num_steps(primary, PROBE_LENGTH) * costs.draft_seconds(primary, 1)
+            following_s = max(costs.overhead(drafted=True) - costs.overhead(drafted=False), 0.0)
+            seconds += COSTS_KNOWN * (drafting_s + following_s)
+        return seconds * self._throughput.rate(len(report.verdicts), report.num_cells)
 
     def _add_to_texts(self, mix: AdapterMix, seen: DecayingSums) -> None:
         """Add a step to what is known of all texts with these adapters, of at most MAX_MIXES mixes."""

@@ -61,7 +61,11 @@ class CostLearner:
         self._learn_decodes([report for report, _ in pending])
         for report, was_awake in pending:
             for drafter, num_rows, seconds, num_levels in report.draft_calls:
-                self._costs.learn_draft(drafter, num_rows, seconds / self._drafters.num_steps(drafter, num_levels))
+                if num_levels:
+                    num_steps = self._drafters.num_steps(drafter, num_levels)
+                    self._costs.learn_draft(drafter, num_rows, seconds / num_steps)
+                else:
+                    self._costs.learn_reading(drafter, num_rows, seconds)
             if not report.num_prefill_rows:
                 self._costs.learn_overhead(was_awake, report.other_s, encode_s=report.encode_s)
 
@@ -94,6 +98,8 @@ class CostLearner:
         )
 
     def _draft_s(self, call: DraftCall) -> float:
+        if not call.num_levels:
+            return call.seconds
         num_steps = self._drafters.num_steps(call.drafter, call.num_levels)
         return limit_outlier(call.seconds, num_steps * self._costs.draft_seconds(call.drafter, call.num_rows))
 

@@ -16,6 +16,7 @@ Pure: takes the gains and costs of steps, in tokens; no clock.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from enum import Enum
 
 from eaglelocal.core.drafting_words import MEASURING
@@ -32,10 +33,12 @@ PROBE_STEPS, PROBE_SKIPPED = 8, 2  # steps of a probe; the first are skipped, th
 COSTS_KNOWN, TOO_DEAR = 4, 0.8  # steps of a probe that show what drafting costs, and the promise that ends it then
 TRIAL_GAPS = 8, 64  # tokens between trials: at least, at most
 TRIAL_SHARE = 0.15  # of the time, that trials may take
+PROBE_SHARE, MOST_IN_VAIN = 0.03, 2  # of the tokens decoded since, that a probe may cost; / (1 + probes in vain)
 TRIED_TOKENS = 256  # after which a probe takes the place of a trial
 DEAR_GAP = 32  # tokens until the next one, at most: it was short
 PROBE_WEIGHED = 5  # last steps of a probe, whose promise counts
 PROBE_LENGTH = 3  # tokens drafted in each, at least
+SLOWER_EARLIER = "it was slower for earlier answers"
 
 
 class GateState(Enum):
@@ -77,22 +80,35 @@ class DecayingSums:
 class DraftGate:
     """The switch of one slot's drafter: awake, probing or asleep."""
 
-    def __init__(self, *, starts_awake: bool = True, previous: DraftGate | None = None, is_dear: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        starts_awake: bool = True,
+        previous: DraftGate | None = None,
+        is_dear: bool = False,
+        num_unread: int = 0,
+        reason: str = SLOWER_EARLIER,
+    ) -> None:
         """Start the gate of a text.
 
-        starts_awake  False where drafting did not pay for other texts
+        starts_awake  False where drafting did not pay for other texts, or cannot
         previous      of the slot's last text: if that slept too its gap goes on, or short answers would never be probed
         is_dear       draft steps cost far more than usual
+        num_unread    tokens of the prompt, which the drafter does not read while it sleeps
+        reason        for a start asleep
         """
         self.state = GateState.AWAKE if starts_awake else GateState.ASLEEP
-        self.reason = "" if starts_awake else "it was slower for earlier answers"
+        self.reason = "" if starts_awake else reason
+        self.num_unread = 0 if starts_awake else num_unread
         self._tally = DecayingSums()
         self._num_steps = self._num_idle = self._num_asleep = 0
         self._probe_speeds: list[float] = []
         self._gap, self._needs_trial = FIRST_GAP, is_dear and not starts_awake
         self._num_tried = 0  # tokens decoded between trials since the last probe
+        self._num_in_vain = 0  # probes in a row that did not wake it
         if not starts_awake and previous is not None and previous.state is not GateState.AWAKE:
             self._gap, self._num_asleep = previous._gap, previous._num_asleep
+            self._num_in_vain = previous._num_in_vain
 
     @property
     def is_awake(self) -> bool:
@@ -103,9 +119,14 @@ class DraftGate:
         return self.state is GateState.PROBING
 
     @property
+    def is_tried(self) -> bool:
+        """True if it is looked whether draft steps are still dear, in trials."""
+        return self._needs_trial and self._num_tried < TRIED_TOKENS
+
+    @property
     def is_trial(self) -> bool:
         """True if this step is to show whether draft steps are still dear."""
-        return self.is_probing and self._needs_trial and not self._probe_speeds and self._num_tried < TRIED_TOKENS
+        return self.is_probing and self.is_tried and not self._probe_speeds
 
     @property
     def probe_length(self) -> int:
@@ -133,10 +154,17 @@ class DraftGate:
         if not self.is_awake and is_dear:
             self._needs_trial, self._gap = True, TRIAL_GAPS[0]
 
-    def record_tokens(self, num_tokens: int) -> None:
-        """Record tokens decoded while the drafter slept; when the gap is over, start a probe."""
+    def record_tokens(self, num_tokens: int, probe_price: Callable[[], float] = lambda: 0.0) -> None:
+        """Record tokens decoded while the drafter slept; when the gap is over, start a probe.
+
+        probe_price  returns the cost of a probe, in tokens: a small share of what was decoded since the last one
+        """
         self._num_asleep += num_tokens
-        if self._num_asleep >= self._gap:
+        self.num_unread += num_tokens
+        if self._num_asleep < self._gap:
+            return
+        share = TRIAL_SHARE if self.is_tried else PROBE_SHARE / (1 + self._num_in_vain)
+        if self._num_asleep * share >= probe_price():
             self.state, self.reason = GateState.PROBING, MEASURING
             self._probe_speeds = []
 
@@ -167,11 +195,13 @@ class DraftGate:
 
     def _wake(self, reason: str) -> None:
         self.state, self.reason, self._tally, self._needs_trial = GateState.AWAKE, reason, DecayingSums(), False
-        self._num_steps = self._num_idle = 0
+        self._num_steps = self._num_idle = self._num_in_vain = self.num_unread = 0
 
     def _sleep(self, gap: int, reason: str) -> None:
+        if self.is_probing:
+            self._num_in_vain = min(self._num_in_vain + 1, MOST_IN_VAIN)
         self.state, self.reason = GateState.ASLEEP, reason
-        self._gap, self._num_asleep = gap, 0
+        self._gap, self._num_asleep, self.num_unread = gap, 0, 0
 
 
 def describe_loss(speed: float) -> str:

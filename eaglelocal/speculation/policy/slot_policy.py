@@ -29,6 +29,7 @@ class DrafterSet:
     block_size    tokens of one draft step of the primary drafter, and none after them; 1: a step per token
     num_branches  chains of a slot's tree that the primary drafter can draft besides the trunk
     max_depth     tokens that the primary drafter can draft after a root
+    reads_texts   the primary drafter reads all of a text itself before it drafts
     """
 
     primary: str | None = None
@@ -36,6 +37,7 @@ class DrafterSet:
     block_size: int = 1
     num_branches: int = 0
     max_depth: int = MAX_DRAFT_TOKENS
+    reads_texts: bool = False
 
     def depth_limit(self, drafter: str) -> int:
         """Return how many tokens the drafter can draft after a root."""
@@ -61,7 +63,10 @@ class DrafterSet:
 
 
 class DraftCall(NamedTuple):
-    """A call of a drafter: num_levels levels after num_rows tokens, of several slots or in a slot's tree."""
+    """A call of a drafter: num_levels levels after num_rows tokens, of several slots or in a slot's tree.
+
+    No levels: it read num_rows tokens of texts that it had slept through.
+    """
 
     drafter: str
     num_rows: int

@@ -91,18 +91,19 @@ class Throughput:
             return 0.0
         estimate = self._find(num_slots)
         if estimate is None:
-            speed = self._expected_speed(num_slots, num_cells, plain_s)
+            speed = max(self.best_fixed_speed(num_slots, num_cells) or 1.0, 1.0)
             estimate = self._estimates[num_slots] = ThroughputEstimate(FIRST_TOKENS * speed)
         return num_slots / plain_s * estimate.worth
 
-    def _expected_speed(self, num_slots: int, num_cells: int, plain_s: float) -> float:
-        """Return the best fixed length's speed relative to plain, as learned by an earlier engine; else 1.0."""
-        drafter = self._drafters.primary
-        if drafter is None or not self._acceptance.knows(drafter):
-            return 1.0
-        mean, costs = self._acceptance.mean(drafter), self._costs
+    def best_fixed_speed(self, num_slots: int, num_cells: int) -> float | None:
+        """Return the speed of the best fixed length relative to plain, by what was learned; None: nothing was."""
+        drafter, costs = self._drafters.primary, self._costs
+        plain_s = costs.seconds(num_slots, num_cells) + costs.overhead(drafted=False)
+        if drafter is None or plain_s <= 0.0 or not self._acceptance.knows(drafter):
+            return None
+        mean = self._acceptance.mean(drafter)
         overhead_s, step_s = costs.overhead(drafted=True), costs.draft_seconds(drafter, num_slots)
-        speed, reach, tokens = 1.0, 1.0, 1.0
+        speed, reach, tokens = 0.0, 1.0, 1.0
         most = MAX_DRAFT_TOKENS if self._max_draft is None else min(self._max_draft, MAX_DRAFT_TOKENS)
         most = min(most, self._drafters.max_depth)
         for length in range(1, most + 1):

@@ -113,3 +113,16 @@ def test_a_hole_is_an_error() -> None:
         drafter.commit([committed(0, [1, 2, 3, 4], 3)])
     with pytest.raises(EngineError, match="hole in the draft cache of slot 0 at position 2"):
         drafter.draft([Node(0, ROOT, 5, 5)])
+
+
+def test_what_was_committed_in_its_sleep_is_read_before_it_drafts() -> None:
+    drafter, context = new_drafter()
+    text = [4, 5, *range(1, 10)] * 6
+    drafter.buffer([committed(0, text, 0)])
+    assert drafter.traits.reads_texts
+    assert drafter.catch_up([0]) == len(text)
+    assert drafter.catch_up([0]) == 0
+    num_decodes = len(context.decodes)
+    rooted = [*text, best(text)]
+    assert draft_chain(drafter, 0, rooted, 2) == true_chain(rooted, 2)
+    assert context.decodes[num_decodes:] == [1, 1]
