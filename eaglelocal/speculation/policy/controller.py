@@ -109,7 +109,7 @@ class Controller:
     def _find_reason_to_sleep(self, mix: AdapterMix) -> str:
         """Return why the primary drafter should begin a text asleep; empty if it should not."""
         texts = self._all_texts.get(mix, DecayingSums())
-        if texts.steps >= MIN_EVIDENCE_STEPS and texts.speed < HOPELESS_SPEED:
+        if texts.steps >= MIN_EVIDENCE_STEPS and texts.speed < HOPELESS_SPEED and texts.is_loss:
             return SLOWER_EARLIER
         speed = self._throughput.best_fixed_speed(1, 0) if self._drafters.reads_texts else None
         return describe_loss(speed) if speed is not None and speed < NEEDLESS_SPEED else ""

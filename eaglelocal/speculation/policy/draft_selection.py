@@ -63,7 +63,10 @@ class DraftSelection:
         gains = [node.gain for node in self.list_nodes(slot, chain)] if chain.sibling_gains else chain.gains
         costs = self._shared_costs(slot, min(len(gains), len(step.row_costs) - 1))
         size, _ = find_best_size(gains[: len(costs) - 1], costs)
-        drafting = self._drafting_cost(slot, chain.drafter, calls) + step.token_costs.drafted / len(step.auto)
+        drafting = self._drafting_cost(slot, chain.drafter, calls)
+        if step.policies[slot].is_probing and drafters.block_size == 1:  # awake it drafts one token more than it sends
+            drafting *= min((size + 1) / len(chain.tokens), 1.0)
+        drafting += step.token_costs.drafted / len(step.auto)
         a_token = step.plain_cost / len(step.max_draft)  # one, where nothing is gained by drafting
         cost = (costs[size] - costs[0] + drafting) / max(a_token, 1e-9)
         return (1.0 + sum(gains[:size])) / (1.0 + cost)
