@@ -55,9 +55,14 @@ class BlockDrafter(ContextDrafter):
 
     def __init__(self, head: BlockContext, taps: tuple[int, ...], *, block_size: int, branches: int = 1) -> None:
         # no margin: the features of a reused prefix are in the cache
-        super().__init__(head, DraftTraits(name="dflash", taps=taps, block_size=block_size, max_depth=block_size))
+        super().__init__(
+            head, DraftTraits(name="dflash", taps=taps, block_size=block_size, max_depth=block_size, catches_up=True)
+        )
         self._head, self._branches = head, branches
         self._slots: defaultdict[int, BlockSlot] = defaultdict(BlockSlot)
+
+    def catch_up(self, slots: Sequence[int]) -> int:
+        return self._wake(slots)
 
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
@@ -108,8 +113,8 @@ class BlockDrafter(ContextDrafter):
     def buffer(self, committed: Sequence[Committed]) -> None:
         buffer_rows(self._slots, committed)
 
-    def _wake(self, slots: Sequence[int]) -> None:
-        """Encode the buffered rows of sleeping slots; start over from them where older rows are missing."""
+    def _wake(self, slots: Sequence[int]) -> int:
+        """Encode the buffered rows of sleeping slots, and return how many; start over where older rows are missing."""
         waking = []
         for index in slots:
             slot = self._slots[index]
@@ -120,6 +125,7 @@ class BlockDrafter(ContextDrafter):
                     self._restart_at(index, rows.first_position)
         if waking:
             self._encode_new(waking)
+        return sum([len(rows.tokens) for rows in waking])
 
     def _restart_at(self, index: int, position: int) -> None:
         self._head.remove(index, 0)

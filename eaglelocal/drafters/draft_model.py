@@ -55,7 +55,8 @@ class DraftModel(ContextDrafter):
 
     def __init__(self, context: Context, *, branches: int = 1, sequences: BranchSequences | None = None) -> None:
         self._sequences = sequences or BranchSequences(context)
-        traits = DraftTraits(name="draft_model", num_branches=self._sequences.num_branches, reads_texts=True)
+        num_branches = self._sequences.num_branches
+        traits = DraftTraits(name="draft_model", num_branches=num_branches, catches_up=True, reads_texts=True)
         super().__init__(context, traits)
         self._context, self._branches = context, branches
         self._slots: defaultdict[int, DraftModelSlot] = defaultdict(DraftModelSlot)

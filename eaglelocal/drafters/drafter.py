@@ -3,7 +3,7 @@
     begin, draft, commit, rollback, end    each drafter has these; `buffer` and `skip` replace `commit` in two cases
     DraftTraits                            what it needs of the target, and how it drafts
     SlotState                              optional: copies of a slot's state
-    TextReader                             optional: what it missed while it slept is read before it drafts
+    CatchesUp                              optional: what was put off is read before it drafts
     Lookup                                 optional: a cheap answer whether there is anything to propose
 
 A drafter does not know costs, policies, verification or other drafters. The engine owns the draft loop.
@@ -81,7 +81,8 @@ class DraftTraits:
     num_branches  chains of a slot's tree that it can draft besides the trunk
     reads_refused `commit` needs the drafted tokens that were refused, each with the target's likeliest token after it;
                   the first of them stood where the next root stands
-    reads_texts   its model reads all of a text itself, but not while it sleeps; it is a TextReader
+    catches_up    it puts work off, while it sleeps or until a draft, and has CatchesUp's method
+    reads_texts   its model reads all of a text itself, but not while it sleeps
     """
 
     name: str
@@ -91,6 +92,7 @@ class DraftTraits:
     reuse_margin: int = 0
     num_branches: int = 0
     reads_refused: bool = False
+    catches_up: bool = False
     reads_texts: bool = False
 
 
@@ -173,11 +175,11 @@ class TextState(Protocol):
         """Replace the slot by this text; `tokens` as in SlotState.swap_in."""
 
 
-class TextReader(Protocol):
-    """The further method of a drafter whose model reads all of a text itself (DraftTraits.reads_texts)."""
+class CatchesUp(Protocol):
+    """The further method of a drafter that puts work off (DraftTraits.catches_up)."""
 
     def catch_up(self, slots: Sequence[int]) -> int:
-        """Read what was committed while these slots slept, and return how many tokens that was.
+        """Read what these slots have put off, and return how many tokens that was: few are left to `draft`.
 
         Called before their roots are drafted after, so that it is timed apart: it may take far longer than a draft.
         """
@@ -215,6 +217,9 @@ class ContextDrafter:
 
     def begin(self, slot: int, owner: str, num_prompt: int) -> None:
         pass
+
+    def catch_up(self, slots: Sequence[int]) -> int:
+        return 0
 
     def end(self, slot: int) -> None:
         pass

@@ -23,7 +23,7 @@ unchanged.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
 
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels, State
@@ -43,6 +43,7 @@ from eaglelocal.drafters.head_rows import HeadRows, decode_rows
 from eaglelocal.drafters.row_buffer import MAX_BUFFERED, RowBuffer, buffer_rows
 from eaglelocal.errors import EngineError
 
+FEW_PAIRS = 8  # up to so many are read together with a draft at hardly any cost
 MAX_WAITING_PAIRS = 24  # beyond this, pairs are written without waiting for a draft
 
 
@@ -113,7 +114,8 @@ class Eagle3(ContextDrafter):
     ) -> None:
         self._sequences = sequences or BranchSequences(head)
         # margin 1: the pair at the border of a reused prefix needs a feature that no cache holds
-        traits = DraftTraits(name=name, taps=taps, reuse_margin=1, num_branches=self._sequences.num_branches)
+        num_branches = self._sequences.num_branches
+        traits = DraftTraits(name=name, taps=taps, reuse_margin=1, num_branches=num_branches, catches_up=True)
         super().__init__(head, traits)
         self._head, self._branches, self._window = head, branches, window
         self._max_prompt_rows = max_prompt_rows
@@ -127,6 +129,9 @@ class Eagle3(ContextDrafter):
 
     def end(self, slot: int) -> None:
         self._sequences.drop_drafted(slot)
+
+    def catch_up(self, slots: Sequence[int]) -> int:
+        return self._wake(slots) + self._write_queues(slots, FEW_PAIRS)
 
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
@@ -224,8 +229,8 @@ class Eagle3(ContextDrafter):
     def buffer(self, committed: Sequence[Committed]) -> None:
         buffer_rows(self._slots, committed)
 
-    def _wake(self, slots: Sequence[int]) -> None:
-        """Encode the buffered rows of sleeping slots; start over from them where older rows are missing."""
+    def _wake(self, slots: Sequence[int]) -> int:
+        """Encode the buffered rows of sleeping slots, and return how many; start over where older rows are missing."""
         waking = []
         for index in slots:
             slot = self._slots.get(index)
@@ -236,6 +241,7 @@ class Eagle3(ContextDrafter):
                     self._restart_at(index, rows.first_position)
         if waking:
             self._encode_rows(waking)
+        return sum([len(rows.tokens) for rows in waking])
 
     def _restart_at(self, index: int, position: int) -> None:
         self._empty(index)
@@ -261,13 +267,21 @@ class Eagle3(ContextDrafter):
     def _write_long_queues(self) -> None:
         """Write long queues of pairs, so that the next drafts of all slots fit in one batch."""
         most = min(MAX_WAITING_PAIRS, max(self._head.n_batch // len(self._slots) - self._rows_beside_pairs, 0))
-        for index, slot in self._slots.items():
+        self._write_queues(self._slots, most)
+
+    def _write_queues(self, slots: Iterable[int], most: int) -> int:
+        """Write the queues of these slots that have more than `most` pairs, and return how many pairs that was."""
+        num_written = 0
+        for index in slots:
+            slot = self._slots[index]
             if len(slot.waiting_tokens) <= most:
                 continue
+            num_written += len(slot.waiting_tokens)
             rows = HeadRows()
             self._flush_waiting(index, slot, rows)
             for batch in rows.batches(self._head.n_batch):
                 self._head.decode(batch, 1, confident=False)
+        return num_written
 
     def inherit(self, old: Eagle3) -> None:
         """Take over the target's rows that `old` kept of sleeping slots. Its states are those of another encoder."""

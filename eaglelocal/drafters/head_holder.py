@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from eaglelocal.core.records import dataclass
-from eaglelocal.drafters.drafter import Committed, Drafter, DraftTraits, SlotState, Swapped
+from eaglelocal.drafters.drafter import CatchesUp, Committed, Drafter, DraftTraits, SlotState, Swapped
 from eaglelocal.errors import IncompatibleError
 
 
 @runtime_checkable
-class Exchangeable(Drafter, SlotState, Protocol):
+class Exchangeable(Drafter, SlotState, CatchesUp, Protocol):
     """A drafter over a head that another one of the same kind can replace."""
 
     @property
@@ -75,7 +75,8 @@ class HeadHolder:
         self._head = head
         self._drafters: tuple[Exchangeable, ...] = (head.drafter,)  # in use, and the next one
         self._next: OpenHead | None = None
-        self.draft, self.swapped_bytes = head.drafter.draft, head.drafter.swapped_bytes
+        self.draft, self.catch_up = head.drafter.draft, head.drafter.catch_up
+        self.swapped_bytes = head.drafter.swapped_bytes
 
     @property
     def traits(self) -> DraftTraits:

@@ -10,7 +10,7 @@ from typing import cast
 from eaglelocal.core.draft import ROOT, Draft
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.sequence import Sequence
-from eaglelocal.drafters.drafter import Drafter, Node, TextReader
+from eaglelocal.drafters.drafter import CatchesUp, Drafter, Node
 from eaglelocal.speculation.policy.slot_policy import DraftCall
 from eaglelocal.speculation.policy.step_policy import StepPolicy
 from eaglelocal.speculation.tree import DraftChain
@@ -68,11 +68,11 @@ def grow(
 
 
 def catch_up(drafter: Drafter, nodes: Several[Node]) -> list[DraftCall]:
-    """Let the drafter read what it slept through, before it drafts after roots; return that as a call of no levels."""
-    if not (nodes[0].is_root and drafter.traits.reads_texts):
+    """Let the drafter read what it has put off, before it drafts after roots; return that as a call of no levels."""
+    if not (nodes[0].is_root and drafter.traits.catches_up):
         return []
     started_at = time.perf_counter()
-    num_read = cast(TextReader, drafter).catch_up([node.slot for node in nodes])
+    num_read = cast(CatchesUp, drafter).catch_up([node.slot for node in nodes])
     return [DraftCall(drafter.traits.name, num_read, time.perf_counter() - started_at, 0)] if num_read else []
 
 

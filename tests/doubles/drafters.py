@@ -77,6 +77,7 @@ class DrafterOnly:
         self.begin, self.draft, self.commit = drafter.begin, drafter.draft, drafter.commit
         self.rollback, self.end, self.buffer = drafter.rollback, drafter.end, drafter.buffer
         self.skip, self.close = drafter.skip, drafter.close
+        self.catch_up = getattr(drafter, "catch_up", None)  # where its traits have it
 
     @property
     def native_s(self) -> float:

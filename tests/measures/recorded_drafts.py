@@ -20,7 +20,7 @@ from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels
 from eaglelocal.core.request import ChatRequest, fixed_spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.drafters.drafter import NOTHING, Committed, Continuation, Drafter, Lookup, Node, TextReader
+from eaglelocal.drafters.drafter import NOTHING, CatchesUp, Committed, Continuation, Drafter, Lookup, Node
 from eaglelocal.loading import engine_builder
 from eaglelocal.planning.resolve import resolve
 
@@ -78,7 +78,7 @@ class Recorder:
         self._drafter.rollback(slot, position)
 
     def catch_up(self, slots: Sequence[int]) -> int:
-        return cast(TextReader, self._drafter).catch_up(slots)
+        return cast(CatchesUp, self._drafter).catch_up(slots)
 
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS

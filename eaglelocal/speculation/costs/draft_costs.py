@@ -6,12 +6,13 @@ Relative to a decode of one row, as all costs are: the machine's level moves the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from eaglelocal.speculation.costs.cost_curve import BEYOND, REACH, interpolate_costs
 from eaglelocal.speculation.costs.saved_costs import SavedCosts
 
 NUM_RECENT = 15  # samples in a median
+FEW_SAMPLES = 4  # of a number of rows, up to which others limit what is believed of it
 READING_SHARE = 1 / 32  # of a draft step: a token among many that are read at once; optimistic, to be measured
 DEAR, USUAL = 1.5, 1.2  # times the usual median: above it, something slows the steps down; below it, nothing does
 FOLLOWS, RISES = 1 / 16, 1 / 1024  # share by which a sample moves the usual median; the second while steps are dear
@@ -47,8 +48,8 @@ class DraftCosts:
         if not steps:
             return 0.0
         if num_rows in steps:
-            return steps[num_rows].median
-        return interpolate_costs({rows: steps[rows].median for rows in sorted(steps)}, num_rows)[num_rows]
+            return believed_median(steps, num_rows)
+        return interpolate_costs({rows: believed_median(steps, rows) for rows in sorted(steps)}, num_rows)[num_rows]
 
     def untried_draft_step(self, drafter: str, num_rows: int) -> float:
         """Return the cost of a draft step as `draft_step`, but little for up to REACH times the most rows that ran.
@@ -118,6 +119,19 @@ class DraftCosts:
             "reading": {name: recent.median for name, recent in self._reading.items()},
             "overheads": [recent.median if recent else None for recent in self._overheads.values()],
         }
+
+
+def believed_median(steps: Mapping[int, RecentMedian], num_rows: int) -> float:
+    """Return the median of a number of rows; of few samples, no more than in proportion to fewer rows.
+
+    The first draft for many slots at once often reads what waited in all of them: believed, it would remain the only
+    one.
+    """
+    known = steps[num_rows]
+    if known.num_samples >= FEW_SAMPLES:
+        return known.median
+    fewer = [rows for rows, each in steps.items() if rows < num_rows and each.num_samples >= FEW_SAMPLES]
+    return min(known.median, steps[max(fewer)].median * num_rows / max(fewer)) if fewer else known.median
 
 
 class RecentMedian:

@@ -39,7 +39,7 @@ from eaglelocal.speculation.policy.throughput import Throughput
 from eaglelocal.speculation.policy.token_costs import TokenCosts
 
 MIN_EVIDENCE_STEPS = 24.0  # of other texts, before a new text may start asleep
-HOPELESS_SPEED = 0.95  # of other texts, below which it does
+TEXTS_MEMORY = 128.0  # steps of other texts after which two thirds are forgotten
 NEEDLESS_SPEED = 0.9  # of the best fixed length as expected, below which a drafter does not even read the prompt
 
 
@@ -109,7 +109,7 @@ class Controller:
     def _find_reason_to_sleep(self, mix: AdapterMix) -> str:
         """Return why the primary drafter should begin a text asleep; empty if it should not."""
         texts = self._all_texts.get(mix, DecayingSums())
-        if texts.steps >= MIN_EVIDENCE_STEPS and texts.speed < HOPELESS_SPEED and texts.is_loss:
+        if texts.steps >= MIN_EVIDENCE_STEPS and texts.is_loss:
             return SLOWER_EARLIER
         speed = self._throughput.best_fixed_speed(1, 0) if self._drafters.reads_texts else None
         return describe_loss(speed) if speed is not None and speed < NEEDLESS_SPEED else ""
@@ -339,7 +339,7 @@ class Controller:
     def _add_to_texts(self, mix: AdapterMix, seen: DecayingSums) -> None:
         """Add a step to what is known of all texts with these adapters, of at most MAX_MIXES mixes."""
         texts = self._all_texts.pop(mix, None) or DecayingSums()
-        texts.add(seen)
+        texts.add(seen, TEXTS_MEMORY)
         self._all_texts[mix] = texts
         if len(self._all_texts) > MAX_MIXES:
             del self._all_texts[next(iter(self._all_texts))]

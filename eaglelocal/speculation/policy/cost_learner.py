@@ -98,8 +98,8 @@ class CostLearner:
         )
 
     def _draft_s(self, call: DraftCall) -> float:
-        if not call.num_levels:
-            return call.seconds
+        if not call.num_levels:  # was put off and is done now: not what staying awake costs
+            return 0.0
         num_steps = self._drafters.num_steps(call.drafter, call.num_levels)
         return limit_outlier(call.seconds, num_steps * self._costs.draft_seconds(call.drafter, call.num_rows))
 

@@ -57,8 +57,9 @@ class DecayingSums:
     drafted: float = 0.0
     squares: float = 0.0  # of extra - price, per step
 
-    def add(self, step: DecayingSums) -> None:
-        keep = 1.0 - 1.0 / MEMORY
+    def add(self, step: DecayingSums, memory: float = MEMORY) -> None:
+        """Add a step; two thirds are forgotten after `memory` steps."""
+        keep = 1.0 - 1.0 / memory
         self.steps = self.steps * keep + step.steps
         self.extra = self.extra * keep + step.extra
         self.cost = self.cost * keep + step.cost

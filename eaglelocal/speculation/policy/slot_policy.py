@@ -65,7 +65,7 @@ class DrafterSet:
 class DraftCall(NamedTuple):
     """A call of a drafter: num_levels levels after num_rows tokens, of several slots or in a slot's tree.
 
-    No levels: it read num_rows tokens of texts that it had slept through.
+    No levels: it read num_rows tokens that it had put off.
     """
 
     drafter: str

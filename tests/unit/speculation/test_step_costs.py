@@ -554,3 +554,17 @@ def test_a_wider_draft_step_that_never_ran_is_hoped_to_be_cheap() -> None:
     assert costs.untried_draft_seconds("head", 3) == costs.draft_seconds("head", 3)  # two first
     costs.learn_draft("head", 2, 0.018)
     assert costs.untried_draft_seconds("head", 2) == pytest.approx(0.018)
+
+
+def test_a_first_draft_for_many_slots_that_was_slow_is_not_believed() -> None:
+    """It may have read what waited in all of them; believed, drafts for so many would never be tried again."""
+    costs = measured()
+    unit_s = costs.seconds(1)
+    for _ in range(8):
+        costs.learn_draft("head", 1, 0.1 * unit_s)
+    costs.learn_draft("head", 4, 9.0 * unit_s)
+    assert costs.draft_seconds("head", 4) == pytest.approx(0.4 * unit_s)
+    assert costs.draft_seconds("head", 3) <= 0.4 * unit_s
+    for _ in range(4):
+        costs.learn_draft("head", 4, 0.8 * unit_s)
+    assert costs.draft_seconds("head", 4) == pytest.approx(0.8 * unit_s), "what many samples say is believed"
