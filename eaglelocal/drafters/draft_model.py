@@ -70,6 +70,7 @@ class DraftModel(ContextDrafter):
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
     ) -> list[Continuation]:
+        self._write_long_queues([node.slot for node in nodes])  # usually none is left by `catch_up`
         rows = Batch([], [], [], [])
         draftable = [node for node in nodes if self._slots[node.slot].image is None]
         output_rows = [row for node in draftable for row in self._add_rows(node, rows)]
@@ -104,8 +105,13 @@ class DraftModel(ContextDrafter):
         slot.waiting = []
 
     def commit(self, committed: Sequence[Committed]) -> None:
+        """Learn what was committed, and read long texts along with the target.
+
+        What was slept through is left to `catch_up`, where it is timed.
+        """
+        awake = [rows.slot for rows in committed if len(self._slots[rows.slot].waiting) <= MAX_WAITING_TOKENS]
         self.buffer(committed)
-        self._write_long_queues([rows.slot for rows in committed])
+        self._write_long_queues(awake)
 
     def buffer(self, committed: Sequence[Committed]) -> None:
         for rows in committed:

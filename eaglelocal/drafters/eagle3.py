@@ -29,6 +29,7 @@ from dataclasses import field, replace
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels, State
 from eaglelocal.core.ports import HeadContext
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.request import MAX_DRAFT_TOKENS
 from eaglelocal.drafters.branch_sequences import BranchSequences
 from eaglelocal.drafters.drafter import (
     Committed,
@@ -43,7 +44,7 @@ from eaglelocal.drafters.head_rows import HeadRows, decode_rows
 from eaglelocal.drafters.row_buffer import MAX_BUFFERED, RowBuffer, buffer_rows
 from eaglelocal.errors import EngineError
 
-FEW_PAIRS = 8  # up to so many are read together with a draft at hardly any cost
+FEW_PAIRS = MAX_DRAFT_TOKENS + 1  # that a step may leave; they are read together with the next draft
 MAX_WAITING_PAIRS = 24  # beyond this, pairs are written without waiting for a draft
 
 

@@ -20,7 +20,7 @@ EMPTY = Draft()
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """The draft of each slot, and what each call of a drafter cost that proposed something."""
+    """The draft of each slot, and what each call of a drafter cost that proposed or read something."""
 
     drafts: Mapping[int, Draft]
     calls: Several[DraftCall]
@@ -69,10 +69,11 @@ def grow(
 
 def catch_up(drafter: Drafter, nodes: Several[Node]) -> list[DraftCall]:
     """Let the drafter read what it has put off, before it drafts after roots; return that as a call of no levels."""
-    if not (nodes[0].is_root and drafter.traits.catches_up):
+    slots = [node.slot for node in nodes if node.is_root]
+    if not (slots and drafter.traits.catches_up):
         return []
     started_at = time.perf_counter()
-    num_read = cast(CatchesUp, drafter).catch_up([node.slot for node in nodes])
+    num_read = cast(CatchesUp, drafter).catch_up(slots)
     return [DraftCall(drafter.traits.name, num_read, time.perf_counter() - started_at, 0)] if num_read else []
 
 

@@ -72,7 +72,7 @@ class RunningAnswers:
         sampler = self._context.sampler(request.params, request.constraint)
         sampler.accept(last_tokens(text_tokens(sequence), request.params.repeat_last_n))
         self._by_slot[slot] = RunningAnswer(sequence, sampler, make_answer_text(self._pieces, request), clock)
-        self._controller.begin(slot, request.spec, request.adapters, num_prompt=sequence.num_prompt)
+        self._controller.begin(slot, request.spec, request.adapters, num_prompt=sequence.num_prompt_rows)
         owner = f"{PRIVATE}{request.id}" if request.is_private else request.owner
         for drafter in self._drafters:
             drafter.begin(slot, owner, sequence.num_prompt)

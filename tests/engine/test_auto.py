@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from doubles.drafters import NoDrafter
 from doubles.engine_harness import EngineHarness, plain_text
 from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
 from hypothesis import given, settings
@@ -80,6 +81,14 @@ def test_a_drafter_that_is_never_right_is_put_to_sleep(kind: str) -> None:
     finished = harness.run([request("a", (5, 6, 7), AUTO, max_tokens=100)])["a"].finished
     assert finished is not None and finished.speculation.state == "asleep"
     assert finished.speculation.draft_tokens < 60
+
+
+def test_a_drafter_that_proposes_nothing_is_probed_all_the_same() -> None:
+    """As a draft model behind an image, which it cannot read."""
+    harness = EngineHarness(TABLE, (NoDrafter(),), spec=AUTO, n_ctx=400)
+    finished = harness.run([request("a", (5, 6, 7), AUTO, max_tokens=300)])["a"].finished
+    assert finished is not None and finished.speculation.state == "asleep"
+    assert finished.reason == "length"
 
 
 def test_a_right_head_is_used_to_the_full() -> None:

@@ -39,7 +39,7 @@ from eaglelocal.speculation.policy.throughput import Throughput
 from eaglelocal.speculation.policy.token_costs import TokenCosts
 
 MIN_EVIDENCE_STEPS = 24.0  # of other texts, before a new text may start asleep
-TEXTS_MEMORY = 128.0  # steps of other texts after which two thirds are forgotten
+TEXTS_MEMORY = 128.0  # steps of all texts after which two thirds are forgotten
 NEEDLESS_SPEED = 0.9  # of the best fixed length as expected, below which a drafter does not even read the prompt
 
 
@@ -85,14 +85,17 @@ class Controller:
         return self._spec
 
     def begin(self, slot: int, spec: Spec | None, adapters: AdapterMix | None = None, *, num_prompt: int = 0) -> None:
-        """Start the policy of a request in the slot; `spec` or `adapters` None: use the default."""
+        """Start the policy of a request in the slot; `spec` or `adapters` None: use the default.
+
+        num_prompt  tokens of the prompt that no cache held
+        """
         (self._default_slots.discard if spec else self._default_slots.add)(slot)
         spec = self._limit_spec(spec or self._spec)
         self._adapters[slot] = mix = self._usual_adapters if adapters is None else adapters
         last = self._policies.get(slot)
         gate = None
         if spec.drafting is DraftPolicy.AUTO:
-            reason = self._find_reason_to_sleep(mix)
+            reason = self._find_reason_to_sleep(mix, num_prompt)
             gate = DraftGate(
                 starts_awake=not reason,
                 previous=last.gate if last else None,
@@ -106,12 +109,14 @@ class Controller:
         self.acceptance.begin(slot, mix)
         self._pending_drafts.forget(slot)
 
-    def _find_reason_to_sleep(self, mix: AdapterMix) -> str:
-        """Return why the primary drafter should begin a text asleep; empty if it should not."""
+    def _find_reason_to_sleep(self, mix: AdapterMix, num_cells: int) -> str:
+        """Return why the primary drafter should begin a text of so many tokens asleep; empty if it should not."""
         texts = self._all_texts.get(mix, DecayingSums())
         if texts.steps >= MIN_EVIDENCE_STEPS and texts.is_loss:
             return SLOWER_EARLIER
-        speed = self._throughput.best_fixed_speed(1, 0) if self._drafters.reads_texts else None
+        if not self._drafters.reads_texts or mix != self._usual_adapters:
+            return ""
+        speed = self._throughput.best_fixed_speed(1, num_cells)
         return describe_loss(speed) if speed is not None and speed < NEEDLESS_SPEED else ""
 
     def _limit_spec(self, spec: Spec) -> Spec:
@@ -125,7 +130,8 @@ class Controller:
         """Set the spec of requests that set none; those that run start again, with what was learned from others."""
         self._spec = spec
         for slot in tuple(self._default_slots):
-            self.begin(slot, None, self._adapters[slot])
+            gate = self._policies[slot].gate
+            self.begin(slot, None, self._adapters[slot], num_prompt=gate.num_unread if gate else 0)
 
     def is_awake(self, slot: int) -> bool:
         """Return whether drafters should follow this slot's text, to draft for it in the next step."""
@@ -322,15 +328,15 @@ class Controller:
             self._add_to_texts(self._adapters[slot], seen)
             gate.record_step(seen, promised_speed, is_dear=self._is_dear)
 
-    def _probe_price(self, gate: DraftGate, report: StepReport) -> float:
-        """Return the cost of a probe of one slot, in tokens of all slots that decoded in the step.
+    def _probe_price(self, gate: DraftGate, report: StepReport, is_trial: bool) -> float:
+        """Return the price of a probe of one slot, in tokens of all slots that decoded in the step.
 
-        Most end after COSTS_KNOWN steps. The gap between trials has the price of their draft step in it. Reading counts
-        half: a text that is read once is read for all later probes.
+        That of the steps after which a hopeless one ends; the gap between trials has that of their draft step in it.
+        Reading counts half: a text that is read once is read for all later probes.
         """
         costs, primary = self.costs, self._drafters.primary or ""
         seconds = 0.5 * gate.num_unread * costs.reading_seconds(primary) if self._drafters.reads_texts else 0.0
-        if not gate.is_tried:
+        if not is_trial:
             drafting_s = self._drafters.num_steps(primary, PROBE_LENGTH) * costs.draft_seconds(primary, 1)
             following_s = max(costs.overhead(drafted=True) - costs.overhead(drafted=False), 0.0)
             seconds += COSTS_KNOWN * (drafting_s + following_s)

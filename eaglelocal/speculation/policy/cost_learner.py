@@ -17,6 +17,7 @@ from eaglelocal.speculation.policy.step_report import StepReport
 AT_ONCE, LATER_AT_ONCE, MOST_AT_ONCE = 2, 8, 16  # steps learned together: early, later, if no draft depends on costs
 EARLY_STEPS = 64  # by number of decoding slots; costs move most in them, as sizes run for the first time
 OUTLIER = 5.0  # times what was expected, more than which drafting is not charged for a single step
+LONG_READING = 64  # tokens read at once, from which on the price of one is learned
 ALIKE_CELLS = 128  # cached positions within which decodes are learned together
 
 
@@ -64,7 +65,7 @@ class CostLearner:
                 if num_levels:
                     num_steps = self._drafters.num_steps(drafter, num_levels)
                     self._costs.learn_draft(drafter, num_rows, seconds / num_steps)
-                else:
+                elif self._drafters.reads_texts and num_rows >= LONG_READING:
                     self._costs.learn_reading(drafter, num_rows, seconds)
             if not report.num_prefill_rows:
                 self._costs.learn_overhead(was_awake, report.other_s, encode_s=report.encode_s)
@@ -88,10 +89,11 @@ class CostLearner:
         draft_s = {call.drafter: 0.0 for call in report.draft_calls}
         for call in report.draft_calls:
             draft_s[call.drafter] += self._draft_s(call)
+        reading_s = sum([call.seconds for call in report.draft_calls if not call.num_levels])
         other_s = limit_outlier(report.other_s, self._costs.overhead(drafted=num_awake > 0))
         awake_s = draft_s.get(self._drafters.primary or "", 0.0) + max(other_s - overhead_s, 0.0)
         return Charge(
-            step_s=report.decode_s + other_s + sum(draft_s.values()),
+            step_s=report.decode_s + other_s + sum(draft_s.values()) + reading_s,
             token_s=(plain_s + overhead_s) / max(len(report.verdicts), 1),
             row_s=(report.decode_s - plain_s) / max(report.num_drafted, 1),
             awake_s=awake_s / max(num_awake, 1),

@@ -1,10 +1,12 @@
 """Put a slot's drafter to sleep when drafting stops paying off, and probe from time to time whether it pays again.
 
 Asleep means no encode, no draft step, no drafted rows. A probe drafts and sends nothing: its tokens are compared with
-the text that follows, so it costs draft steps only. Every switch has a reason for the user to read.
+the text that follows, so it costs draft steps only, and the reading of what a draft model slept through. A probe comes
+after a gap, and not before its price is a small share of what was decoded since the last one. Every switch has a
+reason for the user to read.
 
     awake --(slower than plain over the memory, or nothing worth sending for long)--> asleep
-    asleep --(gap tokens later)--> probing --(promises more than plain)--> awake
+    asleep --(when it is cheap)--> probing --(promises more than plain)--> awake
                                      '--(does not)--> asleep, with a longer gap
 
 A drafter that fell asleep while its steps were dear has shown before what it is worth. A single draft step, a trial,
@@ -28,12 +30,14 @@ SLEEP_BELOW, WAKE_ABOVE = 0.985, 1.05  # speed relative to plain decoding
 SURE = 1.5  # standard deviations by which a loss must exceed chance
 IDLE_STEPS = 32  # steps in a row in which hardly anything was worth sending
 DEAR_IDLE_STEPS = 8  # the same where draft steps are dear: asleep, trials show when they no longer are
-FIRST_GAP, LAST_GAP = 16, 64  # tokens between probes; recovery within 128 tokens bounds the last
+FIRST_GAP, LAST_GAP = 16, 64  # tokens between probes, at least; recovery of a cheap head within 128 bounds the last
 PROBE_STEPS, PROBE_SKIPPED = 8, 2  # steps of a probe; the first are skipped, they underrate a head that just woke
 COSTS_KNOWN, TOO_DEAR = 4, 0.8  # steps of a probe that show what drafting costs, and the promise that ends it then
 TRIAL_GAPS = 8, 64  # tokens between trials: at least, at most
 TRIAL_SHARE = 0.15  # of the time, that trials may take
-PROBE_SHARE, MOST_IN_VAIN = 0.03, 2  # of the tokens decoded since, that a probe may cost; / (1 + probes in vain)
+PROBE_SHARE = 0.03  # of the tokens decoded since the last one, that a probe may cost
+MOST_IN_VAIN = 2  # probes in a row that count: the share is divided by one more than their number
+LONGEST_GAP = 4096  # tokens after which a probe comes whatever it costs
 TRIED_TOKENS = 256  # after which a probe takes the place of a trial
 DEAR_GAP = 32  # tokens until the next one, at most: it was short
 PROBE_WEIGHED = 5  # last steps of a probe, whose promise counts
@@ -95,7 +99,7 @@ class DraftGate:
         starts_awake  False where drafting did not pay for other texts, or cannot
         previous      of the slot's last text: if that slept too its gap goes on, or short answers would never be probed
         is_dear       draft steps cost far more than usual
-        num_unread    tokens of the prompt, which the drafter does not read while it sleeps
+        num_unread    tokens of the prompt that are not read yet; a drafter reads none while it sleeps
         reason        for a start asleep
         """
         self.state = GateState.AWAKE if starts_awake else GateState.ASLEEP
@@ -105,6 +109,7 @@ class DraftGate:
         self._num_steps = self._num_idle = self._num_asleep = 0
         self._probe_speeds: list[float] = []
         self._gap, self._needs_trial = FIRST_GAP, is_dear and not starts_awake
+        self._begins_with_trial = False  # of a probe
         self._num_tried = 0  # tokens decoded between trials since the last probe
         self._num_in_vain = 0  # probes in a row that did not wake it
         if not starts_awake and previous is not None and previous.state is not GateState.AWAKE:
@@ -120,14 +125,9 @@ class DraftGate:
         return self.state is GateState.PROBING
 
     @property
-    def is_tried(self) -> bool:
-        """True if it is looked whether draft steps are still dear, in trials."""
-        return self._needs_trial and self._num_tried < TRIED_TOKENS
-
-    @property
     def is_trial(self) -> bool:
         """True if this step is to show whether draft steps are still dear."""
-        return self.is_probing and self.is_tried and not self._probe_speeds
+        return self.is_probing and self._begins_with_trial and not self._probe_speeds
 
     @property
     def probe_length(self) -> int:
@@ -155,19 +155,25 @@ class DraftGate:
         if not self.is_awake and is_dear:
             self._needs_trial, self._gap = True, TRIAL_GAPS[0]
 
-    def record_tokens(self, num_tokens: int, probe_price: Callable[[], float] = lambda: 0.0) -> None:
-        """Record tokens decoded while the drafter slept; when the gap is over, start a probe.
+    def record_tokens(self, num_tokens: int, price: Callable[[bool], float] = lambda is_trial: 0.0) -> None:
+        """Record tokens decoded while the drafter slept; start a probe when the gap is over and its price small enough.
 
-        probe_price  returns the cost of a probe, in tokens: a small share of what was decoded since the last one
+        price  returns the price of a probe in tokens, or of a trial besides its draft step
         """
         self._num_asleep += num_tokens
         self.num_unread += num_tokens
         if self._num_asleep < self._gap:
             return
-        share = TRIAL_SHARE if self.is_tried else PROBE_SHARE / (1 + self._num_in_vain)
-        if self._num_asleep * share >= probe_price():
+        is_trial = self._needs_trial and (
+            self._num_tried < TRIED_TOKENS or not self._is_worth_it(price, is_trial=False)
+        )
+        if self._is_worth_it(price, is_trial=is_trial):
             self.state, self.reason = GateState.PROBING, MEASURING
-            self._probe_speeds = []
+            self._probe_speeds, self._begins_with_trial = [], is_trial
+
+    def _is_worth_it(self, price: Callable[[bool], float], *, is_trial: bool) -> bool:
+        share = TRIAL_SHARE if is_trial else PROBE_SHARE / (1 + self._num_in_vain)
+        return self._num_asleep >= LONGEST_GAP or self._num_asleep * share >= price(is_trial)
 
     def record_probe(self, promised_speed: float) -> None:
         """Record a step of a probe; `promised_speed`: speed relative to plain, had its best draft been sent."""
@@ -180,12 +186,12 @@ class DraftGate:
         self._num_tried = 0
         self._probe_speeds.append(promised_speed)
         if len(self._probe_speeds) == COSTS_KNOWN and promised_speed < TOO_DEAR:
-            self._sleep(min(2 * self._gap, DEAR_GAP), describe_loss(promised_speed))
+            self._sleep(min(2 * self._gap, DEAR_GAP), describe_loss(promised_speed), is_in_vain=True)
         if len(self._probe_speeds) < PROBE_STEPS:
             return
         speed = sum(self._probe_speeds[-PROBE_WEIGHED:]) / PROBE_WEIGHED
         if speed < WAKE_ABOVE:
-            self._sleep(min(2 * self._gap, LAST_GAP), describe_loss(speed))
+            self._sleep(min(2 * self._gap, LAST_GAP), describe_loss(speed), is_in_vain=True)
             return
         self._wake(f"it pays again ({speed:.2f}x)")
 
@@ -198,8 +204,8 @@ class DraftGate:
         self.state, self.reason, self._tally, self._needs_trial = GateState.AWAKE, reason, DecayingSums(), False
         self._num_steps = self._num_idle = self._num_in_vain = self.num_unread = 0
 
-    def _sleep(self, gap: int, reason: str) -> None:
-        if self.is_probing:
+    def _sleep(self, gap: int, reason: str, *, is_in_vain: bool = False) -> None:
+        if is_in_vain:
             self._num_in_vain = min(self._num_in_vain + 1, MOST_IN_VAIN)
         self.state, self.reason = GateState.ASLEEP, reason
         self._gap, self._num_asleep, self.num_unread = gap, 0, 0

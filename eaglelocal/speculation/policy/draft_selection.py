@@ -64,8 +64,9 @@ class DraftSelection:
         costs = self._shared_costs(slot, min(len(gains), len(step.row_costs) - 1))
         size, _ = find_best_size(gains[: len(costs) - 1], costs)
         drafting = self._drafting_cost(slot, chain.drafter, calls)
-        if step.policies[slot].is_probing and drafters.block_size == 1:  # awake it drafts one token more than it sends
-            drafting *= min((size + 1) / len(chain.tokens), 1.0)
+        num_drafted = len(chain.tokens)
+        if step.policies[slot].is_probing and drafters.block_size == 1 and num_drafted > size:
+            drafting *= (size + 1) / num_drafted  # awake it drafts one token more than it sends
         drafting += step.token_costs.drafted / len(step.auto)
         a_token = step.plain_cost / len(step.max_draft)  # one, where nothing is gained by drafting
         cost = (costs[size] - costs[0] + drafting) / max(a_token, 1e-9)
@@ -80,7 +81,7 @@ class DraftSelection:
             [
                 step.drafters.num_steps(drafter, call.num_levels) * step.token_costs.draft_step(drafter, call.num_rows)
                 for call in calls
-                if call.drafter == drafter
+                if call.drafter == drafter and call.num_levels
             ]
         )
         return cost * num_tokens[slot] / max(sum(num_tokens.values()), 1)

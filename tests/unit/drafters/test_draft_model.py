@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from eaglelocal.core.draft import ROOT
 from eaglelocal.drafters.draft_model import MAX_WAITING_TOKENS, DraftModel
 from eaglelocal.drafters.drafter import Committed, Node
+from eaglelocal.engine.draft_loop import catch_up
 from eaglelocal.errors import EngineError
 
 
@@ -68,6 +69,8 @@ def test_every_draft_of_the_same_model_is_right(data: st.DataObject) -> None:
             continue
         rooted = [*text, best(text)]
         length = data.draw(st.integers(0, 4))
+        if data.draw(st.booleans()):
+            drafter.catch_up([slot])
         drafted = draft_chain(drafter, slot, rooted, length)
         assert drafted == true_chain(rooted, length)
         accepted = data.draw(st.integers(0, length))
@@ -126,3 +129,24 @@ def test_what_was_committed_in_its_sleep_is_read_before_it_drafts() -> None:
     rooted = [*text, best(text)]
     assert draft_chain(drafter, 0, rooted, 2) == true_chain(rooted, 2)
     assert context.decodes[num_decodes:] == [1, 1]
+
+
+def test_roots_beside_other_nodes_are_caught_up_for() -> None:
+    drafter, context = new_drafter()
+    long, text = [4, 5, *range(1, 10)] * 5, [4, 5, 6]
+    drafter.buffer([committed(1, long, 0)])
+    drafter.commit([committed(0, text, 0)])
+    calls = catch_up(drafter, [Node(0, 0, 7, 4), root(1, [*long, best(long)])])
+    assert [(call.drafter, call.num_rows, call.num_levels) for call in calls] == [("draft_model", len(long), 0)]
+    assert context.decodes == [len(long)]
+    assert catch_up(drafter, [Node(0, 0, 7, 4)]) == []
+
+
+def test_what_was_slept_through_is_not_read_at_a_commit() -> None:
+    """There it would not be timed."""
+    drafter, context = new_drafter()
+    text = [4, 5, *range(1, 10)] * 5
+    drafter.buffer([committed(0, text, 0)])
+    drafter.commit([committed(0, [*text, 3], len(text))])
+    assert context.decodes == []
+    assert drafter.catch_up([0]) == len(text) + 1

@@ -61,6 +61,8 @@ def test_every_draft_of_a_right_head_is_right(data: st.DataObject) -> None:
             continue
         rooted = [*text, best(text)]
         length = data.draw(st.integers(0, 4))
+        if data.draw(st.booleans()):
+            drafter.catch_up([slot])
         drafted = draft_chain(drafter, slot, rooted, length)
         assert drafted == true_chain(rooted, length)
         kept = [*rooted, *drafted[: data.draw(st.integers(0, length))]]

@@ -12,9 +12,13 @@ from eaglelocal.speculation.costs.draft_costs import READING_SHARE
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.draft_gate import (
     FIRST_GAP,
+    LONGEST_GAP,
     MOST_IN_VAIN,
     PROBE_SHARE,
     PROBE_STEPS,
+    TRIAL_GAPS,
+    TRIED_TOKENS,
+    DecayingSums,
     DraftGate,
     GateState,
 )
@@ -90,11 +94,45 @@ def test_a_dear_drafter_wakes_when_its_drafts_become_good(step: float) -> None:
     assert speed(run.run(600)) > 1.2
 
 
+@pytest.mark.parametrize("num_slots", [1, 4])
+def test_reading_however_dear_does_not_keep_it_asleep_for_good(num_slots: int) -> None:
+    run = Simulation(
+        SimulatedMachine(seed=1, ratios=curve(BF16), hiccups=0.02),
+        dict.fromkeys(range(num_slots), TEXTS["hopeless"]),
+        DraftCosts(step_s=DECODE_S * 0.1, reading_s=DECODE_S * 0.08),
+        drafters=MODEL,
+        seed=1,
+        leveled=num_slots > 1,
+        answer_tokens=10**6,
+    )
+    run.run(3000 * num_slots)
+    run.texts, made = dict.fromkeys(range(num_slots), TEXTS["easy"]), 0
+    while run.controller.state(0)[0] is not GateState.AWAKE:
+        made += run.run(1)[0].tokens[0]
+        assert made < 2 * LONGEST_GAP
+
+
+def test_trials_go_on_while_a_probe_is_too_dear() -> None:
+    """They alone show that draft steps are no longer dear."""
+    gate = DraftGate()
+    while gate.is_awake:
+        gate.record_step(DecayingSums(1.0, extra=0.0, cost=3.0, drafted=3), is_dear=True)
+    num_trials = num_tokens = 0
+    while num_tokens < 4 * TRIED_TOKENS:
+        gate.record_tokens(1, lambda is_trial: 0.0 if is_trial else 1e9)
+        num_tokens += 1
+        if gate.is_probing:
+            assert gate.is_trial
+            num_trials += 1
+            gate.record_probe(0.5)
+    assert num_trials >= 4 * TRIED_TOKENS // TRIAL_GAPS[1]
+
+
 def in_vain(gate: DraftGate, price: float) -> int:
     """Let a probe fail; return how many tokens passed before it."""
     waited = 0
     while not gate.is_probing:
-        gate.record_tokens(1, lambda: price)
+        gate.record_tokens(1, lambda is_trial: price)
         waited += 1
     for _ in range(PROBE_STEPS):
         if gate.is_probing:
@@ -108,6 +146,7 @@ def test_a_probe_waits_until_it_is_a_small_share_and_smaller_each_time_it_was_in
     waited = [in_vain(gate, price=6.0) for _ in range(MOST_IN_VAIN + 2)]
     shares = [PROBE_SHARE / (1 + n) for n in (*range(MOST_IN_VAIN + 1), MOST_IN_VAIN)]
     assert waited == [round(6.0 / share) for share in shares]
+    assert in_vain(gate, price=1e9) == LONGEST_GAP, "it comes at last, whatever it costs"
     assert in_vain(DraftGate(starts_awake=False), price=0.01) == FIRST_GAP
 
 
