@@ -92,7 +92,7 @@ def test_near_the_best_in_hindsight(name: str, text: str, num_slots: int) -> Non
 @pytest.mark.parametrize("name", ["bf16", "q4_0"])
 def test_near_the_best_in_hindsight_over_long_runs(name: str, text: str, num_slots: int) -> None:
     share = share_of_best(name, TEXTS[text], num_slots=num_slots, num_tokens=9600, seeds=range(3))
-    assert share > 0.94  # 62 of 64 cases are above 0.95, the others (two and eight slots) at 0.945 and 0.949
+    assert share > 0.95
 
 
 @pytest.mark.slow
