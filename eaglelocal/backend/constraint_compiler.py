@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 from weakref import WeakValueDictionary
 
-from eaglelocal.backend.grammar_check import CPU_S, NO_ANSWER, OPENER, compile_grammar
+from eaglelocal.backend.grammar_check import CPU_S, NO_ANSWER, OPENER, compile_grammar, find_start_problem
 from eaglelocal.backend.native_step import NONE_FITS
 from eaglelocal.backend.samplers import LlamaSamplerChain, RowReader, add_logprobs
 from eaglelocal.backend.vocabulary import LlamaVocabulary
@@ -69,6 +69,7 @@ class CompiledConstraint:
 
     def __init__(self, prototype: LLMatcher) -> None:
         self.prototype = prototype
+        self.unbound = read_unbound(prototype.get_grammar_warnings())
 
 
 class LlamaConstraints:
@@ -100,8 +101,8 @@ class LlamaConstraints:
             self._check_process().start(after_s=LATER_S)
             self._get_tokenizer()
 
-    def check(self, constraint: Constraint) -> None:
-        self._get_compiled(constraint)
+    def check(self, constraint: Constraint) -> tuple[str, ...]:
+        return self._get_compiled(constraint).unbound
 
     def hold(self, constraint: Constraint) -> CompiledConstraint:
         return self._get_compiled(constraint)
@@ -146,9 +147,8 @@ class LlamaConstraints:
             raise refusal(constraint, problem)
         matcher = compile_grammar(grammar, self._get_tokenizer())
         started_s = time.thread_time()
-        mask = matcher.compute_bitmask()
-        if matcher.is_error() or not any(mask):
-            raise refusal(constraint, matcher.get_error() or NO_ANSWER)
+        if problem := find_start_problem(matcher):
+            raise refusal(constraint, problem)
         if (taken_s := time.thread_time() - started_s) > MAX_MASK_S:
             raise TooComplexError(f"the {kind_name(constraint)} is too complex: each token takes {taken_s:.1f} s")
         return CompiledConstraint(matcher)
@@ -332,6 +332,25 @@ def extract_reason(text: str) -> str:
     first = _PLACE.sub("", first, count=1)
     errors = (line.removeprefix("error:") for line in more if line.startswith("error:"))
     return shorten(f"{first}{next(errors, '')}" if first.endswith(":") else first)
+
+
+_UNBOUND = {  # the beginning of llguidance's warnings -> the keywords that they are about
+    "Unknown format": ("format",),
+    "min/maxProperties": ("minProperties", "maxProperties"),
+    "oneOf": ("oneOf",),  # taken as `anyOf`
+}
+
+
+def read_unbound(warnings: Sequence[str]) -> tuple[str, ...]:
+    """Return the keywords of a schema that llguidance's warnings are about, sorted.
+
+    Unimplemented keys: ["uniqueItems"]  ->  uniqueItems
+    """
+    found: set[str] = set()
+    for warning in warnings:
+        found.update(re.findall(r'"(.+?)"', warning) if warning.startswith("Unimplemented keys") else ())
+        found.update(*(keys for beginning, keys in _UNBOUND.items() if warning.startswith(beginning)))
+    return tuple(sorted(found))
 
 
 def shorten(reason: str) -> str:

@@ -23,6 +23,7 @@ MIN_FORK_CHARS = 8192
 CPU_S = 1.0  # of CPU time, for one grammar
 STACK_BYTES = 2 * 1024 * 1024  # the threads that compile later have more (engine/input_queue.py)
 NO_ANSWER = "no answer"
+NOTHING_FITS = "NoExtension"  # llguidance's words for it
 _NUM_BYTES = 256
 _RAISED, _NO_MEMORY = 1, 2  # exit statuses of a fork
 
@@ -67,9 +68,15 @@ def find_problem(grammar: str, tokenizer: LLTokenizer) -> str:
         matcher = compile_grammar(grammar, tokenizer)
     except ValueError as error:
         return str(error)
-    if matcher.is_error():
-        return str(matcher.get_error())
-    return "" if any(matcher.compute_bitmask()) else str(matcher.get_error()) or NO_ANSWER
+    return find_start_problem(matcher)
+
+
+def find_start_problem(matcher: LLMatcher) -> str:
+    """Return why an answer cannot begin: llguidance's objection, or NO_ANSWER if no text matches; else ""."""
+    if not matcher.is_error() and any(matcher.compute_bitmask()) and not matcher.is_error():
+        return ""
+    reason = str(matcher.get_error())
+    return NO_ANSWER if not reason or reason.startswith(NOTHING_FITS) else reason
 
 
 def compile_grammar(grammar: str, tokenizer: LLTokenizer) -> LLMatcher:

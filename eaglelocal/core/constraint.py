@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from enum import Enum
 
 from eaglelocal.core.records import dataclass
@@ -30,3 +31,4 @@ class Constraint:
     source: str = ""
     frame: str = ""  # a Lark grammar that contains this constraint as `@answer`; empty: it is the whole answer
     is_strict: bool = False  # unsupported parts of a schema are an error; else they are ignored
+    unbound: tuple[str, ...] = field(default=(), compare=False)  # what of the request's schemas nothing enforces

@@ -86,6 +86,7 @@ class Started:
     request_id: str
     prompt_tokens: int
     cached_tokens: int  # of the prompt, reused from the slot's cache or copied from another slot's
+    unbound: tuple[str, ...] = ()  # keywords of the request's schemas that nothing enforces
 
 
 @dataclass(frozen=True, slots=True)

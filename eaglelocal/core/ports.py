@@ -300,8 +300,11 @@ class ImageReader(Protocol):
 class Constraints(Protocol):
     """The compiler of constraints for one model."""
 
-    def check(self, constraint: Constraint) -> None:
-        """Compile a constraint. Raises RequestError if it is wrong, unknown or too complex. Safe from any thread."""
+    def check(self, constraint: Constraint) -> tuple[str, ...]:
+        """Compile a constraint; return the keywords of its schemas that nothing enforces.
+
+        Raises RequestError if it is wrong, unknown or too complex. Safe from any thread.
+        """
 
     def hold(self, constraint: Constraint) -> object:
         """Return an object that keeps the constraint compiled while it is referenced. `check` must have passed."""

@@ -7,7 +7,7 @@ they compile, and loosened tools are remembered. Does not know prompts.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from eaglelocal.core.constraint import Constraint
@@ -15,8 +15,17 @@ from eaglelocal.core.ports import Constraints
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.tools import Split, Tool, ToolChoice, ToolUse
 from eaglelocal.errors import RequestError, TooComplexError
-from eaglelocal.text.tool_calls.bindable_schemas import allow_any_arguments, loosen_constraint, loosen_tool
+from eaglelocal.text.tool_calls.argument_rules import list_unwritten
+from eaglelocal.text.tool_calls.bindable_schemas import (
+    allow_any_arguments,
+    list_lost,
+    loosen_constraint,
+    loosen_tool,
+    read_constraint_schema,
+    tidy_schema,
+)
 from eaglelocal.text.tool_calls.tool_grammar import make_constraint
+from eaglelocal.text.tool_calls.tool_schemas import has_unknown_reference, read_schema
 
 MAX_LOOSENED = 512  # tools
 MAX_COSTLY = 2  # schemas per request that may turn out too complex, which takes seconds to find out
@@ -37,6 +46,15 @@ class ConstraintSpec:
         """Return the constraint of an answer that may call these tools; None if it needs none."""
         split = replace(self.split, tools=tools)
         return make_constraint(split, self.choice, self.constraint, tokens=self.tokens, is_split=self.is_split)
+
+    def list_unbound(self, tools: Sequence[Tool]) -> Iterator[str]:
+        """Yield the keywords of the request's schemas that a constraint with these tools cannot keep."""
+        yield from self.constraint.unbound if self.constraint is not None else ()
+        for wanted, bound in zip(self.split.tools, tools, strict=True):
+            yield from list_lost(read_schema(wanted), tidy_schema(read_schema(bound)))
+            yield from list_unwritten(self.split.form, bound)
+            if has_unknown_reference(wanted):
+                yield "$ref"
 
     def make_call(self, tool: Tool) -> Constraint | None:
         """Return the constraint of an answer that is one call of this tool."""
@@ -59,9 +77,10 @@ class AnswerConstraint:
         if constraint is None:
             return None
         for candidate in loosen_constraint(constraint):
-            refusal = self._check(candidate)
+            refusal, unbound = self._check(candidate)
             if refusal is None:
-                return candidate
+                lost = list_lost(*map(read_constraint_schema, (constraint, candidate)))
+                return replace(candidate, unbound=tuple(sorted({*unbound, *lost})))
             if isinstance(refusal, TooComplexError):
                 break
         assert refusal is not None
@@ -79,9 +98,9 @@ class AnswerConstraint:
             candidate = spec.make(tools)
             if candidate is None or candidate is spec.constraint:
                 return candidate
-            candidate_refusal = self._check(candidate)
+            candidate_refusal, unbound = self._check(candidate)
             if candidate_refusal is None:
-                return candidate
+                return replace(candidate, unbound=tuple(sorted({*unbound, *spec.list_unbound(tools)})))
             refusal = refusal or blame_parameter("tools" if tools else "response_format", candidate_refusal)
         assert refusal is not None
         raise self._blame_tool(spec) or refusal
@@ -101,7 +120,7 @@ class AnswerConstraint:
     def _blame_tool(self, spec: ConstraintSpec) -> RequestError | None:
         """Return the error of the first strict tool that does not compile by itself, if there is one."""
         for tool in spec.split.tools:
-            if tool.is_strict and (refusal := self._check(spec.make_call(tool))):
+            if tool.is_strict and (refusal := self._check(spec.make_call(tool))[0]):
                 reason = refusal.message.partition(": ")[2] or refusal.message
                 what = f"the parameters of {tool.name}, a strict tool, cannot be bound: {reason}"
                 return RequestError(what, hint=refusal.hint, parameter="tools")
@@ -127,7 +146,7 @@ class AnswerConstraint:
         """Return the tightest form of this tool that compiles, else the loosest, and if it was too complex."""
         loosened, is_costly = tool, False
         for loosened in (tool, *loosen_tool(tool)):
-            refusal = self._check(spec.make_call(loosened))
+            refusal, _ = self._check(spec.make_call(loosened))
             if refusal is None:
                 break
             if isinstance(refusal, TooComplexError):
@@ -139,14 +158,13 @@ class AnswerConstraint:
                 self._loosened.popitem(last=False)
         return loosened, is_costly
 
-    def _check(self, constraint: Constraint | None) -> RequestError | None:
-        """Return the error that the constraint raises when it is compiled; None if it compiles."""
+    def _check(self, constraint: Constraint | None) -> tuple[RequestError | None, tuple[str, ...]]:
+        """Return the error of compiling the constraint, None if it compiles, and the keywords that it leaves out."""
         assert constraint is not None
         try:
-            self._constraints.check(constraint)
+            return None, self._constraints.check(constraint)
         except RequestError as error:
-            return error
-        return None
+            return error, ()
 
 
 def blame_parameter(parameter: str, refusal: RequestError) -> RequestError:

@@ -41,7 +41,7 @@ ReadRequest = tuple[PromptTokens, Request | None]
 class NoConstraints:
     """The core.ports.Constraints of an engine that cannot constrain answers."""
 
-    def check(self, constraint: Constraint) -> None:
+    def check(self, constraint: Constraint) -> tuple[str, ...]:
         raise RequestError("this engine cannot constrain answers to a format")
 
     def hold(self, constraint: Constraint) -> object:

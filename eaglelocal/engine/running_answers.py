@@ -81,7 +81,9 @@ class RunningAnswers:
     def start(self, sequence: Sequence) -> list[RequestEvent]:
         """Return Started, and a SpeculationChanged if the answer is not drafted for: clients take drafting as on."""
         self._timing.totals.add_reused(sequence.num_reused_rows)
-        started = Started(sequence.request.id, sequence.num_prompt_rows, sequence.num_reused_rows)
+        constraint = sequence.request.constraint
+        unbound = constraint.unbound if constraint is not None else ()
+        started = Started(sequence.request.id, sequence.num_prompt_rows, sequence.num_reused_rows, unbound)
         if self._drafting.read(sequence.slot)[0] == "on":
             return [started]
         return [started, self._make_change(sequence.slot)]

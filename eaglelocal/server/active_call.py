@@ -7,13 +7,14 @@ import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 
-from eaglelocal.core.events import RequestEvent
+from eaglelocal.core.events import RequestEvent, Started
 from eaglelocal.core.request import AnyRequest, EmbedRequest
 from eaglelocal.server.answer_drift import hash_system_prompt
 from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.event_stream import EventStream
 from eaglelocal.server.http_errors import Problem, to_problem
 from eaglelocal.server.loaded_models import LoadedModel
+from eaglelocal.server.request_record import current_record
 
 PROGRESS_S = 0.25  # in which the state of an answer that is sent as a whole is brought up to date, for the monitor
 
@@ -97,6 +98,8 @@ class ActiveCall:
         for event, arrived_at in events:
             choice = self._by_id[event.request_id]
             choice.apply(event, arrived_at)
+            if isinstance(event, Started) and event.unbound:
+                current_record().warn(f"not enforced in the schema: {', '.join(event.unbound)}")
             changed[choice.index] = choice
         for choice in changed.values():
             if choice.error is not None:

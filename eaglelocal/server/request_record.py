@@ -31,6 +31,11 @@ class RequestRecord:
     finish_reasons: list[str] = field(default_factory=list)
     has_failed: bool = False  # the engine failed to answer, perhaps in the middle of a stream
 
+    def warn(self, warning: str) -> None:
+        """Add a warning, which the client gets in a header and the log shows; each only once."""
+        if warning not in self.warnings:
+            self.warnings.append(warning)
+
     def add_answer(self, model: str, choice: AnswerState) -> None:
         """Add an answer before its state is closed. One that never began has a model, but no figures."""
         self.model = model

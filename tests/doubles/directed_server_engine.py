@@ -162,7 +162,8 @@ class DirectedEngine:
         scene.directions = self._directions(scene, script)
         self._running[request.id] = scene
         self._prompted += len(script)
-        self._held.append(Started(request.id, prompt_tokens=len(script), cached_tokens=CACHED_TOKENS))
+        unbound = ("contains",) if request.constraint is not None and "contains" in request.constraint.source else ()
+        self._held.append(Started(request.id, len(script), CACHED_TOKENS, unbound))
 
     def cancel(self, request_id: str) -> None:
         scene = self._running.pop(request_id, None)

@@ -190,8 +190,9 @@ class ScriptedSampler:
 class LetterConstraints:
     """A core.ports.Constraints for regular expressions that are a row of letter sets, such as [ab][c][abc]."""
 
-    def check(self, constraint: Constraint) -> None:
+    def check(self, constraint: Constraint) -> tuple[str, ...]:
         letter_sets(constraint)
+        return ()
 
     def hold(self, constraint: Constraint) -> object:
         return constraint

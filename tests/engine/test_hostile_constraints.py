@@ -168,9 +168,9 @@ class Counting:
     def __init__(self, constraints: LlamaConstraints) -> None:
         self._constraints, self.num_costly = constraints, 0
 
-    def check(self, constraint: Constraint) -> None:
+    def check(self, constraint: Constraint) -> tuple[str, ...]:
         try:
-            self._constraints.check(constraint)
+            return self._constraints.check(constraint)
         except TooComplexError:
             self.num_costly += 1
             raise

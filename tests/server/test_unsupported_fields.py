@@ -366,3 +366,16 @@ def test_a_misspelled_field_is_ignored_with_a_warning(
     assert answer.status_code == 200
     found = answer.headers.get("x-eaglelocal-warning")
     assert warning in found if warning is not None and found is not None else found is warning
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+@pytest.mark.parametrize("num_choices", [1, 2])
+@pytest.mark.parametrize("keyword", ["contains", "minItems"])
+def test_keywords_that_nothing_enforces_are_named_in_a_header(
+    actor: Server, keyword: str, num_choices: int, is_streamed: bool
+) -> None:
+    schema = {"type": "array", keyword: {}}
+    bound = {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}}
+    answer = actor.ask("say x", stream=is_streamed, n=num_choices, **bound)
+    told = "not enforced in the schema: contains" if keyword == "contains" else None
+    assert (answer.status_code, answer.headers.get("x-eaglelocal-warning")) == (200, told)

@@ -2,26 +2,27 @@
 
 The grammar is in llguidance's dialect of Lark. For JSON it uses llguidance's own %json; other notations are spelled
 out from the tool's schema: each named argument in the schema's order, strings free up to their closing marker,
-everything else as JSON. A schema that names no arguments admits any. Patterns and lengths of such strings are ignored.
+everything else as JSON. A schema that names no arguments admits any. `list_unwritten` names what is ignored, such as
+patterns and lengths of such strings.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from eaglelocal.core.constraint import JSON_SPACE
 from eaglelocal.core.tools import CallForm, Notation, Tool
-from eaglelocal.text.tool_calls.bindable_schemas import tidy_schema
+from eaglelocal.text.tool_calls.bindable_schemas import check_is_kept, tidy_schema
 from eaglelocal.text.tool_calls.call_forms import IS_TEXT, KEY, VALUE
 from eaglelocal.text.tool_calls.gemma_calls import QUOTE
-from eaglelocal.text.tool_calls.schema_parts import Schema
+from eaglelocal.text.tool_calls.schema_parts import Schema, iter_all_parts
 from eaglelocal.text.tool_calls.schema_references import REF
 from eaglelocal.text.tool_calls.tool_schemas import (
     keep_definitions,
     list_fields,
-    list_texts,
     list_types,
+    list_values,
     read_bindable_schema,
     resolve_schema,
 )
@@ -36,6 +37,15 @@ _SCALARS = {
     "boolean": '("true" | "false")',
     "null": '"null"',
 }
+_TEXT_LIMITS = frozenset({"pattern", "minLength", "maxLength", "format", "not", "if", "oneOf"})
+_ARRAY_LIMITS = frozenset({"minItems", "maxItems", "uniqueItems", "contains", "prefixItems", "unevaluatedItems"})
+_OBJECT_LIMITS = frozenset(
+    {
+        *("minProperties", "maxProperties", "patternProperties", "propertyNames", "unevaluatedProperties"),
+        *("dependentRequired", "dependentSchemas", "dependencies", "not", "if", "oneOf"),
+    }
+)
+_ALL_LIMITS = _TEXT_LIMITS | _ARRAY_LIMITS | _OBJECT_LIMITS
 _SCALAR_KEYWORDS = ("enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 
 
@@ -55,11 +65,40 @@ def argument_rules(
     return [f"{name}: {json_rule({'type': 'object', **schema}, is_strict=tool.is_strict)}"]
 
 
+def list_unwritten(form: CallForm | None, tool: Tool) -> frozenset[str]:
+    """Return the keywords of a tool's schema that the rules of its notation leave out."""
+    root = read_bindable_schema(tool)
+    whole = resolve_schema(root, root)
+    own = _OBJECT_LIMITS & whole.keys()
+    match form.notation if form is not None else Notation.JSON:
+        case Notation.TAGS:
+            texts = [one for _, one, _ in list_fields(whole) if {"string"} & (list_types(one, root) or {"string"})]
+            parts = [resolve_schema(one, root) for one in texts if not list_values(one, root)]
+            return own.union(*(_TEXT_LIMITS & part.keys() for one in parts for part in iter_all_parts(one)))
+        case Notation.GEMMA:
+            parts = [*iter_all_parts(root)]
+            limits = frozenset(key for one in parts for key in _ALL_LIMITS & one.keys())
+            return limits.union(*(_list_unwritten_forms(one) for one in parts))
+        case _ if form is not None and form.call.endswith("(«args»)"):
+            return own
+    return frozenset()
+
+
+def _list_unwritten_forms(one: Schema) -> Iterator[str]:
+    """Yield the keywords that are left out only in some of their forms."""
+    if isinstance(every := one.get("allOf"), list) and len(every) > 1:
+        yield "allOf"
+    if isinstance(one.get("additionalProperties"), dict):
+        yield "additionalProperties"
+
+
 def json_rule(schema: Schema, *, is_strict: bool) -> str:
     """Return a rule body for JSON that fits the schema.
 
     Strict: parts of the schema that llguidance does not support are an error; else they are ignored.
     """
+    if is_strict:
+        check_is_kept(schema, "the schema of a strict tool", is_strict=True, parameter="tools")
     options = {} if is_strict else {"lenient": True, "coerce_one_of": True}
     return f"%json {json.dumps({**tidy_schema(schema), 'x-guidance': {'whitespace_pattern': JSON_SPACE, **options}})}"
 
@@ -92,7 +131,8 @@ class _Rules:
         return list_types(schema, self._root)
 
     def _texts(self, schema: Schema) -> list[str]:
-        return list_texts(schema, self._root)
+        """Return the only strings that a schema admits; empty where it leaves them open."""
+        return [value for value in list_values(schema, self._root) if isinstance(value, str)]
 
     def _fields(self) -> list[tuple[str, Schema, bool]]:
         """Return name, schema and whether it is required, of each argument of the call."""
@@ -142,16 +182,22 @@ class _Rules:
 
     def _tag_as(self, form: CallForm, key: str, schema: Schema, *, is_text: bool) -> str:
         before, after = form.value.replace(IS_TEXT, "true" if is_text else "false").split(VALUE)
+        ending, pad = after.rstrip("\n"), before[len(before.rstrip("\n")) :]
         head, tail = before.split(KEY)
-        name = self._write(f"{head}{key}{tail}") if key else f"{self._write(head)} ANY_KEY {self._write(tail)}"
-        ending = after.rstrip("\n")
-        if is_text and (texts := self._texts(schema)):
-            value = f"({' | '.join(map(quote, texts))}) {self._write(ending)}"
+        if is_text and (values := self._tag_values(schema)):  # white space around them would be part of them
+            pad = f"{quote(pad)}? " if pad else ""
+            value = f"{pad}({' | '.join(map(quote, values))}) {pad}{self._write(ending.lstrip())}"
+            tail = tail.rstrip("\n")
         elif is_text:
             value = self._free_text(ending)
         else:
             value = f"{self._plain(schema)} {self._write(ending)}"
+        name = self._write(f"{head}{key}{tail}") if key else f"{self._write(head)} ANY_KEY {self._write(tail)}"
         return f"{name} {value} GAP?"
+
+    def _tag_values(self, schema: Schema) -> list[str]:
+        """Return the only texts that a schema admits between tags, strings unquoted; empty if it leaves them open."""
+        return [value if isinstance(value, str) else json.dumps(value) for value in list_values(schema, self._root)]
 
     # ---- Python
     def build_python(self) -> list[str]:
@@ -165,7 +211,8 @@ class _Rules:
     def _python(self, schema: Schema) -> str:
         """Return an expression for a value in JSON or as Python writes it."""
         types = self._types(schema)
-        options = {"string": "" if self._texts(schema) else "PY_TEXT", "null": '"None"', "boolean": '"True" | "False"'}
+        is_limited = bool(self._texts(schema) or _TEXT_LIMITS & resolve_schema(schema, self._root).keys())
+        options = {"string": "" if is_limited else "PY_TEXT", "null": '"None"', "boolean": '"True" | "False"'}
         return f"({' | '.join([self._json(schema), *filter(None, map(options.get, sorted(types)))])})"
 
     # ---- Gemma

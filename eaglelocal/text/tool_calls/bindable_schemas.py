@@ -1,39 +1,99 @@
 """Schemas from requests, changed so that answers and arguments can be constrained to them.
 
 `tidy_schema` leaves out keywords without effect that the compiler does not know, and closes objects that name their
-properties (as llama.cpp does): small models otherwise add keys of their own. Schemas that are not strict are loosened
-until they can be compiled: first without regular expressions that no automaton can match, then without any, since
-others write other dialects. The compiler decides how much must go.
+properties (as llama.cpp does): small models otherwise add keys of their own. It leaves out what the compiler would take
+for something else: a strict schema with such a part is refused. Schemas that are not strict are loosened until they can
+be compiled: first without regular expressions that no automaton can match, then without any, since others write other
+dialects. The compiler decides how much must go.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from eaglelocal.core.constraint import MAX_SOURCE_BYTES, Constraint, Syntax
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.tools import Tool
+from eaglelocal.errors import RequestError
 from eaglelocal.text.tool_calls.schema_parts import Schema, iter_all_parts, map_schemas
-from eaglelocal.text.tool_calls.tool_schemas import read_schema
+from eaglelocal.text.tool_calls.tool_schemas import MAX_QUOTED_CHARS, read_schema
 
 _DIALECT = re.compile(
     r"http://json-schema\.org/draft-0[3-7]/schema#?|https://json-schema\.org/draft/(2019-09|2020-12)/schema#?"
 )
 _COMPOSING = frozenset({"not", "if", "dependentSchemas", "patternProperties", "unevaluatedProperties", "$dynamicRef"})
 _COMBINING = frozenset({"anyOf", "oneOf", "allOf", "$ref"})  # keywords that may name more properties
+MAX_INT64 = 2**63 - 1
+INEXACT, OLD = "numbers are exact up to 2^53", "it is of an older draft"
+_OLD_KEYWORDS = frozenset({"divisibleBy", "disallow", "extends"})
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_VALIDATING = frozenset(
+    {
+        *("type", "enum", "const", "multipleOf", "maxLength", "minLength", "pattern", "format", "items", "prefixItems"),
+        *("maxItems", "minItems", "additionalItems", "properties", "patternProperties", "additionalProperties"),
+        *("minProperties", "maxProperties", "required", "allOf", "anyOf", "oneOf", "$ref", *_BOUNDS, *_OLD_KEYWORDS),
+    }
+)  # what the compiler ignores beside these, it names itself
 _UNSUPPORTED = re.compile(r"\(\?<?[=!]|\\[1-9]|\\k<")  # lookaround and back-references
 
 
 def tidy_schema(schema: Schema) -> dict[str, object]:
-    """Return the schema closed, and without keywords that admit everything, and without unknown dialects in `$schema`.
+    """Return the schema closed, and without unknown dialects in `$schema`, which the compiler would try to fetch.
 
-    The compiler would try to fetch those dialects. Closed: objects get `additionalProperties: false`.
+    Keywords that admit everything go, and those that the compiler would take for something else. Closed: objects get
+    `additionalProperties: false`.
     """
-    less = map_schemas(schema, lambda one: {key: value for key, value in one.items() if not _has_no_effect(key, value)})
+
+    def clean(one: Schema) -> dict[str, object]:
+        return {k: v for k, v in one.items() if not _has_no_effect(k, v) and not _why_misread(k, v, one)}
+
+    less = map_schemas(schema, clean)
     return less if any(map(_is_composed, iter_all_parts(less))) else map_schemas(less, _close_object)
+
+
+def check_is_kept(schema: Schema, what: str, *, is_strict: bool, parameter: str = "response_format") -> None:
+    """Raise RequestError if the compiler would take a part of the schema, which `what` names, for something else.
+
+    One that is not strict is refused for its numbers only; what else would be taken wrongly, `tidy_schema` leaves out.
+    """
+    for one in iter_all_parts(schema):
+        for keyword, value in one.items():
+            why = _why_misread(keyword, value, one)
+            if why == INEXACT or (why and is_strict):
+                shown = f"{keyword} {json.dumps(value)[:MAX_QUOTED_CHARS]}"
+                raise RequestError(f"{what} has {shown}, which cannot be enforced: {why}", parameter=parameter)
+
+
+def _why_misread(key: str, value: object, one: Schema) -> str:
+    """Return why the compiler would take this keyword for something else; "" if it would not.
+
+    It reads numbers as floats of 64 bits, so large integers change; it admits the same key twice where it must have
+    `minProperties` of keys that are not named; and it passes over keywords of older drafts.
+    """
+    if key == "minProperties":
+        required = one.get("required", [])
+        num_named = len(required) if isinstance(required, list) else 0
+        is_open = one.get("additionalProperties") is not False or "patternProperties" in one
+        return "keys could repeat" if is_open and isinstance(value, int) and value > num_named + 1 else ""
+    if key == "enum" and isinstance(value, list):
+        return "" if all(map(_keeps_numbers, value)) else INEXACT
+    if key in _BOUNDS and isinstance(value, bool | float):
+        return (OLD if value is True else "") if isinstance(value, bool) else INEXACT if abs(value) > MAX_INT64 else ""
+    if key == "const" or key in _BOUNDS:
+        return "" if _keeps_numbers(value) else INEXACT
+    is_old = key in _OLD_KEYWORDS or (key == "additionalItems" and isinstance(one.get("items"), list))
+    return OLD if is_old else ""
+
+
+def _keeps_numbers(value: object) -> bool:
+    """Return whether each integer within a value is the same as a float of 64 bits and as an integer of 64 bits."""
+    if isinstance(value, dict | list):
+        return all(map(_keeps_numbers, value.values() if isinstance(value, dict) else value))
+    return not isinstance(value, int) or value == MAX_INT64 or (abs(value) < MAX_INT64 and int(float(value)) == value)
 
 
 def _has_no_effect(key: str, value: object) -> bool:
@@ -79,10 +139,11 @@ def allow_any_arguments(tool: Tool) -> Tool:
 
 def loosen_constraint(constraint: Constraint) -> Iterator[Constraint]:
     """Yield the constraint, then, if it is not strict, the same with less and less of its schema."""
-    schema = _read_schema(constraint)
+    schema = read_constraint_schema(constraint)
     if schema is None:
         yield constraint
         return
+    check_is_kept(schema, "the schema", is_strict=constraint.is_strict)
     tidy = tidy_schema(schema)
     yield constraint if tidy == schema else replace(constraint, source=_json(tidy))
     if not constraint.is_strict:
@@ -90,7 +151,7 @@ def loosen_constraint(constraint: Constraint) -> Iterator[Constraint]:
             yield replace(constraint, source=_json(less))
 
 
-def _read_schema(constraint: Constraint) -> dict[str, object] | None:
+def read_constraint_schema(constraint: Constraint) -> dict[str, object] | None:
     """Return the constraint's schema; None if there is none, or it is too large or unreadable (a compiler error)."""
     if (
         constraint.syntax is not Syntax.JSON_SCHEMA
@@ -102,6 +163,20 @@ def _read_schema(constraint: Constraint) -> dict[str, object] | None:
     except ValueError:
         return None
     return schema if isinstance(schema, dict) else None
+
+
+def list_lost(schema: Schema | None, less: Schema | None) -> list[str]:
+    """Return the validating keywords of which the looser schema has fewer, sorted."""
+    return sorted(_count_keywords(schema or {}) - _count_keywords(less or {}))
+
+
+def _count_keywords(schema: Schema) -> Counter[str]:
+    counter: Counter[str] = Counter()
+    for one in iter_all_parts(schema):
+        for key, value in one.items():
+            if key in _VALIDATING:
+                counter[key] += len(value) if key == "patternProperties" and isinstance(value, dict) else 1
+    return counter
 
 
 def _json(schema: Schema) -> str:

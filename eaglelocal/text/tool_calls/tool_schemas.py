@@ -30,6 +30,11 @@ def read_bindable_schema(tool: Tool) -> Schema:
     return schema
 
 
+def has_unknown_reference(tool: Tool) -> bool:
+    """Return whether a reference in the tool's schema names nothing: it then admits anything."""
+    return bool(_lift(tool)[1])
+
+
 def _lift(tool: Tool) -> tuple[Schema, list[str]]:
     schema = read_schema(tool)
     return lift_references(schema) if 'Ref"' in tool.parameters or f'"{REF}"' in tool.parameters else (schema, [])
@@ -135,12 +140,20 @@ def list_fields(schema: Schema) -> list[tuple[str, Schema, bool]]:
     return [(key, part if isinstance(part, dict) else {}, key in must) for key, part in properties.items()]
 
 
-def list_texts(schema: Schema, root: Schema) -> list[str]:
-    """Return the only strings that a schema admits; empty where it leaves them open."""
-    schema = resolve_schema(schema, root)
-    values = [schema["const"]] if "const" in schema else schema.get("enum")
-    texts = values if isinstance(values, list) else []
-    return texts if texts and all(isinstance(text, str) for text in texts) else []
+def list_values(schema: object, root: Schema, hops: int = MAX_HOPS) -> list[object]:
+    """Return the only values that a schema admits, those of its alternatives included; empty where they are open."""
+    one = resolve_schema(schema, root)
+    if "const" in one:
+        return [one["const"]]
+    if isinstance(values := one.get("enum"), list):
+        return values
+    if one.get("type") == "null":
+        return [None]
+    several = next((found for key in ("anyOf", "oneOf", "allOf") if isinstance(found := one.get(key), list)), [])
+    if not hops or ("allOf" in one and len(several) > 1):
+        return []
+    found = [list_values(alternative, root, hops - 1) for alternative in several]
+    return [value for values in found for value in values] if all(found) else []
 
 
 def keep_definitions(schema: Schema) -> Schema:

@@ -26,7 +26,7 @@ class Reader:
     def __init__(self, *words: str, most: int = 10**6) -> None:
         self._words, self._most, self.checked = words, most, list[str]()
 
-    def check(self, constraint: Constraint) -> None:
+    def check(self, constraint: Constraint) -> tuple[str, ...]:
         text = f"{constraint.source}\n{constraint.frame}"
         self.checked.append(text)
         for word in self._words:
@@ -34,6 +34,7 @@ class Reader:
                 raise RequestError(f"{word} cannot be bound")
         if len(text) > self._most:
             raise RequestError("it is too long")
+        return ()
 
     def hold(self, constraint: Constraint) -> object:
         return constraint

@@ -52,8 +52,8 @@ class CharacterVocabulary:
 class Anything:
     """Implements core.ports.Constraints."""
 
-    def check(self, constraint: Constraint) -> None:
-        pass
+    def check(self, constraint: Constraint) -> tuple[str, ...]:
+        return ()
 
     def hold(self, constraint: Constraint) -> object:
         return constraint
