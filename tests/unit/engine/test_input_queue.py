@@ -194,7 +194,7 @@ def test_closing_waits_for_what_is_being_read() -> None:
 
 def test_the_lanes_are_threads_of_their_own() -> None:
     before_bytes = threading.stack_size()
-    lanes = start_lanes()
+    lanes = start_lanes().executors
     names = [lane.submit(lambda: threading.current_thread().name).result() for lane in lanes]
     assert len(set(names)) == len(lanes) == 3
     assert threading.stack_size() == before_bytes != STACK_BYTES
