@@ -31,15 +31,19 @@ from eaglelocal.core.events import (
     TextPiece,
     Tokens,
 )
+from eaglelocal.core.limited_process import LimitedProcess
+from eaglelocal.core.process_limits import ProcessLimits
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.core.tools import CallPart
 from eaglelocal.errors import EngineError, ModelFileError, RequestError
+from eaglelocal.probe.subprocess_calls import run
 from eaglelocal.worker.channel import Channel
 from eaglelocal.worker.child import _environment
 from eaglelocal.worker.exit_reason import ExitReason
 from eaglelocal.worker.process import _Reporter
+from eaglelocal.worker.spare_process import SpareProcess
 
 SAMPLED = Sampled(5, -0.5, top=(TokenLogprob(5, -0.5), TokenLogprob(6, -1.5)))
 FINISHED = Finished("r", "stop", "", 1, 2, Timings(ttft_s=0.5), SpeculationStats(accepted_per_position=(3, 1)))
@@ -278,6 +282,33 @@ def test_the_child_asks_for_huge_pages_next_to_what_people_said(monkeypatch: pyt
     assert _environment()["GOMP_SPINCOUNT"] == "7"
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=1")
     assert _environment()["GLIBC_TUNABLES"] == "glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1"
+
+
+def read_variables(pid: int) -> set[str]:
+    return {entry.partition("=")[0] for entry in Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")}
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="only Linux shows the variables of a process")
+def test_no_process_of_ours_can_be_asked_for_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines, those that wait for a plan, and what probes, renders and checks for them."""
+    for name in ("EAGLELOCAL_API_KEY", "HF_TOKEN", "OPENAI_API_KEY"):
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    with SpareProcess("doubles.scripted_engine:build") as spare:
+        assert spare.pid is not None
+        seen = read_variables(spare.pid)
+    child = LimitedProcess(
+        "doubles.limited_functions:open_echo", "> ", limits=ProcessLimits(cpu_s=30.0, memory_bytes=2**28)
+    )
+    child.open()
+    assert child.pid is not None
+    limited = read_variables(child.pid)
+    child.close()
+    probed = run(("env",), timeout_s=30.0)
+    assert probed is not None
+    assert "CUDA_VISIBLE_DEVICES" in seen and b"CUDA_VISIBLE_DEVICES=1" in probed.stdout
+    assert not {"EAGLELOCAL_API_KEY", "HF_TOKEN", "OPENAI_API_KEY"} & (seen | limited)
+    assert b"secret" not in probed.stdout
 
 
 def sent_progress(steps: Sequence[tuple[float, str, str]], *, interval_s: float) -> list[tuple[float, str, str]]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -54,6 +57,22 @@ def events_of(server: Server, script: str) -> list[str]:
     ) as answer:
         assert answer.status_code == 200
         return [line.removeprefix("data: ") for line in answer.iter_lines() if line.startswith("data: ")]
+
+
+def test_a_kill_from_outside_is_seen_only_by_answers_that_had_begun_to_come(mortal: Server) -> None:
+    """Also the same one each time: nobody is refused for it."""
+    for n in range(3):
+        with ThreadPoolExecutor(2) as askers:
+            broken = askers.submit(mortal.ask, "say once\nforever")
+            wait_until(lambda: any(one.num_tokens for _, one in [*mortal.serving.active.values()]), "it is answered")
+            whole = askers.submit(mortal.ask, "sleep 1\nsay whole")
+            wait_until(lambda: len(mortal.serving.active) == 2, "both were sent")
+            pid = mortal.clients[0].pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            assert mortal.ask("say next").status_code == 200
+            assert (broken.result().status_code, whole.result().status_code) == (500, 200)
+        assert mortal.snapshot()["restarts"] == n + 1
 
 
 def test_openais_client_raises_what_breaks_in_the_stream(mortal: Server) -> None:
