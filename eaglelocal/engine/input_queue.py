@@ -57,8 +57,8 @@ class InlineExecutor(Executor):
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """Executors that read requests. `report` is told of work on a request before it begins, on the thread that does it;
-    the engine tells it of its own work too.
+    """Executors that read requests. `report` gets each event of work on a request, on the thread that does it; the
+    engine reports its own work to it too.
     """
 
     executors: Sequence[Executor] = (InlineExecutor(),)
