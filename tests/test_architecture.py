@@ -253,3 +253,36 @@ def test_json_and_toml_are_read_in_one_way() -> None:
         or (isinstance(node, ast.ImportFrom) and node.module in ("json", "tomllib"))
     }
     assert found == set(OWN_READERS)
+
+
+# who starts processes with all of our environment, secrets included, and why
+WITH_SECRETS = {
+    "cli/launch.py": "the agent that the user chose, and a server, which needs its keys",
+    "tui/terminal/clipboard.py": "the desktop's own programs",
+    "tui/terminal/external_editor.py": "the editor that the user chose",
+}
+
+
+def starts_with_all(node: ast.Call) -> bool:
+    """Return whether a call starts a process with another environment than is made for our children."""
+    starts = (
+        "subprocess.Popen",
+        "subprocess.run",
+        "subprocess.check_output",
+        "asyncio.create_subprocess_exec",
+        "os.system",
+    )
+    if ast.unparse(node.func) not in starts:
+        return False
+    given = next((ast.unparse(each.value) for each in node.keywords if each.arg == "env"), "")
+    return not given.startswith("make_environment(") and given not in ("environ", "_environment()")
+
+
+def test_children_get_no_secrets() -> None:
+    found = {
+        file.relative_to(PACKAGE).as_posix()
+        for file in FILES
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and starts_with_all(node)
+    }
+    assert found == set(WITH_SECRETS)

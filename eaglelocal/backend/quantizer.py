@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from eaglelocal.core.child_process import make_environment
+from eaglelocal.core.child_environment import make_environment
 from eaglelocal.errors import EagleLocalError, ResourceError
 
 CHECK_S = 0.2  # between two looks at the file's size
@@ -34,7 +34,11 @@ def quantize_file(source: Path, made: Path, file_type: int, *, on_bytes: Callabl
     with tempfile.TemporaryFile() as log:
         try:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, env=make_environment()
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                env=make_environment(with_settings=True),
             )
         except OSError as error:
             raise ResourceError(f"llama.cpp's quantizer cannot be started: {error.strerror or error}") from error

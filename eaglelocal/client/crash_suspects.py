@@ -1,25 +1,27 @@
-"""Record which requests were in flight when the engine process crashed, and refuse one that crashed it twice.
+"""Find the request that crashes the engine process, and refuse it for a while.
 
-A request is identified by a digest of its content, not by its id, so that it is recognized when a client sends it
-again. Everything in flight at a crash is a suspect, because a step serves all requests. These rules find the culprit:
+Suspects are the requests that had begun when the process crashed: those being read, and those with a slot, because a
+step serves all of these. A request is identified by a digest of its owner and content, so that it is recognized when a
+client sends it again. Company proves nothing, because whoever crashes the engine can send something else each time:
 
-- A request that alone was in flight at two crashes is refused.
+- A request that alone had begun at two crashes is refused.
+- One that had begun at two crashes, in company, runs alone from then on (`must_wait`), for as long as a crash takes.
 - A request that finishes is cleared.
-- If several were in flight at two crashes, they run one at a time from then on (`must_wait`). Then each crash has
-  one of them in flight whether or not it is to blame, so it takes two such crashes to refuse it.
-- A request that was in flight at no more than half of the crashes since its first one is never refused: something
-  else crashes the engine.
+- One that had begun at no more than half of the crashes since its first one is never refused: something else crashes
+  the engine.
 
-Suspects are few, and forgotten after an hour. Not thread-safe: the owner holds a lock.
+So nobody is refused for another's crash. Suspects are few, and forgotten after some minutes. Not thread-safe: the owner
+holds a lock.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import fields, is_dataclass, replace
 from typing import cast
 
@@ -29,8 +31,9 @@ from eaglelocal.errors import EagleLocalError, RequestError
 
 MAX_SUSPECTS = 512
 MAX_CRASHES = 2
-FORGET_S = 3600.0
-TRIAL_S = 5.0  # a suspect that has run this long no longer blocks the next one; doubled after each further crash
+FORGET_S = 600.0
+DRAIN_S = 30.0  # how long a suspect, and whatever came after it, waits for the running answers to end
+TRIAL_S = 5.0  # a suspect that has run this long gets company; doubled after each further crash
 MAX_TRIAL_S = 60.0
 
 Digest = bytes
@@ -38,12 +41,11 @@ Digest = bytes
 
 @dataclass(slots=True)
 class _Suspect:
-    first_crash: int  # number of the crash at which it was first in flight
-    num_crashes: int = 0  # crashes at which it was in flight
+    first_crash: int  # number of the crash at which it first had begun
+    num_crashes: int = 0  # crashes at which it had begun
+    num_alone: int = 0  # crashes at which nothing else had
     seen_at_s: float = 0.0
-    is_on_trial: bool = False  # it runs without other suspects
-    num_trial_crashes: int = 0
-    refusal: RequestError | None = None
+    crash: str = ""  # set once it is refused: what happened
 
 
 class CrashSuspects:
@@ -61,35 +63,40 @@ class CrashSuspects:
         """Return the error to refuse a request with; None if it is admitted."""
         self._forget_old()
         suspect = self._suspects.get(digest)
-        return None if suspect is None else suspect.refusal
+        if suspect is None or not suspect.crash:
+            return None
+        return _refusal(suspect.crash, FORGET_S - (self._clock() - suspect.seen_at_s))
 
-    def must_wait(self, digest: Digest, running: Iterable[tuple[Digest, float]]) -> bool:
-        """Return whether a request must wait for another suspect. `running`: digests and start times (monotonic, s)."""
-        if not self._is_repeated(digest):
-            return False
-        now = self._clock()
-        return any(now - since < self._trial_s(other) for other, since in running)
+    def must_wait(self, digest: Digest, waited_s: float, running: Collection[tuple[Digest, float]]) -> bool:
+        """Return whether a request must wait: a suspect for the others, all others for a suspect that runs alone.
 
-    def record_crash(self, in_flight: Iterable[Digest], error: EagleLocalError) -> Digest | None:
-        """Suspect the requests in flight; return the digest refused from now on, None if none is found."""
+        waited_s  how long it has waited for them
+        running   digests and start times (monotonic, s)
+        """
+        if len(running) == 1:
+            ((other, since),) = running
+            if self._clock() - since < self._trial_s(other):
+                return True
+        return self._is_repeated(digest) and bool(running) and waited_s < DRAIN_S
+
+    def record_crash(self, begun: Iterable[Digest], error: EagleLocalError) -> Digest | None:
+        """Suspect the requests that had begun; return the digest refused from now on, None if none is found."""
         self._forget_old()
         self._num_crashes += 1
-        digests = set(in_flight)
+        digests = set(begun)
+        is_alone = len(digests) == 1
         for digest in digests:
             suspect = self._suspects.setdefault(digest, _Suspect(self._num_crashes))
             suspect.num_crashes += 1
+            suspect.num_alone += is_alone
             suspect.seen_at_s = self._clock()
             self._suspects.move_to_end(digest)
-        repeated = [digest for digest in digests if self._is_repeated(digest)]
-        guilty = repeated[0] if len(repeated) == 1 and self._is_guilty(self._suspects[repeated[0]]) else None
-        if guilty is not None:
-            self._suspects[guilty].refusal = _refusal(error)
-        elif len(repeated) > 1:
-            for digest in repeated:
-                self._suspects[digest].is_on_trial = True
         while len(self._suspects) > MAX_SUSPECTS:
             self._suspects.popitem(last=False)
-        return guilty
+        if not (is_alone and self._is_guilty(suspect)):
+            return None
+        suspect.crash = error.message.partition(":")[0]
+        return digest
 
     def clear(self, digest: Digest) -> None:
         """Clear a request that has ended normally."""
@@ -97,14 +104,11 @@ class CrashSuspects:
             self._suspects.pop(digest, None)
 
     def _is_guilty(self, suspect: _Suspect) -> bool:
-        """Return whether to refuse the only suspect in flight at this crash and at an earlier one; count its trial."""
-        suspect.num_trial_crashes += suspect.is_on_trial
         num_without = self._num_crashes - suspect.first_crash + 1 - suspect.num_crashes
-        is_tried = not suspect.is_on_trial or suspect.num_trial_crashes >= MAX_CRASHES
-        return is_tried and num_without < suspect.num_crashes
+        return suspect.num_alone >= MAX_CRASHES and num_without < suspect.num_crashes
 
     def _trial_s(self, digest: Digest) -> float:
-        """Return how long a request runs before the next suspect may start, in seconds; 0 if it is no suspect."""
+        """Return how long a request runs before it gets company, in seconds; 0 if it is no suspect."""
         if not self._is_repeated(digest):
             return 0.0
         return min(TRIAL_S * 2.0 ** (self._suspects[digest].num_crashes - MAX_CRASHES), MAX_TRIAL_S)
@@ -120,11 +124,11 @@ class CrashSuspects:
 
 
 def digest_request(request: AnyRequest) -> Digest:
-    """Return a digest of the content of a request: all but id, owner and seed (choices differ only in their seeds)."""
+    """Return a digest of a request's owner and content: all but id and seed (choices differ only in their seeds)."""
     if isinstance(request, ChatRequest) and request.params.seed is not None:
         request = replace(request, params=replace(request.params, seed=None))
     digest = hashlib.blake2b(digest_size=16)
-    _feed(digest, request, left_out=("id", "owner"))
+    _feed(digest, request, left_out=("id",))
     return digest.digest()
 
 
@@ -163,10 +167,9 @@ def _feed_numbers(digest: hashlib.blake2b, values: tuple[object, ...]) -> None:
         digest.update(data)
 
 
-def _refusal(error: EagleLocalError) -> RequestError:
-    what = error.message.partition(":")[0]
+def _refusal(crash: str, left_s: float) -> RequestError:
     return RequestError(
-        f"this request is refused: the engine crashed {MAX_CRASHES} times while it was being answered ({what})",
-        hint=f"change the request; it is admitted again {FORGET_S / 3600:.0f} h after the last crash",
+        f"this request is refused: the engine crashed {MAX_CRASHES} times while it alone was being answered ({crash})",
+        hint=f"change the request; it is admitted again in {math.ceil(left_s / 60)} min",
         code="request_crashes_engine",
     )

@@ -23,7 +23,7 @@ from eaglelocal.client.head_swap import HeadSwaps
 from eaglelocal.client.in_flight_requests import InFlightRequests
 from eaglelocal.client.snapshots import Snapshots
 from eaglelocal.core.adapters import AdapterMix
-from eaglelocal.core.events import EngineInfo, EngineSnapshot, HeadSwapped, LoadProgress, RequestEvent
+from eaglelocal.core.events import EngineInfo, EngineSnapshot, HeadSwapped, LoadProgress, RequestEvent, WorkEvent
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AnyRequest, ChatRequest, Spec
 from eaglelocal.errors import EagleLocalError, EngineAwayError, EngineError
@@ -34,6 +34,7 @@ from eaglelocal.worker.supervisor import DEFAULT_POLICY, EngineState, RestartPol
 
 _log = logging.getLogger(__name__)
 
+WAIT_PER_LOAD = 2.0  # requests wait for a restart at least so many times the seconds of a load
 SWAP_TIMEOUT_S = 180.0  # a head is read from disk, and follows the running answers for some steps
 
 OnProgress = Callable[[LoadProgress], None]
@@ -106,7 +107,10 @@ class EngineClient:
                 self._supervisor.start()
 
     def submit(self, request: AnyRequest, on_event: OnEvent) -> None:
-        """Submit a request; see Client. It waits while the engine loads, and up to `wait_limit_s` while it restarts."""
+        """Submit a request; see Client.
+
+        It waits while the engine loads, and while it restarts for `wait_limit_s`, or longer if loading takes long.
+        """
         if self._watch is None:
             self._requests.submit(request, on_event)
         else:
@@ -195,7 +199,7 @@ class _EngineListener:
     def close(self) -> None:
         self._cancel_wait_timer()
         closed = EngineError("the engine is closed")
-        self._requests.fail_sent(closed)
+        self._requests.disconnect(closed)
         self._requests.refuse(closed)
         self._decide_start(closed)
 
@@ -213,12 +217,16 @@ class _EngineListener:
 
     def on_ready(self, child: EngineChild, info: EngineInfo) -> None:
         self._cancel_wait_timer()
+        self._wait_limit_s = max(self._wait_limit_s, WAIT_PER_LOAD * info.load_s)
         self.trouble = ""
         self._requests.connect(child)
         self._decide_start(info)
 
     def on_events(self, events: list[RequestEvent]) -> None:
         self._requests.deliver(events)
+
+    def on_work(self, event: WorkEvent) -> None:
+        self._requests.note_work(event)
 
     def on_snapshot(self, snapshot: EngineSnapshot) -> None:
         self._snapshots.receive(snapshot)
@@ -232,7 +240,7 @@ class _EngineListener:
 
     def on_lost(self, error: EagleLocalError, *, is_crash: bool) -> None:
         self.trouble = error.message
-        self._requests.fail_sent(error, is_crash=is_crash)
+        self._requests.disconnect(error, is_crash=is_crash)
         self._heads.fail(error)
         self._snapshots.clear_gauges()
         if self._wait_timer is None:

@@ -1,8 +1,9 @@
 """The requests of one client: their listeners, and the engine process that gets them.
 
-A request is either waiting (no process is ready, or another suspect of a crash runs) or sent; it ends with exactly
-one Finished or Failed. Events of sent requests arrive on the supervisor's thread; requests that were never sent may
-be ended by the thread that cancels or refuses them, or by a timer. Callbacks run outside the lock.
+A request is either waiting (no process is ready, or a suspect of a crash runs alone) or sent; it ends with exactly
+one Finished or Failed. When a process is lost, requests that it had not begun wait for the next one, before those that
+came later. Events of sent requests arrive on the supervisor's thread; requests that were never sent may be ended by the
+thread that cancels or refuses them, or by a timer. Callbacks run outside the lock.
 """
 
 from __future__ import annotations
@@ -18,7 +19,20 @@ from typing import Protocol
 from eaglelocal.client.client import OnEvent
 from eaglelocal.client.crash_suspects import CrashSuspects, Digest, digest_request
 from eaglelocal.core.adapters import AdapterMix
-from eaglelocal.core.events import Cancel, Command, Failed, Finished, RequestEvent, SetAdapters, SetSpec, Submit
+from eaglelocal.core.events import (
+    Begun,
+    Cancel,
+    Command,
+    Embeddings,
+    Failed,
+    Finished,
+    RequestEvent,
+    SetAdapters,
+    SetSpec,
+    Submit,
+    Tokens,
+    WorkEvent,
+)
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest, Spec
 from eaglelocal.core.stats import SpeculationStats, Timings
@@ -42,11 +56,13 @@ class EngineProcess(Protocol):
 class _SubmittedRequest:
     """A request and the listener for its events."""
 
-    __slots__ = ("_digest", "on_event", "request")
+    __slots__ = ("_digest", "on_event", "request", "waits_since_s", "was_interrupted")
 
     def __init__(self, request: AnyRequest, on_event: OnEvent) -> None:
         self.request, self.on_event = request, on_event
         self._digest: Digest | None = None
+        self.waits_since_s: float | None = None  # since suspects keep it waiting
+        self.was_interrupted = False  # an engine was killed that had begun it, and it was sent again
 
     @property
     def digest(self) -> Digest:
@@ -60,7 +76,7 @@ class _SubmittedRequest:
         return isinstance(self.request, ChatRequest) and any(message.images for message in self.request.messages)
 
     def drop_images(self) -> None:
-        """Drop the images, perhaps tens of megabytes, after they were sent; the digest is computed first."""
+        """Drop the images, perhaps tens of megabytes, once it is not sent again; the digest is computed first."""
         if isinstance(self.request, ChatRequest) and self.has_images:
             _ = self.digest
             self.request = replace(self.request, messages=())
@@ -72,12 +88,14 @@ class _SentRequest:
 
     submitted: _SubmittedRequest
     sent_at_s: float
-    has_started: bool = False
+    has_slot: bool = False  # the engine decodes for it
+    has_output: bool = False
+    is_cancelled: bool = False
 
-    def in_flight(self) -> InFlight:
+    def in_flight(self, *, is_reading: bool) -> InFlight:
         request, age_s = self.submitted.request, time.monotonic() - self.sent_at_s
-        kind = _request_kind(request)
-        return InFlight(id=request.id, kind=kind, age_s=age_s, has_started=self.has_started, owner=request.owner)
+        has_begun, kind = is_reading or self.has_slot, _request_kind(request)
+        return InFlight(id=request.id, kind=kind, age_s=age_s, has_begun=has_begun, owner=request.owner)
 
 
 class InFlightRequests:
@@ -92,6 +110,7 @@ class InFlightRequests:
         self._refusal: EagleLocalError | None = refusal  # why new requests are failed at once; None: they wait
         self._waiting: dict[str, _SubmittedRequest] = {}
         self._sent: dict[str, _SentRequest] = {}
+        self._reading: dict[str, _SubmittedRequest] = {}  # being read now, perhaps though they were cancelled
         self._suspects = CrashSuspects()
         self._recheck_timer: threading.Timer | None = None  # set while suspects wait for another one
         self._spec: Spec | None = None  # for requests that set none themselves; None: the plan's
@@ -114,7 +133,7 @@ class InFlightRequests:
     def in_flight(self) -> tuple[InFlight, ...]:
         """Return the requests that the process has not answered yet, for the crash report."""
         with self._lock:
-            return tuple(sent.in_flight() for sent in self._sent.values())
+            return tuple(sent.in_flight(is_reading=name in self._reading) for name, sent in self._sent.items())
 
     def submit(self, request: AnyRequest, on_event: OnEvent) -> None:
         """Send a request, or let it wait for a process. Raises RequestError if its id is in use."""
@@ -126,17 +145,21 @@ class InFlightRequests:
                 raise RequestError(f"a request with the id {request.id!r} is still running")
             refusal = self._find_refusal(submitted) or (None if self._process is not None else self._refusal)
             if refusal is None:
-                self._send_or_queue(submitted)
+                self._waiting[request.id] = submitted
         if refusal is not None:
             self._notify(on_event, Failed(request.id, refusal))
+        else:
+            self._send_waiting()
 
     def cancel(self, request_id: str) -> None:
         with self._lock:
-            waiting = self._waiting.pop(request_id, None)
-            if request_id in self._sent and self._process is not None:
-                self._process.send(Cancel(request_id))
+            waiting, sent = self._waiting.pop(request_id, None), self._sent.get(request_id)
+            if sent is not None:
+                sent.is_cancelled = True
+                if self._process is not None:
+                    self._process.send(Cancel(request_id))
         if waiting is not None:
-            self._notify(waiting.on_event, Finished(request_id, "cancelled", "", 0, 0, Timings(), SpeculationStats()))
+            self._notify(waiting.on_event, _make_cancelled(request_id))
 
     def set_spec(self, spec: Spec) -> None:
         """Set the default Spec of this engine process and of later ones."""
@@ -152,6 +175,18 @@ class InFlightRequests:
             if self._process is not None:
                 self._process.send(SetAdapters(mix))
 
+    def note_work(self, event: WorkEvent) -> None:
+        """Note what the process works on, for the case that it crashes."""
+        with self._lock:
+            sent = self._sent.get(event.request_id)
+            if not isinstance(event, Begun):
+                self._reading.pop(event.request_id, None)
+            elif event.is_reading:  # perhaps of one that was cancelled just then
+                unknown = _SubmittedRequest(ChatRequest(id=event.request_id), lambda _: None)
+                self._reading[event.request_id] = unknown if sent is None else sent.submitted
+            elif sent is not None:
+                sent.has_slot = True
+
     def deliver(self, events: Iterable[RequestEvent]) -> None:
         """Pass each event to the listener of its request."""
         for event in events:
@@ -161,8 +196,10 @@ class InFlightRequests:
                     self._clear_suspect(sent.submitted)
             else:
                 sent = self._sent.get(event.request_id)
+                if sent is not None and isinstance(event, (Tokens, Embeddings)):
+                    sent.has_output = True
+                    sent.submitted.drop_images()
             if sent is not None:
-                sent.has_started = True
                 self._notify(sent.submitted.on_event, event)
         if self._waiting:
             self._send_waiting()
@@ -182,15 +219,25 @@ class InFlightRequests:
         with self._lock:
             self._refusal = None
 
-    def fail_sent(self, error: EagleLocalError, *, is_crash: bool = False) -> None:
-        """Fail the requests sent to a process that is gone; waiting ones keep waiting. A crash adds suspects."""
+    def disconnect(self, error: EagleLocalError, *, is_crash: bool = False) -> None:
+        """Fail the requests that a process had begun which is gone; the others wait for the next one.
+
+        A crash makes suspects of those that had begun. Without one, a request that has no output yet is sent again,
+        once: it may be why the system killed the process for want of memory.
+        """
         with self._lock:
             self._process = None
             sent, self._sent = self._sent, {}
+            reading, self._reading = self._reading, {}
+            begun = reading | {name: one.submitted for name, one in sent.items() if one.has_slot}
+            again = {name: one.submitted for name, one in sent.items() if _is_sent_again(one, name in begun, is_crash)}
+            self._waiting = again | self._waiting
         if is_crash:
-            self._record_crash([one.submitted for one in sent.values()], error)
+            self._record_crash(list(begun.values()), error)
         for request_id, one in sent.items():
-            self._notify(one.submitted.on_event, Failed(request_id, error))
+            if request_id not in again:
+                last = _make_cancelled(request_id) if one.is_cancelled else Failed(request_id, error)
+                self._notify(one.submitted.on_event, last)
 
     def refuse(self, error: EagleLocalError) -> None:
         """Fail waiting and new requests until a process is ready. Does nothing if one is."""
@@ -221,36 +268,35 @@ class InFlightRequests:
                 self._suspects.clear(submitted.digest)
 
     def _send_waiting(self) -> None:
-        """Send the waiting requests that may run; fail those that are refused by now because they crash the engine."""
+        """Send the waiting requests in order, up to one that must wait; fail those that are refused by now."""
         refused = []
         with self._lock:
-            waiting, self._waiting = self._waiting, {}
-            for request_id, one in waiting.items():
+            while self._process is not None and self._waiting:
+                request_id, one = next(iter(self._waiting.items()))
                 refusal = self._find_refusal(one)
-                if refusal is None:
-                    try:
-                        self._send_or_queue(one)
-                    except EagleLocalError as error:  # too large for the pipe; the others must not be lost with it
-                        refusal = error
+                if refusal is None and self._must_wait(one):
+                    self._schedule_recheck()
+                    break
+                try:
+                    if refusal is None and not self._send(self._process, one):
+                        break  # the process is lost, which will be reported soon
+                except EagleLocalError as error:  # too large for the pipe
+                    refusal = error
+                del self._waiting[request_id]
                 if refusal is not None:
                     refused.append((one.on_event, Failed(request_id, refusal)))
         for on_event, failed in refused:
             self._notify(on_event, failed)
 
-    def _send_or_queue(self, submitted: _SubmittedRequest) -> None:
-        if self._process is None:
-            self._waiting[submitted.request.id] = submitted
-        elif self._must_wait(submitted):
-            self._waiting[submitted.request.id] = submitted
-            self._schedule_recheck()
-        else:
-            self._send(self._process, submitted)
-
     def _must_wait(self, submitted: _SubmittedRequest) -> bool:
         if not self._suspects:
             return False
-        running = [(sent.submitted.digest, sent.sent_at_s) for sent in list(self._sent.values())]
-        return self._suspects.must_wait(submitted.digest, running)
+        now = time.monotonic()
+        waited_s = now - (submitted.waits_since_s or now)
+        running = [(sent.submitted.digest, sent.sent_at_s) for sent in self._sent.values()]
+        must_wait = self._suspects.must_wait(submitted.digest, waited_s, running)
+        submitted.waits_since_s = now - waited_s if must_wait else None
+        return must_wait
 
     def _schedule_recheck(self) -> None:
         """Check again in RECHECK_S: the wait for another suspect ends by time, perhaps without any event."""
@@ -267,19 +313,17 @@ class InFlightRequests:
             self._recheck_timer = None
         self._send_waiting()
 
-    def _send(self, process: EngineProcess, submitted: _SubmittedRequest) -> None:
-        request = submitted.request
-        # first, because the answer may come before send returns
-        self._sent[request.id] = _SentRequest(submitted, time.monotonic())
+    def _send(self, process: EngineProcess, submitted: _SubmittedRequest) -> bool:
+        """Send a request; return False if the process is lost. Raises EagleLocalError if it is too large."""
+        request_id = submitted.request.id
+        self._sent[request_id] = _SentRequest(submitted, time.monotonic())  # the answer may come before send returns
+        is_sent = False
         try:
-            sent = process.send(Submit(request))
-        except BaseException:  # too large, or cannot be pickled: the caller gets the error
-            del self._sent[request.id]
-            raise
-        if not sent and self._sent.pop(request.id, None) is not None:
-            self._waiting[request.id] = submitted  # the process is lost, which will be reported soon
-        if sent:
-            submitted.drop_images()
+            is_sent = process.send(Submit(submitted.request))
+        finally:
+            if not is_sent:
+                self._sent.pop(request_id, None)
+        return is_sent
 
     def _notify(self, on_event: OnEvent, event: RequestEvent) -> None:
         try:
@@ -289,6 +333,20 @@ class InFlightRequests:
             with self._lock:
                 if self._sent.pop(event.request_id, None) is not None and self._process is not None:
                     self._process.send(Cancel(event.request_id))
+
+
+def _is_sent_again(sent: _SentRequest, has_begun: bool, is_crash: bool) -> bool:
+    """Return whether a request goes on in the next process; note that it was interrupted."""
+    if sent.is_cancelled:
+        return False
+    if not has_begun:
+        return True
+    was_interrupted, sent.submitted.was_interrupted = sent.submitted.was_interrupted, True
+    return not (is_crash or sent.has_output or was_interrupted)
+
+
+def _make_cancelled(request_id: str) -> Finished:
+    return Finished(request_id, "cancelled", "", 0, 0, Timings(), SpeculationStats())
 
 
 def _request_kind(request: AnyRequest) -> str:

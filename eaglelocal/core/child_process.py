@@ -17,11 +17,11 @@ import sys
 import time
 import weakref
 from io import FileIO
-from pathlib import Path
 from typing import cast
 
 import eaglelocal.errors
 from eaglelocal.core import limited_child
+from eaglelocal.core.child_environment import make_environment
 from eaglelocal.core.limited_child import HEAD, MAX_ERROR_CHARS, Message, MessageKind
 from eaglelocal.core.process_limits import (
     CallRaised,
@@ -42,17 +42,6 @@ START_CPU_S, START_WALL_S = 60.0, 600.0  # for Python and what the function impo
 SLACK_PART = 8
 CHECK_S = 0.1  # between two checks of a process that takes long
 READ_BYTES = 1024 * 1024
-VARIABLES = (
-    "PATH",
-    "HOME",
-    "TMPDIR",
-    "LANG",
-    "TZ",
-    "TZDIR",
-    "LD_LIBRARY_PATH",
-    "PYTHONHOME",
-    "PYTHONDONTWRITEBYTECODE",
-)
 
 
 class ChildProcess:
@@ -193,14 +182,6 @@ def spawn(command: list[str]) -> subprocess.Popen[bytes]:
         )
     except OSError as error:
         raise CannotStart(f"no process can be started for it: {error.strerror or error}") from error
-
-
-def make_environment() -> dict[str, str]:
-    """Return the variables that Python needs, and our own import path: parent and child are one program. No secrets."""
-    root = str(Path(__file__).parents[2])
-    ours = [entry for entry in sys.path if entry == root or (entry and entry != os.getcwd())]
-    kept = {name: value for name, value in os.environ.items() if name in VARIABLES or name.startswith("LC_")}
-    return {**kept, "PYTHONPATH": os.pathsep.join(ours if root in ours else [*ours, root])}
 
 
 def end_process(process: subprocess.Popen[bytes]) -> None:

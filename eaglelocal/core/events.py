@@ -5,7 +5,7 @@ All of them cross the pipe.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple
@@ -77,6 +77,24 @@ class LoadProgress:
     fraction: float  # 0..1
     what: str  # constant during one phase of the load
     detail: str = ""  # changes often: shown beside the bar, and in a log each minute
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The engine reads a request from now on, or decodes for it: if the process crashes, this may be the cause.
+
+    Sent before that work, not with the events of a step. One that was read rests until it has a slot.
+    """
+
+    request_id: str
+    is_reading: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rested:
+    """A request has been read; nothing is done for it until it has a slot. Also sent if it was cancelled meanwhile."""
+
+    request_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +247,9 @@ class HeadSwapped:
     error: EagleLocalError | None = None  # why the old head stays in use
 
 
+WorkEvent = Begun | Rested
+Report = Callable[[LoadProgress | WorkEvent], None]  # sends at once; from any thread
+ReportWork = Callable[[WorkEvent], None]
 RequestEvent = Prompted | Started | Tokens | SpeculationChanged | Embeddings | Finished | Failed
 
 

@@ -7,6 +7,7 @@ import resource
 import subprocess
 from pathlib import Path
 
+from eaglelocal.core.child_environment import make_environment
 from eaglelocal.core.records import dataclass
 
 
@@ -40,7 +41,9 @@ def _run_ps(pid: int) -> Usage:
     # An option for each column: on BSD and macOS all that follows a `=` is the heading of that column.
     command = ["ps", "-o", "time=", "-o", "rss=", "-p", str(pid)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, env=make_environment()
+        )
     except OSError:  # there is no ps, or no process for it
         return Usage(0.0, 0)
     return read_ps(done.stdout)

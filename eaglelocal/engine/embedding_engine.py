@@ -10,7 +10,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from dataclasses import field
 from pathlib import Path
 from typing import Protocol
@@ -20,13 +19,22 @@ import numpy as np
 from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.context_hint import suggest_ctx
-from eaglelocal.core.events import Embeddings, EngineInfo, EngineSnapshot, Failed, Finished, RequestEvent, Started
+from eaglelocal.core.events import (
+    Begun,
+    Embeddings,
+    EngineInfo,
+    EngineSnapshot,
+    Failed,
+    Finished,
+    RequestEvent,
+    Started,
+)
 from eaglelocal.core.ports import Vocabulary
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest, EmbedRequest, Ranking, Spec
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.drafters.head_holder import Exchange
-from eaglelocal.engine.input_queue import INLINE, INPUT_WAIT_S, InputQueue
+from eaglelocal.engine.input_queue import INLINE, INPUT_WAIT_S, InputQueue, Lanes
 from eaglelocal.engine.input_size import SURE_TOKEN_BYTES, choose_embed_lane
 from eaglelocal.engine.running_answer import make_never_started
 from eaglelocal.engine.step_timing import peak_rss_bytes
@@ -101,7 +109,7 @@ class EmbeddingEngine:
         close: Callable[[], None],
         *,
         output: EmbeddingOutput = VECTORS,
-        lanes: Sequence[Executor] = INLINE,
+        lanes: Lanes = INLINE,
     ) -> None:
         """Take ownership of the model.
 
@@ -112,6 +120,7 @@ class EmbeddingEngine:
         self._embedder, self._vocabulary, self._close = embedder, vocabulary, close
         self._pairs, self._gives_probabilities = output.pairs, output.gives_probabilities
         self._inputs = InputQueue(self._read, lanes, lane_of=choose_embed_lane)
+        self._report = lanes.report
         self._running: dict[str, RunningEmbedding] = {}
         self._turns: deque[RunningEmbedding] = deque()  # with texts that wait for a pass
         self._outbox: list[RequestEvent] = []
@@ -251,6 +260,8 @@ class EmbeddingEngine:
         return chosen
 
     def _run(self, chosen: list[tuple[RunningEmbedding, list[int]]]) -> None:
+        for request_id in {running.id for running, _ in chosen if not running.vectors}:
+            self._report(Begun(request_id))
         vectors = self._embedder.embed([text for _, text in chosen])
         self._num_tokens += sum(len(text) for _, text in chosen)
         for (running, _), vector in zip(chosen, vectors, strict=True):

@@ -10,12 +10,11 @@ import os
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Several
-from concurrent.futures import Executor
 from pathlib import Path
 from typing import NamedTuple
 
 from eaglelocal.core.adapters import AdapterMix
-from eaglelocal.core.events import EngineInfo, EngineSnapshot, RequestEvent
+from eaglelocal.core.events import Begun, EngineInfo, EngineSnapshot, RequestEvent
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.ports import Context
 from eaglelocal.core.request import AnyRequest, EmbedRequest, Spec
@@ -26,7 +25,7 @@ from eaglelocal.engine.conversation_files import ConversationFiles
 from eaglelocal.engine.draft_loop import Drafted, grow
 from eaglelocal.engine.idle_work import IdleWork
 from eaglelocal.engine.input_processor import InputProcessor
-from eaglelocal.engine.input_queue import INLINE
+from eaglelocal.engine.input_queue import INLINE, Lanes
 from eaglelocal.engine.padding_rows import Padding
 from eaglelocal.engine.runner import Runner, SubmittedRows
 from eaglelocal.engine.running_answer import make_never_started
@@ -64,7 +63,7 @@ class Engine:
         controller: Controller,
         scheduler: Scheduler,
         info: EngineInfo,
-        lanes: Several[Executor] = INLINE,
+        lanes: Lanes = INLINE,
         close: Callable[[], None] = lambda: None,
     ) -> None:
         """Take ownership of the input processor and the lanes.
@@ -86,6 +85,7 @@ class Engine:
         self._timing = StepTiming(controller.costs, self._native_s)
         self._learning = StepLearning(controller, scheduler, context, drafters)
         self._waiting = WaitingRequests(input_processor, scheduler, lanes)
+        self._report_work = lanes.report
         self._answers = RunningAnswers(
             context,
             vocabulary,
@@ -256,6 +256,7 @@ class Engine:
         """Give waiting requests free slots."""
         for assignment in self._scheduler.admit():
             sequence = assignment.sequence
+            self._report_work(Begun(sequence.request.id))
             self._prepare_slot(assignment)
             self._answers.begin(sequence, self._waiting.start(sequence.request.id))
             if not assignment.is_waiting:

@@ -16,6 +16,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Generic, TypeVar
 
+from eaglelocal.core.events import Begun, ReportWork, Rested
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest
 from eaglelocal.errors import EagleLocalError, ResourceError
@@ -54,10 +55,20 @@ class InlineExecutor(Executor):
         return done
 
 
-INLINE: tuple[Executor, ...] = (InlineExecutor(),)
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """Executors that read requests. `report` gets each event of work on a request, on the thread that does it; the
+    engine reports its own work to it too.
+    """
+
+    executors: Sequence[Executor] = (InlineExecutor(),)
+    report: ReportWork = lambda event: None
 
 
-def start_lanes(num_low: int = 2) -> tuple[Executor, ...]:
+INLINE = Lanes()
+
+
+def start_lanes(num_low: int = 2, *, report: ReportWork = INLINE.report) -> Lanes:
     """Return one lane, and `num_low` of a lower priority. Raises ResourceError if no thread can be started."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     first = ThreadPoolExecutor(1, thread_name_prefix="input")
@@ -70,7 +81,7 @@ def start_lanes(num_low: int = 2) -> tuple[Executor, ...]:
         raise ResourceError(f"no thread can be started: {error}", hint="free processes or memory") from error
     finally:
         threading.stack_size(own_bytes)
-    return first, *low
+    return Lanes((first, *low), report)
 
 
 def _lower_priority() -> None:
@@ -89,11 +100,11 @@ class InputQueue(Generic[RequestT, ResultT]):
     def __init__(
         self,
         read: Callable[[RequestT], ResultT],
-        lanes: Sequence[Executor] = INLINE,
+        lanes: Lanes = INLINE,
         *,
         lane_of: Callable[[RequestT, int], int],
     ) -> None:
-        self._read, self._lanes, self._lane_of = read, lanes, lane_of
+        self._read, self._lanes, self._lane_of, self._report = read, lanes.executors, lane_of, lanes.report
         self._pending: dict[str, Future[Prepared[RequestT, ResultT]]] = {}
         self._done: deque[Future[Prepared[RequestT, ResultT]]] = deque()
         self._has_done = threading.Condition()
@@ -107,7 +118,7 @@ class InputQueue(Generic[RequestT, ResultT]):
     def submit(self, request: RequestT, *, at_once: bool = False) -> None:
         """Read a request on its lane; `at_once` in this thread, unless it would overtake another."""
         is_inline = at_once and all(reading.done() for reading in self._pending.values())
-        lane = INLINE[0] if is_inline else self._lanes[self._lane_of(request, len(self._lanes))]
+        lane = INLINE.executors[0] if is_inline else self._lanes[self._lane_of(request, len(self._lanes))]
         reading = lane.submit(self._prepare, request, time.perf_counter())
         self._pending[request.id] = reading
         reading.add_done_callback(self._announce)
@@ -143,9 +154,11 @@ class InputQueue(Generic[RequestT, ResultT]):
             lane.shutdown(cancel_futures=True)
 
     def _prepare(self, request: RequestT, submitted_at_s: float) -> Prepared[RequestT, ResultT]:
+        self._report(Begun(request.id, is_reading=True))
         began_s = time.perf_counter()
         result, error = self._try_read(request)
         read_s = time.perf_counter() - began_s
+        self._report(Rested(request.id))
         return Prepared(request=request, submitted_at_s=submitted_at_s, read_s=read_s, result=result, error=error)
 
     def _try_read(self, request: RequestT) -> tuple[ResultT | None, EagleLocalError | None]:

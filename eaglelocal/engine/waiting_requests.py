@@ -6,14 +6,12 @@ Knows requests and the events that come before an answer starts; knows neither s
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from concurrent.futures import Executor
 
 from eaglelocal.core.events import Failed, RequestEvent
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.engine.conversation_files import ConversationFiles
 from eaglelocal.engine.input_processor import InputProcessor, ReadRequest
-from eaglelocal.engine.input_queue import INPUT_WAIT_S, InputQueue, Prepared
+from eaglelocal.engine.input_queue import INPUT_WAIT_S, InputQueue, Lanes, Prepared
 from eaglelocal.engine.input_size import ChatLanes, count_chars, is_read_quickly
 from eaglelocal.engine.running_answer import make_count_events, make_prompted
 from eaglelocal.engine.step_times import Clock
@@ -28,7 +26,7 @@ class WaitingRequests:
         self,
         input_processor: InputProcessor,
         scheduler: Scheduler,
-        lanes: Sequence[Executor],
+        lanes: Lanes,
     ) -> None:
         """Take ownership of the input processor and the lanes."""
         self._input_processor, self._scheduler = input_processor, scheduler

@@ -14,11 +14,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from io import FileIO
 from typing import IO, cast
 
-from eaglelocal.core.child_process import make_environment
+from eaglelocal.core.child_environment import make_environment
 from eaglelocal.core.json_text import read_object
 from eaglelocal.learning.learner import LearningJob, SessionReport
 from eaglelocal.learning.learning_process import FAILED
@@ -47,14 +47,13 @@ def read_report(line: bytes) -> SessionReport:
 class LearningChild:
     """A process that learns. Raises OSError where it cannot be started."""
 
-    def __init__(self, job: LearningJob, environ: Mapping[str, str] = os.environ) -> None:
-        folders = {name: value for name, value in environ.items() if name.startswith("XDG_")}
+    def __init__(self, job: LearningJob) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", MODULE],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=make_environment() | folders,
+            env=make_environment(with_settings=True),
             process_group=0,
         )
         self.was_stopped = False

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
 
 from eaglelocal.backend.device_memory import free_memory
 from eaglelocal.backend.embedding_context import EmbeddingContext, EmbeddingParams
 from eaglelocal.backend.llama_library import LlamaLibrary, load_library
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.backend.vocabulary import LlamaVocabulary
-from eaglelocal.core.events import EngineInfo, LoadProgress
+from eaglelocal.core.events import EngineInfo, LoadProgress, Report
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
 from eaglelocal.engine.embedding_engine import EmbeddingEngine, EmbeddingOutput
@@ -37,8 +36,6 @@ from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
 from eaglelocal.probe.thread_count import count_usable_threads
 from eaglelocal.text.templates.rerank_pairs import FramedPairs, PairFrame, Pairs, WrittenPairs
-
-Report = Callable[[LoadProgress], None]
 
 MAX_TEXTS = 64  # of a pass
 CLASSIFIERS = ("cls.weight", "cls.output.weight")  # tensors of a reranker; one suffices
@@ -94,7 +91,7 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
         close = opened.pop_all().close
         output = EmbeddingOutput(pairs=pairs, gives_probabilities=info.architecture in SOFTMAX)
         return EmbeddingEngine(
-            context, model.vocabulary, engine_info, close, output=output, lanes=start_lanes(num_low=1)
+            context, model.vocabulary, engine_info, close, output=output, lanes=start_lanes(num_low=1, report=report)
         )
 
 

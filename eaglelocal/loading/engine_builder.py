@@ -21,7 +21,7 @@ from eaglelocal.backend.rpc_devices import connect_rpc_servers
 from eaglelocal.backend.weight_pages import Range, moving_weights
 from eaglelocal.core.adapters import usual_mix
 from eaglelocal.core.background_work import BackgroundWork
-from eaglelocal.core.events import EngineInfo, LoadProgress
+from eaglelocal.core.events import EngineInfo, LoadProgress, Report
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
 from eaglelocal.drafters.drafter import Drafter, Lookup
@@ -43,7 +43,7 @@ from eaglelocal.loading.draft_loader import open_drafters
 from eaglelocal.loading.fit import fit_plan
 from eaglelocal.loading.head_opener import HeadOpener, hold_head
 from eaglelocal.loading.load_notes import collect_notes
-from eaglelocal.loading.model_loader import PlanLoader, Report
+from eaglelocal.loading.model_loader import PlanLoader
 from eaglelocal.loading.template_check import TemplateCheck
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
@@ -122,7 +122,7 @@ def build(plan: Plan, report: Report) -> Engine:
             controller=controller,
             scheduler=scheduler,
             info=dataclasses.replace(description, load_s=load_s),
-            lanes=start_lanes(),
+            lanes=start_lanes(report=report),
             close=opened.pop_all().close,
         )
         engine.idle_work.begin(idle_work)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from pathlib import Path
 
 from eaglelocal.backend.context import LlamaContext
@@ -12,7 +11,7 @@ from eaglelocal.backend.image_encoder import LlamaImageReader, ReaderParams
 from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.core.background_work import BackgroundWork
-from eaglelocal.core.events import LoadProgress
+from eaglelocal.core.events import LoadProgress, Report
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.architectures import FinalState
@@ -25,7 +24,6 @@ from eaglelocal.gguf.tensors import read_tensor
 from eaglelocal.gguf.upper_layers import find_upper_layers
 from eaglelocal.loading.fit import FittedPlan
 
-Report = Callable[[LoadProgress], None]
 TARGET_SHARE = 0.9  # of the progress that is reported; the draft has the rest
 ROW_END = "v.token_embd.img_break"  # tensor of projectors like Pixtral's
 

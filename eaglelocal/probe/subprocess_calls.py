@@ -6,12 +6,11 @@ A driver that hangs can make a process unkillable, so a program that is out of t
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
+from eaglelocal.core.child_environment import make_environment
 from eaglelocal.core.records import dataclass
 
 
@@ -30,15 +29,12 @@ class ProcessResult:
 
 def run_module(name: str, *, timeout_s: float) -> ProcessResult | None:
     """Run a module of this package, wherever the package is. Returns None and raises NoAnswer as `run` does."""
-    root = str(Path(__file__).parents[2])
-    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = (sys.executable, "-P", "-m", name)
-    return run(command, timeout_s=timeout_s, environ={**os.environ, "PYTHONPATH": path})
+    return run((sys.executable, "-P", "-m", name), timeout_s=timeout_s)
 
 
-def run(command: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] | None = None) -> ProcessResult | None:
+def run(command: Sequence[str], *, timeout_s: float) -> ProcessResult | None:
     """Run a command to its end. Returns None if it cannot be started; raises NoAnswer after `timeout_s`."""
-    pipe = subprocess.PIPE
+    pipe, environ = subprocess.PIPE, make_environment(with_settings=True)
     try:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=environ)
     except (OSError, ValueError):

@@ -21,6 +21,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from textual_serve.app_service import AppService
 from textual_serve.server import Server, to_int
 
+from eaglelocal.core.child_environment import make_environment
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.surrogates import SurrogateJoiner
 from eaglelocal.server.access import Access
@@ -69,8 +70,10 @@ class ScreenProcess(AppService):
         await self._websocket.close()
 
     def _build_environment(self, width: int = 80, height: int = 24) -> dict[str, str]:
-        variables = {KEY_VARIABLE: self._api_key, "TEXTUAL_DRIVER": DRIVER}
-        return {**super()._build_environment(width, height), **variables}
+        variables = super()._build_environment(width, height)  # all of ours, and some for the screen
+        for_screen = {name: value for name, value in variables.items() if os.environ.get(name) != value}
+        own = {KEY_VARIABLE: self._api_key, "TEXTUAL_DRIVER": DRIVER}
+        return {**make_environment(with_settings=True), **for_screen, **own}
 
     async def set_terminal_size(self, width: int, height: int) -> None:
         await super().set_terminal_size(_clamp(width, MAX_COLUMNS), _clamp(height, MAX_ROWS))

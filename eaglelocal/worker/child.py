@@ -17,10 +17,10 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from io import BufferedReader, FileIO
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TextIO, cast
 
+from eaglelocal.core.child_environment import make_environment
 from eaglelocal.core.huge_pages import TUNABLES, tunables
 from eaglelocal.errors import EngineError
 from eaglelocal.worker.channel import Channel
@@ -177,11 +177,7 @@ def _spawn(builder: str) -> subprocess.Popen[bytes]:
 
 
 def _environment() -> dict[str, str]:
-    """Return our environment with our own import path: parent and child are one program, however it was started."""
-    root = str(Path(__file__).parents[2])  # keep its place in sys.path: another copy of this package may come later
-    paths = [entry for entry in sys.path if entry == root or (entry and entry != os.getcwd())]
-    path = os.pathsep.join(paths if root in paths else [*paths, root])
-    return {**DEFAULTS, **os.environ, **NO_DEBUGGER, "PYTHONPATH": path, TUNABLES: tunables(os.environ)}
+    return {**DEFAULTS, **make_environment(with_settings=True), **NO_DEBUGGER, TUNABLES: tunables(os.environ)}
 
 
 @contextlib.contextmanager

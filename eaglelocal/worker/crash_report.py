@@ -46,7 +46,7 @@ class InFlight:
     id: str
     kind: str  # chat, embedding, ranking
     age_s: float
-    has_started: bool  # else it waited or was being prepared
+    has_begun: bool  # it was being read or answered
     owner: str = ""
 
 
@@ -134,8 +134,8 @@ def keep_safe_lines(lines: Sequence[str]) -> list[str]:
 
 def _count_requests(in_flight: Sequence[InFlight]) -> str:
     """Return text such as `with 2 requests being answered (a, b) and 1 request not started (c)`."""
-    started = [each.id for each in in_flight if each.has_started]
-    waiting = [each.id for each in in_flight if not each.has_started]
+    started = [each.id for each in in_flight if each.has_begun]
+    waiting = [each.id for each in in_flight if not each.has_begun]
     groups = ((started, "being answered"), (waiting, "not started"))
     parts = [_name_some(ids, what) for ids, what in groups if ids]
     return f"with {' and '.join(parts)}" if parts else "with no request"
@@ -148,5 +148,5 @@ def _name_some(ids: Sequence[str], what: str) -> str:
 
 
 def _describe(each: InFlight) -> str:
-    started = "being answered" if each.has_started else "not started"
-    return f"{each.id}  {each.kind}  {each.owner or '-'}  {started}, {each.age_s:.1f} s old"
+    state = "being answered" if each.has_begun else "not started"
+    return f"{each.id}  {each.kind}  {each.owner or '-'}  {state}, {each.age_s:.1f} s old"

@@ -29,6 +29,8 @@ _FATAL_SIGNALS = {
 }
 # sent to all processes of a group: Ctrl-C, a closed terminal, a service manager; only the parent acts on them
 GROUP_SIGNALS = frozenset({signal.SIGINT, signal.SIGHUP, signal.SIGTERM})
+# sent by people, service managers and the system where memory is short; not by a fault of the process itself
+_OUTSIDE_SIGNALS = GROUP_SIGNALS | {signal.SIGKILL, signal.SIGQUIT}
 # llama.cpp aborts when it loses an rpc-server; its transport logs what failed before
 _RPC_LINE = re.compile(
     r"Remote RPC server crashed|RPC handshake failed|^(send|recv) failed \(bytes_|Failed to connect to \S+:\d"
@@ -70,6 +72,11 @@ class ExitReason:
             return self.exit_status
         fatal = (line.removeprefix(_FATAL) for line in self.last_lines if line.startswith(_FATAL))
         return -_FATAL_SIGNALS.get(next(fatal, ""), -self.exit_status)
+
+    @property
+    def is_from_outside(self) -> bool:
+        """Return whether somebody else ended the process, so that nothing it did is the cause."""
+        return not self.kill_reason and -self.exit_status in _OUTSIDE_SIGNALS
 
     @property
     def failure_lines(self) -> tuple[str, ...]:

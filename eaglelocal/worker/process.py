@@ -37,6 +37,7 @@ from eaglelocal.core.events import (
     LoadFailed,
     LoadProgress,
     Ready,
+    Report,
     RequestEvent,
     SetAdapters,
     SetSpec,
@@ -45,6 +46,7 @@ from eaglelocal.core.events import (
     Submit,
     SwapHead,
     TakeSnapshot,
+    WorkEvent,
 )
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
@@ -103,8 +105,7 @@ class EngineLoop(Protocol):
 
 CloseHead = Callable[[], None]
 Exchange = Callable[[], CloseHead | None]
-ReportProgress = Callable[[LoadProgress], None]
-Builder = Callable[[Plan, ReportProgress], EngineLoop]
+Builder = Callable[[Plan, Report], EngineLoop]  # reports progress, then what it works on, from any thread
 Commands = SimpleQueue[object]
 
 
@@ -275,7 +276,7 @@ def main(builder: str) -> int:
         if plan is None:
             return 0
         threading.Thread(target=_read_commands, args=(channel, commands), name="commands", daemon=True).start()
-        engine = build(plan, _ProgressFilter(channel).report)
+        engine = build(plan, _Reporter(channel).report)
         channel.send(Ready(engine.info))
     except Exception as error:
         channel.send(LoadFailed(make_engine_error(error, "the engine failed to load")))
@@ -340,8 +341,8 @@ def _send_beats(service: EngineService, channel: Channel) -> None:
                 channel.send(Beat())
 
 
-class _ProgressFilter:
-    """A filter that sends load progress only when it changed noticeably, and not too often.
+class _Reporter:
+    """Sends what the engine reports at once, but load progress only when it changed noticeably, and not too often.
 
     The first message about something and the one that completes it are always sent.
     """
@@ -350,7 +351,14 @@ class _ProgressFilter:
         self._channel, self._clock = channel, clock
         self._last, self._sent_at = LoadProgress(-1.0, ""), 0.0
 
-    def report(self, progress: LoadProgress) -> None:
+    def report(self, message: LoadProgress | WorkEvent) -> None:
+        if isinstance(message, LoadProgress):
+            self._report_progress(message)
+        else:
+            with contextlib.suppress(OSError):  # the parent is gone, and this process ends
+                self._channel.send(message)
+
+    def _report_progress(self, progress: LoadProgress) -> None:
         is_other = (progress.what, progress.detail) != (self._last.what, self._last.detail)
         is_complete = progress.fraction >= 1.0 > self._last.fraction
         if is_other or is_complete or self._has_moved(progress):

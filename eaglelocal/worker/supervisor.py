@@ -18,6 +18,7 @@ from dataclasses import field
 from typing import Literal, Protocol, cast
 
 from eaglelocal.core.events import (
+    Begun,
     EngineInfo,
     EngineSnapshot,
     Finished,
@@ -26,8 +27,10 @@ from eaglelocal.core.events import (
     LoadProgress,
     Ready,
     RequestEvent,
+    Rested,
     SnapshotTaken,
     Tokens,
+    WorkEvent,
 )
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
@@ -93,6 +96,8 @@ class Listener(Protocol):
 
     def on_events(self, events: list[RequestEvent]) -> None: ...
 
+    def on_work(self, event: WorkEvent) -> None: ...
+
     def on_snapshot(self, snapshot: EngineSnapshot) -> None: ...
 
     def on_head_swapped(self, swapped: HeadSwapped) -> None: ...
@@ -102,9 +107,9 @@ class Listener(Protocol):
         """Return the requests that the process has not answered yet."""
 
     def on_lost(self, error: EagleLocalError, *, is_crash: bool) -> None:
-        """Handle the end of the process: requests in flight fail, new ones wait for the next process.
+        """Handle the end of the process: requests that had begun fail, the others wait for the next process.
 
-        `is_crash`: a request may be the cause.
+        `is_crash`: a request may be the cause. Else one that had begun, but of which no word was said, may wait too.
         """
 
     def on_down(self, error: EagleLocalError, *, for_good: bool) -> None:
@@ -132,7 +137,7 @@ class _ChildRun:
     @property
     def may_be_caused_by_request(self) -> bool:
         """Return whether a request may have caused the end."""
-        return not self.is_loading
+        return not (self.is_loading or (self.exit_reason is not None and self.exit_reason.is_from_outside))
 
     @property
     def error(self) -> EagleLocalError:
@@ -270,6 +275,8 @@ class Supervisor:
                 events = cast("list[RequestEvent]", message)
                 run.note_events(events)
                 self._listener.on_events(events)
+            case Begun() | Rested():
+                self._listener.on_work(message)
             case LoadProgress():
                 self._listener.on_progress(message)
             case Ready(info):

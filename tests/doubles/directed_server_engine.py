@@ -19,13 +19,14 @@ from pathlib import Path
 
 from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.events import (
+    Begun,
     Embeddings,
     EngineInfo,
     EngineSnapshot,
     Failed,
     Finished,
-    LoadProgress,
     Prompted,
+    Report,
     RequestEvent,
     Started,
     TextPiece,
@@ -108,8 +109,8 @@ def prompted(request_id: str, script: str) -> Prompted:
 class DirectedEngine:
     """An engine that takes all requests at once and follows one direction of each per step."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, report: Report) -> None:
+        self._plan, self._report = plan, report
         self._running: dict[str, _Scene] = {}
         self._spec = str(plan.spec)
         self._held: list[RequestEvent] = []
@@ -144,6 +145,7 @@ class DirectedEngine:
         return False
 
     def submit(self, request: AnyRequest) -> None:
+        self._report(Begun(request.id))
         if isinstance(request, EmbedRequest):
             self._held += embedding(request)
             return
@@ -320,8 +322,8 @@ def _hang(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
     yield from ()
 
 
-def _kill(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
-    os.kill(os.getpid(), signal.SIGKILL)
+def _crash(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
+    os.kill(os.getpid(), signal.SIGSEGV)
     yield from ()
 
 
@@ -344,15 +346,15 @@ _DIRECTIONS: dict[str, Callable[[_Scene, str], Iterator[RequestEvent]]] = {
     "forever": _forever,
     "sleep": _sleep,
     "hang": _hang,
-    "kill": _kill,
+    "crash": _crash,
     "fail": _fail,
 }
 
 
-def build(plan: Plan, report: Callable[[LoadProgress], None]) -> EngineLoop:
+def build(plan: Plan, report: Report) -> EngineLoop:
     """Load as the plan's label says; a target that exists makes `hesitant` wait until it is gone."""
     if plan.target_label == "broken":
         raise ModelFileError("no-such.gguf is not a GGUF file", hint="eaglelocal pull demo")
     while plan.target_label == "hesitant" and plan.target.exists():
         time.sleep(0.005)
-    return DirectedEngine(plan)
+    return DirectedEngine(plan, report)

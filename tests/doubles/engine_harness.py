@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +16,7 @@ from eaglelocal.core.tools import CallPart, ToolCall, join_calls
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.engine.engine import Engine
 from eaglelocal.engine.input_processor import InputProcessor
-from eaglelocal.engine.input_queue import INLINE
+from eaglelocal.engine.input_queue import INLINE, Lanes
 from eaglelocal.scheduler.host_swap import HostSwap
 from eaglelocal.scheduler.prefix_cache import PrefixCache
 from eaglelocal.scheduler.scheduler import Scheduler
@@ -86,7 +85,7 @@ class EngineHarness:
         min_fork: int | None = 3,
         image_reader: ImageReader | None = None,
         swap: HostSwap | None = None,
-        lanes: Sequence[Executor] = INLINE,
+        lanes: Lanes = INLINE,
         adapters: Sequence[AdapterFile] = (),
         controller: Controller | None = None,
     ) -> None:

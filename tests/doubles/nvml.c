@@ -1,4 +1,4 @@
-/* A libnvidia-ml.so.1 for the real pynvml to load: one card, or a driver that hangs (NVML_DOUBLE=hang) or dies. */
+/* A libnvidia-ml.so.1 for the real pynvml to load: one card, or a driver that hangs (NVIDIA_DOUBLE=hang) or dies. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@ typedef struct { unsigned long long total, free, used; } memory_t;
 enum { OK = 0, NOT_SUPPORTED = 3 };
 
 static int is(const char *what) {
-    const char *wanted = getenv("NVML_DOUBLE");
+    const char *wanted = getenv("NVIDIA_DOUBLE");
     return wanted && !strcmp(wanted, what);
 }
 

@@ -13,16 +13,18 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.events import (
+    Begun,
     EngineInfo,
     EngineSnapshot,
     Failed,
     Finished,
     LoadProgress,
+    Report,
     RequestEvent,
     Started,
     TextPiece,
@@ -60,10 +62,11 @@ class _Running:
 class ScriptedEngine:
     """An engine that takes all requests at once, and advances each by one per step of the loop."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, report: Report) -> None:
+        self._plan, self._report = plan, report
         self._running: dict[str, _Running] = {}
         self._held: list[RequestEvent] = []
+        self._queued: list[ChatRequest] = []  # until nothing runs
         self._steps = 0
         self._spec = str(plan.spec)
         self._generated = 0
@@ -87,13 +90,20 @@ class ScriptedEngine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._running or self._held) or self._plan.target_label == "die when ready"
+        return bool(self._running or self._held or self._queued) or self._plan.target_label == "die when ready"
 
     def work_ahead(self) -> bool:
         return False
 
     def submit(self, request: ChatRequest) -> None:
         verb, _, rest = (request.text or "count 1").partition(" ")
+        if verb == "queue" and self._running:
+            self._queued.append(request)
+            return
+        if verb == "queue":
+            request = replace(request, text=rest)
+            verb, _, rest = rest.partition(" ")
+        self._report(Begun(request.id))
         if verb == "reject":
             self._held.append(Failed(request.id, RequestError("rejected by the script")))
             return
@@ -112,6 +122,8 @@ class ScriptedEngine:
         if self._plan.target_label == "die when ready":
             os._exit(3)
         self._steps += 1
+        if self._queued and not self._running:
+            self.submit(self._queued.pop(0))
         events, self._held = self._held, []
         for running in tuple(self._running.values()):
             events.extend(self._advance(running))
@@ -287,12 +299,12 @@ _ACTS: dict[str, Callable[[_Running, str], str]] = {
 }
 
 
-def build(plan: Plan, report: Callable[[LoadProgress], None]) -> EngineLoop:
+def build(plan: Plan, report: Report) -> EngineLoop:
     """Load as the plan's label says; with "by file" only as long as the plan's target exists."""
     report(LoadProgress(0.0, "script"))
     report(LoadProgress(1.0, "script"))
     _follow_label(plan.target_label, plan.target)
-    return ScriptedEngine(plan)
+    return ScriptedEngine(plan, report)
 
 
 def _follow_label(label: str, target: Path) -> None:

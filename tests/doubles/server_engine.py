@@ -6,17 +6,17 @@ A character is a token. Drafts come from a head that is always right, in the slo
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from eaglelocal.core.batch import Floats
-from eaglelocal.core.events import LoadProgress
+from eaglelocal.core.events import Report
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import fixed_spec
 from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob
 from eaglelocal.drafters.eagle3 import Eagle3
+from eaglelocal.engine.input_queue import Lanes
 from eaglelocal.worker.process import EngineLoop
 
 from .engine_harness import EngineHarness
@@ -78,7 +78,7 @@ class TellingContext(ScriptedContext):
         return self.samplers[-1]
 
 
-def build(plan: Plan, report: Callable[[LoadProgress], None]) -> EngineLoop:
+def build(plan: Plan, report: Report) -> EngineLoop:
     """Build the engine, as an engine.process.Builder."""
     table = Table(N_VOCAB, seed=3, end_bias=-6.0)
     harness = EngineHarness(
@@ -88,6 +88,7 @@ def build(plan: Plan, report: Callable[[LoadProgress], None]) -> EngineLoop:
         num_slots=plan.num_slots,
         n_ctx=plan.n_ctx,
         n_batch=64,
+        lanes=Lanes(report=report),
         context_kind=TellingContext,
         vocabulary=CutVocabulary() if plan.target_label == CUTTER else CharacterVocabulary(),
     )

@@ -15,9 +15,11 @@ from doubles.timeouts import wait_until
 
 from eaglelocal import locations
 from eaglelocal.client.engine_client import EngineClient
+from eaglelocal.core.events import Tokens
 from eaglelocal.errors import EngineAwayError, EngineError, RequestError
 from eaglelocal.worker import child as child_module
 from eaglelocal.worker.supervisor import RestartPolicy
+from eaglelocal.worker.watchdog import SilenceLimits
 
 HASTY = RestartPolicy(first_delay_s=0.01)
 
@@ -46,15 +48,16 @@ def test_every_crash_has_one_line_in_the_log_and_a_report(
         client.start()
         error = fails_with(client, script, "culprit")
         assert client.stream(ask("count 1", "next")).result().text == "0 "
+        num_crashes = client.restarts
     lines = [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
-    assert len(lines) == 1
-    assert words in lines[0] and "(culprit)" in lines[0] and "started again at once" in lines[0]
-    assert lines[0].endswith(f"report: {error.report}")
+    assert len(lines) == num_crashes == (2 if script == "kill" else 1)  # it is sent again after a kill
+    assert all(words in line and "(culprit)" in line for line in lines) and "started again at once" in lines[0]
+    assert lines[-1].endswith(f"report: {error.report}")
     report = Path(error.report)
     assert report.parent == locations.crash_reports_dir()
     assert "culprit  chat" in report.read_text()
     back = [one.getMessage() for one in caplog.records if "is back after" in one.getMessage()]
-    assert len(back) <= 1  # told when caplog listens to it
+    assert len(back) <= num_crashes  # told when caplog listens to it
 
 
 def test_a_segfault_leaves_python_frames_in_its_report() -> None:
@@ -74,7 +77,7 @@ def test_without_a_log_a_crash_is_said_once(capsys: pytest.CaptureFixture[str]) 
         with EngineClient(plan(), builder=BUILDER, restart=HASTY) as client:
             client.start()
             for n in range(2):
-                fails_with(client, "kill", f"culprit {n}")
+                fails_with(client, "segfault", f"culprit {n}")
     finally:
         root.handlers = kept
     assert capsys.readouterr().err == ""
@@ -121,20 +124,79 @@ def test_a_request_that_crashed_the_engine_twice_is_refused(caplog: pytest.LogCa
     assert any("request crash 1 was in flight at several crashes" in one.getMessage() for one in caplog.records)
 
 
+@pytest.mark.parametrize(("number", "is_refused"), [(signal.SIGKILL, False), (signal.SIGSEGV, True)])
+def test_a_request_that_runs_is_suspected_of_a_fault_and_not_of_a_kill(
+    number: signal.Signals, is_refused: bool
+) -> None:
+    with EngineClient(plan(), builder=BUILDER, restart=HASTY) as client:
+        client.start()
+        for n in range(3):
+            running = client.stream(ask("forever", f"running {n}"))
+            if n == 2 and is_refused:
+                with pytest.raises(RequestError, match="refused"):
+                    running.result()
+                return
+            assert next(event for event in running if isinstance(event, Tokens))
+            pid = client.pid
+            assert pid is not None
+            os.kill(pid, number)
+            with pytest.raises(EngineError, match=number.name if is_refused else "killed"):
+                running.result()
+
+
+def test_a_hang_of_which_we_make_an_end_counts() -> None:
+    policy = RestartPolicy(first_delay_s=0.01, silence_limits=SilenceLimits(still_s=0.3))
+    with EngineClient(plan(), builder=BUILDER, restart=policy) as client:
+        client.start()
+        for n in range(2):
+            assert "it hangs" in fails_with(client, "hang", f"hangs {n}").message
+        with pytest.raises(RequestError, match="refused"):
+            client.stream(ask("hang", "again")).result()
+
+
+def test_what_kills_its_engine_is_tried_twice_and_costs_nobody_else_an_answer() -> None:
+    """As one that takes so much memory that the system kills the engine."""
+    with EngineClient(plan(), builder=BUILDER, restart=HASTY) as client:
+        client.start()
+        for n in range(2):
+            greedy = client.stream(ask("kill", f"greedy {n}"))
+            queued = client.stream(ask("queue count 3", f"queued {n}"))
+            with pytest.raises(EngineError, match="killed"):
+                greedy.result()
+            assert queued.result().text == "0 1 2 "
+            assert client.restarts == 2 * (n + 1)
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-def test_a_request_that_runs_when_a_signal_ends_the_engine_is_suspected(number: signal.Signals) -> None:
+def test_what_waits_for_a_slot_when_the_engine_dies_is_answered_by_the_next(number: signal.Signals) -> None:
     with EngineClient(plan(), builder=BUILDER, restart=HASTY) as client:
         client.start()
         for n in range(2):
             running = client.stream(ask("forever", f"running {n}"))
-            next(iter(running))
+            assert next(event for event in running if isinstance(event, Tokens))
+            waiting = [client.stream(ask("queue count 3", f"waiting {n} {m}")) for m in range(2)]
+            left = client.stream(ask("queue count 3", f"left {n}"))
+            client.snapshot()  # by now they have arrived
             pid = client.pid
             assert pid is not None
             os.kill(pid, number)
-            with pytest.raises(EngineError, match=number.name if number != signal.SIGKILL else "killed"):
+            left.cancel()
+            with pytest.raises(EngineError):
                 running.result()
-        with pytest.raises(RequestError, match="refused"):
-            client.stream(ask("forever", "again")).result()
+            assert [each.result().text for each in waiting] == ["0 1 2 "] * 2
+            assert left.result().finished.reason == "cancelled"
+
+
+def test_what_a_stopped_engine_never_read_is_answered_by_the_next() -> None:
+    with EngineClient(plan(), builder=BUILDER, restart=HASTY) as client:
+        client.start()
+        for n in range(3):
+            pid = client.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGSTOP)
+            unread = client.stream(ask("count 2", f"unread {n}"))
+            os.kill(pid, signal.SIGKILL)
+            assert unread.result().text == "0 1 "
 
 
 def test_among_many_that_are_sent_again_the_culprit_is_found() -> None:
@@ -157,7 +219,7 @@ def test_among_many_that_are_sent_again_the_culprit_is_found() -> None:
             if refused:
                 break
         assert refused == ["exit 3"]
-        assert client.restarts <= 6
+        assert client.restarts <= 8
         for script in scripts[:3]:
             client.stream(ask(script, f"{script} at the end")).result()
 
@@ -216,7 +278,7 @@ def test_a_process_that_the_system_does_not_start_is_no_crash(
     with EngineClient(plan(), builder=BUILDER, restart=RestartPolicy(max_crashes=2)) as client:
         client.start()
         monkeypatch.setattr(child_module, "_spawn", reluctant)
-        fails_with(client, "kill", "culprit")
+        fails_with(client, "segfault", "culprit")
         assert client.stream(ask("count 1", "next")).result().text == "0 "
         assert client.restarts == 1
     assert sum("cannot be started" in one.getMessage() for one in caplog.records) == 1

@@ -11,12 +11,13 @@ from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.core.events import Finished, Started
+from eaglelocal.core.events import Begun, Finished, Rested, Started
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
+from eaglelocal.engine.input_queue import Lanes
 from eaglelocal.errors import RequestError
 
 TABLE = Table(seed=1)
@@ -199,6 +200,22 @@ def test_an_end_or_a_stop_string_inside_an_accepted_draft_leaves_a_usable_cache(
     for tail in ((9, 9), tuple(free[:8]), (*said.tokens, 3)):
         onward = ask("onward", (5, 6, 7, *tail))
         assert_plain(harness.run([onward]), [onward])
+
+
+def test_work_on_a_request_is_reported_before_it_begins() -> None:
+    """Also what its process never says: if it crashes then, this is all that the parent knows."""
+    reported: list[tuple[object, int]] = []
+    lanes = Lanes(report=lambda event: reported.append((event, len(harness.context.decodes))))
+    harness = EngineHarness(TABLE, NoDrafter(), lanes=lanes)
+    for name in "ab":
+        harness.engine.submit(ask(name, (1, 2, 3), max_tokens=3))
+    reading = [event for name in "ab" for event in (Begun(name, is_reading=True), Rested(name))]
+    assert [event for event, _ in reported] == reading
+    while harness.engine.has_work:
+        harness.engine.step()
+    begun = reported[len(reading) :]
+    assert [event for event, _ in begun] == [Begun("a"), Begun("b")]
+    assert begun[0][1] == 0 < begun[1][1]
 
 
 def test_first_come_first_served() -> None:

@@ -80,7 +80,7 @@ def test_huge_messages_pass_both_ways(client: EngineClient) -> None:
 def test_a_message_over_the_limit_is_the_callers_error(client: EngineClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eaglelocal.worker.channel.MAX_FRAME_BYTES", 10_000)
     with pytest.raises(EngineError, match="over the engine's limit of 10000"):
-        client.stream(ask("echo " + "x" * 10_000, "too large"))
+        client.stream(ask("echo " + "x" * 10_000, "too large")).result()
     assert client.stream(ask("count 1", "too large")).result().text == "0 "
 
 

@@ -69,7 +69,7 @@ def pid_of(client: EngineClient) -> int:
 def test_sigkill_mid_answer_fails_at_once_and_the_next_answer_comes(client: EngineClient) -> None:
     answers = [client.stream(ask("forever", str(n))) for n in range(3)]
     for answer in answers:
-        next(answer)
+        assert next(event for event in answer if isinstance(event, Tokens))
     client.snapshot()
     first_pid, began_s = pid_of(client), time.monotonic()
     os.kill(first_pid, signal.SIGKILL)
@@ -190,9 +190,8 @@ def test_a_stopped_process_is_replaced_when_it_has_work() -> None:
         client.start()
         first_pid = pid_of(client)
         os.kill(first_pid, signal.SIGSTOP)
-        with pytest.raises(EngineError, match="it hangs"):
-            client.stream(ask("count 1", "first")).result()
-        assert client.stream(ask("count 2", "next")).result().text == "0 1 "
+        assert client.stream(ask("count 2")).result().text == "0 1 "  # the stopped one had not begun it
+        assert client.restarts == 1
         assert pid_of(client) != first_pid
 
 

@@ -17,6 +17,7 @@ import eaglelocal
 from eaglelocal.client.in_flight_requests import InFlightRequests
 from eaglelocal.client.snapshots import Snapshots
 from eaglelocal.core.events import (
+    Begun,
     Cancel,
     Command,
     EngineSnapshot,
@@ -30,15 +31,19 @@ from eaglelocal.core.events import (
     TextPiece,
     Tokens,
 )
+from eaglelocal.core.limited_process import LimitedProcess
+from eaglelocal.core.process_limits import ProcessLimits
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.core.tools import CallPart
 from eaglelocal.errors import EngineError, ModelFileError, RequestError
+from eaglelocal.probe.subprocess_calls import run
 from eaglelocal.worker.channel import Channel
 from eaglelocal.worker.child import _environment
 from eaglelocal.worker.exit_reason import ExitReason
-from eaglelocal.worker.process import _ProgressFilter
+from eaglelocal.worker.process import _Reporter
+from eaglelocal.worker.spare_process import SpareProcess
 
 SAMPLED = Sampled(5, -0.5, top=(TokenLogprob(5, -0.5), TokenLogprob(6, -1.5)))
 FINISHED = Finished("r", "stop", "", 1, 2, Timings(ttft_s=0.5), SpeculationStats(accepted_per_position=(3, 1)))
@@ -178,13 +183,16 @@ def test_waiting_requests_are_sent_in_order_once() -> None:
 def test_what_a_dead_process_never_saw_waits_for_the_next() -> None:
     dead, fresh, events = Box(), Box(), list[RequestEvent]()
     in_flight = open_connection(dead)
-    in_flight.submit(ask("seen"), events.append)
+    in_flight.submit(ask("begun"), events.append)
+    in_flight.submit(ask("unread"), events.append)
+    in_flight.note_work(Begun("begun"))
     dead.gone = True
-    in_flight.submit(ask("unseen"), events.append)
-    in_flight.fail_sent(EngineError("gone"))
-    assert [(type(event), event.request_id) for event in events] == [(Failed, "seen")]
+    in_flight.submit(ask("unsent"), events.append)
+    in_flight.submit(ask("unsent too"), events.append)
+    in_flight.disconnect(EngineError("gone"), is_crash=True)
+    assert [(type(event), event.request_id) for event in events] == [(Failed, "begun")]
     in_flight.connect(fresh)
-    assert fresh.commands == [Submit(ask("unseen"))]
+    assert fresh.commands == [Submit(ask(name)) for name in ("unread", "unsent", "unsent too")]
 
 
 def test_a_request_leaves_with_one_last_event() -> None:
@@ -192,7 +200,7 @@ def test_a_request_leaves_with_one_last_event() -> None:
     in_flight = open_connection(box)
     in_flight.submit(ask(), events.append)
     in_flight.deliver([Started("r", 1, 0), FINISHED, FINISHED, Started("r", 1, 0)])
-    in_flight.fail_sent(EngineError("gone"))
+    in_flight.disconnect(EngineError("gone"))
     in_flight.cancel("r")
     assert events == [Started("r", 1, 0), FINISHED]
     assert box.commands == [Submit(ask())]
@@ -221,9 +229,8 @@ def test_a_request_that_cannot_be_sent_is_forgotten() -> None:
 
     in_flight, events = open_connection(Narrow()), list[RequestEvent]()
     for _ in range(2):  # the second try is not "still running"
-        with pytest.raises(RequestError, match="too large"):
-            in_flight.submit(ask(), events.append)
-    assert events == []
+        in_flight.submit(ask(), events.append)
+    assert [str(event.error) for event in events if isinstance(event, Failed)] == ["too large"] * 2
 
 
 def test_a_cancel_follows_its_submit() -> None:
@@ -277,10 +284,37 @@ def test_the_child_asks_for_huge_pages_next_to_what_people_said(monkeypatch: pyt
     assert _environment()["GLIBC_TUNABLES"] == "glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1"
 
 
+def read_variables(pid: int) -> set[str]:
+    return {entry.partition("=")[0] for entry in Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")}
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="only Linux shows the variables of a process")
+def test_no_process_of_ours_can_be_asked_for_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines, those that wait for a plan, and what probes, renders and checks for them."""
+    for name in ("EAGLELOCAL_API_KEY", "HF_TOKEN", "OPENAI_API_KEY"):
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    with SpareProcess("doubles.scripted_engine:build") as spare:
+        assert spare.pid is not None
+        seen = read_variables(spare.pid)
+    child = LimitedProcess(
+        "doubles.limited_functions:open_echo", "> ", limits=ProcessLimits(cpu_s=30.0, memory_bytes=2**28)
+    )
+    child.open()
+    assert child.pid is not None
+    limited = read_variables(child.pid)
+    child.close()
+    probed = run(("env",), timeout_s=30.0)
+    assert probed is not None
+    assert "CUDA_VISIBLE_DEVICES" in seen and b"CUDA_VISIBLE_DEVICES=1" in probed.stdout
+    assert not {"EAGLELOCAL_API_KEY", "HF_TOKEN", "OPENAI_API_KEY"} & (seen | limited)
+    assert b"secret" not in probed.stdout
+
+
 def sent_progress(steps: Sequence[tuple[float, str, str]], *, interval_s: float) -> list[tuple[float, str, str]]:
     """Return what is sent of progress that is reported at this interval."""
     now_s, written = 0.0, BytesIO()
-    progress = _ProgressFilter(Channel(BytesIO(), written), clock=lambda: now_s)
+    progress = _Reporter(Channel(BytesIO(), written), clock=lambda: now_s)
     for step in steps:
         progress.report(LoadProgress(*step))
         now_s += interval_s

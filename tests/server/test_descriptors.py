@@ -53,7 +53,7 @@ def test_the_soft_limit_is_raised(tmp_path: Path) -> None:
 def test_a_server_whose_engine_was_given_up_ends_with_a_status(tmp_path: Path) -> None:
     """So that systemd starts it again."""
     with limited_server(tmp_path / "log", max_crashes=1) as server:
-        assert server.ask("kill").status_code == 500
+        assert server.ask("crash").status_code == 500
         assert server.process.wait(PATIENCE_S) == 1
         assert "all engines have failed: actor: the engine failed 1 times" in server.log.read_text()
 

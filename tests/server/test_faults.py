@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -37,7 +40,7 @@ def mortal() -> Iterator[Server]:
 
 # ---- the engine
 def test_a_stream_that_breaks_ends_with_an_error_and_done(mortal: Server) -> None:
-    events = events_of(mortal, "say so far\nsleep 0.2\nkill")
+    events = events_of(mortal, "say so far\nsleep 0.2\ncrash")
     assert events[-1] == "[DONE]"
     error = json.loads(events[-2])["error"]
     assert (error["type"], error["code"]) == ("api_error", "engine_error")
@@ -56,9 +59,25 @@ def events_of(server: Server, script: str) -> list[str]:
         return [line.removeprefix("data: ") for line in answer.iter_lines() if line.startswith("data: ")]
 
 
+def test_a_kill_from_outside_is_seen_only_by_answers_that_had_begun_to_come(mortal: Server) -> None:
+    """Also the same one each time: nobody is refused for it."""
+    for n in range(3):
+        with ThreadPoolExecutor(2) as askers:
+            broken = askers.submit(mortal.ask, "say once\nforever")
+            wait_until(lambda: any(one.num_tokens for _, one in [*mortal.serving.active.values()]), "it is answered")
+            whole = askers.submit(mortal.ask, "sleep 1\nsay whole")
+            wait_until(lambda: len(mortal.serving.active) == 2, "both were sent")
+            pid = mortal.clients[0].pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            assert mortal.ask("say next").status_code == 200
+            assert (broken.result().status_code, whole.result().status_code) == (500, 200)
+        assert mortal.snapshot()["restarts"] == n + 1
+
+
 def test_openais_client_raises_what_breaks_in_the_stream(mortal: Server) -> None:
     stream = mortal.openai().chat.completions.create(
-        model="", messages=run_script("say so far\nsleep 0.2\nkill"), stream=True
+        model="", messages=run_script("say so far\nsleep 0.2\ncrash"), stream=True
     )
     with pytest.raises(openai.APIError):
         list(stream)
@@ -66,9 +85,9 @@ def test_openais_client_raises_what_breaks_in_the_stream(mortal: Server) -> None
 
 def test_an_answer_that_breaks_is_500_in_shape(mortal: Server) -> None:
     with pytest.raises(openai.InternalServerError) as caught:
-        mortal.openai().chat.completions.create(model="", messages=run_script("say so far\nkill"))
+        mortal.openai().chat.completions.create(model="", messages=run_script("say so far\ncrash"))
     assert (caught.value.status_code, caught.value.code) == (500, "engine_error")
-    refused = mortal.http.post("/v1/messages", json={"max_tokens": 9, "messages": run_script("kill")})
+    refused = mortal.http.post("/v1/messages", json={"max_tokens": 9, "messages": run_script("crash")})
     assert (refused.status_code, refused.json()["error"]["type"]) == (500, "api_error")
 
 
@@ -78,7 +97,7 @@ def test_all_that_ran_together_break_together(mortal: Server) -> None:
     for thread in threads:
         thread.start()
     wait_until(lambda: mortal.snapshot()["running"] == 3, "they run")
-    assert mortal.ask("kill").status_code == 500
+    assert mortal.ask("crash").status_code == 500
     for thread in threads:
         thread.join(PATIENCE_S)
     assert [answer.status_code for answer in answers] == [500] * 3
@@ -88,8 +107,8 @@ def test_all_that_ran_together_break_together(mortal: Server) -> None:
 def test_while_it_restarts_the_state_is_reported_and_questions_wait() -> None:
     slow = RestartPolicy(first_delay_s=0.6, max_delay_s=0.6)
     with served(directed(restart=slow)) as server:
-        server.ask("kill")
-        server.ask("kill")  # the second crash in a row is followed by a pause
+        server.ask("crash")
+        server.ask("crash")  # the second crash in a row is followed by a pause
         health = server.http.get("/health")
         assert (health.status_code, health.json()["status"]) == (503, "restarting")
         assert int(health.headers["retry-after"]) >= 1
@@ -99,7 +118,7 @@ def test_while_it_restarts_the_state_is_reported_and_questions_wait() -> None:
 
 def test_repeated_crashes_end_in_a_clear_message(mortal: Server) -> None:
     for n in range(3):
-        assert mortal.ask(f"kill {n}").status_code == 500
+        assert mortal.ask(f"crash {n}").status_code == 500
     wait_until(lambda: mortal.serving.state == "failed", "it is given up")
     assert mortal.http.get("/health").json()["status"] == "failed"
     refused = mortal.ask("say on")
@@ -110,8 +129,8 @@ def test_repeated_crashes_end_in_a_clear_message(mortal: Server) -> None:
 
 def test_a_request_that_crashed_the_engine_twice_is_refused_by_name(mortal: Server) -> None:
     for _ in range(2):
-        assert mortal.ask("say so far\nkill").status_code == 500
-    refused = mortal.ask("say so far\nkill", n=2)
+        assert mortal.ask("say so far\ncrash").status_code == 500
+    refused = mortal.ask("say so far\ncrash", n=2)
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "request_crashes_engine")
     assert "crashed 2 times" in refused.json()["error"]["message"]
     assert mortal.ask("say on").status_code == 200
@@ -125,7 +144,7 @@ def test_an_engine_that_is_away_is_reported_by_every_route() -> None:
         card = server.http.get("/v1/models").json()["data"][0]
         assert (card["loaded"], card["state"]) == (True, "ready")
         assert len(server.http.get("/api/ps").json()["models"]) == 1
-        assert server.ask("kill").status_code == 500
+        assert server.ask("crash").status_code == 500
         wait_until(lambda: server.serving.state == "restarting", "it is gone")
         card = server.http.get("/v1/models").json()["data"][0]
         assert (card["loaded"], card["state"]) == (False, "restarting")

@@ -418,7 +418,7 @@ def test_drafting_is_switched_for_what_is_loaded_meanwhile() -> None:
 
 
 def test_an_engine_that_dies_takes_no_other_with_it(pair: Server) -> None:
-    died = pair.ask("kill", model="one")
+    died = pair.ask("crash", model="one")
     assert died.status_code >= 500
     assert pair.ask("say x", model="two").status_code == 200
     wait_until(lambda: pair.ask("say x", model="one").status_code == 200, "it is back")

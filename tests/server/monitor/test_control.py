@@ -156,7 +156,7 @@ def test_a_process_that_comes_after_a_crash_drafts_as_was_switched() -> None:
     with served(directed(restart=RestartPolicy(max_crashes=9, first_delay_s=0.01))) as server:
         server.http.post("/v1/speculation", json={"spec": "off"})
         before = server.snapshot()["engine"]["pid"]
-        assert server.ask("kill").status_code >= 500
+        assert server.ask("crash").status_code >= 500
         wait_until(lambda: server.snapshot()["engine"]["pid"] not in (before, 0), "another process runs")
         wait_until(lambda: server.snapshot()["engine"]["spec"] == "off", "it has heard it")
 

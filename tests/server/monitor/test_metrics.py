@@ -144,7 +144,7 @@ def test_counters_go_on_over_the_ends_of_engines() -> None:
         last = read(server)
         for script, model in (
             ("say a b", "one"),
-            ("kill", "one"),
+            ("crash", "one"),
             ("say c", "one"),
             ("say d", "two"),
             ("say e", "one"),

@@ -55,8 +55,8 @@ def test_a_wrong_key_is_refused_and_counted() -> None:
 def test_what_breaks_here_has_failed() -> None:
     policy = RestartPolicy(first_delay_s=0.05, max_delay_s=0.05, max_crashes=9, stable_s=600)
     with served(directed(restart=policy)) as server:
-        assert server.ask("say so far\nkill").status_code == 500
-        assert server.ask("say so far\nsleep 0.2\nkill", stream=True).status_code == 200  # breaks in the stream
+        assert server.ask("say so far\ncrash").status_code == 500
+        assert server.ask("say so far\nsleep 0.2\ncrash", stream=True).status_code == 200  # breaks in the stream
         wait_until(lambda: counts(server) == (0, 0, 2), "both have failed")
         assert [row["state"] for row in server.snapshot()["recent"]] == ["failed", "failed"]
 

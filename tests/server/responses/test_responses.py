@@ -367,7 +367,7 @@ def test_a_failure_in_the_stream_is_an_event(actor: Server) -> None:
         list(stream)
 
 
-@pytest.mark.parametrize("script", ["say so far\nsleep 0.2\nfail full", "say so far\nsleep 0.2\nkill"])
+@pytest.mark.parametrize("script", ["say so far\nsleep 0.2\nfail full", "say so far\nsleep 0.2\ncrash"])
 def test_a_response_that_fails_in_the_stream_says_so_at_last(script: str) -> None:
     asked = {"input": script, "stream": True, "temperature": 0.5, "metadata": {"trace": "7"}}
     with served(directed()) as server:

@@ -1,13 +1,17 @@
-"""Which request is refused after crashes: only the one that was in flight at two of them."""
+"""Which request is refused after crashes: only one that alone had begun at two of them."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from eaglelocal.client.crash_suspects import (
+    DRAIN_S,
     FORGET_S,
     MAX_SUSPECTS,
     MAX_TRIAL_S,
@@ -32,18 +36,18 @@ class Clock:
         return self.now
 
 
-def suspects_after(*crashes: list[Digest]) -> CrashSuspects:
+def suspects_after(*crashes: Sequence[Digest]) -> CrashSuspects:
     suspects = CrashSuspects(Clock())
-    for in_flight in crashes:
-        suspects.record_crash(in_flight, ERROR)
+    for begun in crashes:
+        suspects.record_crash(begun, ERROR)
     return suspects
 
 
-def test_who_was_alone_in_both_crashes_is_refused() -> None:
+def test_who_was_alone_in_two_crashes_is_refused() -> None:
     suspects = CrashSuspects()
-    assert suspects.record_crash([X, A, B], ERROR) is None
+    assert suspects.record_crash([X], ERROR) is None
     assert suspects.find_refusal(X) is None
-    assert suspects.record_crash([C, X, D], ERROR) == X
+    assert suspects.record_crash([X, X], ERROR) == X  # sent twice: it is still alone
     refusal = suspects.find_refusal(X)
     assert refusal is not None and "crashed 2 times" in refusal.message and "SIGSEGV" in refusal.message
     assert "a word" not in refusal.message
@@ -56,33 +60,52 @@ def test_one_crash_with_the_same_request_twice_is_one() -> None:
 
 
 def test_who_finishes_is_cleared() -> None:
-    suspects = suspects_after([X, A])
-    suspects.clear(A)
-    assert suspects.record_crash([X, A], ERROR) == X
+    suspects = suspects_after([X])
+    suspects.clear(X)
+    assert suspects.record_crash([X], ERROR) is None
 
 
-def test_suspects_of_both_crashes_come_one_at_a_time() -> None:
-    suspects = suspects_after([X, A], [X, A])
+def test_who_crashed_it_twice_in_company_runs_alone_and_then_counts() -> None:
+    suspects = suspects_after([X, A], [X, A], [X, B])
     assert suspects.find_refusal(X) is None and suspects.find_refusal(A) is None
-    assert suspects.must_wait(X, [(A, 0.0), (B, 0.0)])
-    assert not suspects.must_wait(X, [(B, 0.0)])
-    assert not suspects.must_wait(B, [(A, 0.0)])
-    assert suspects.record_crash([X, B], ERROR) is None  # alone by the trial, not by chance
-    assert suspects.record_crash([X, C], ERROR) == X
+    assert suspects.must_wait(X, 0.0, [(B, 0.0)])  # until what runs has ended
+    assert not suspects.must_wait(X, 0.0, [])
+    assert suspects.must_wait(B, 0.0, [(X, 0.0)])  # nobody joins it
+    assert not suspects.must_wait(B, 0.0, [(A, 0.0), (X, 0.0)])  # it has company already
+    assert suspects.record_crash([X], ERROR) is None
+    assert suspects.record_crash([X, A], ERROR) is None  # in company: no proof
+    assert suspects.record_crash([X], ERROR) == X
     assert suspects.find_refusal(A) is None
 
 
 def test_nobody_is_refused_where_the_engine_dies_without_it_as_often() -> None:
     suspects = suspects_after([X], [A], [B], [C])
     assert suspects.record_crash([X], ERROR) is None
-    assert suspects.record_crash([X, D], ERROR) is None
+    assert suspects.record_crash([X], ERROR) is None
     assert suspects.record_crash([X], ERROR) == X  # at four of seven
 
 
 def test_two_culprits_in_turn_are_found() -> None:
-    suspects = suspects_after([X, B], [A, C])
-    assert suspects.record_crash([X, D], ERROR) == X
-    assert suspects.record_crash([A, b"E"], ERROR) == A
+    suspects = suspects_after([X], [A])
+    assert suspects.record_crash([X], ERROR) == X
+    assert suspects.record_crash([A], ERROR) == A
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sets(st.sampled_from((b"attack", b"attack again", b"something else")), min_size=1),
+            st.sets(st.sampled_from((A, B, C)), max_size=3),
+        ),
+        max_size=30,
+    )
+)
+def test_a_bystander_is_never_refused(crashes: list[tuple[set[Digest], set[Digest]]]) -> None:
+    """Whatever somebody else crashes the engine with, and however often a bystander repeats what fails by that."""
+    suspects = CrashSuspects(Clock())
+    for attacks, bystanders in crashes:
+        assert suspects.record_crash([*attacks, *bystanders], ERROR) not in (A, B, C)
+        assert [suspects.find_refusal(each) for each in (A, B, C)] == [None] * 3
 
 
 def test_a_suspect_that_has_run_for_long_holds_nobody_up() -> None:
@@ -91,14 +114,20 @@ def test_a_suspect_that_has_run_for_long_holds_nobody_up() -> None:
     for _ in range(2):
         suspects.record_crash([X, A], ERROR)
     clock.now = TRIAL_S + 1
-    assert not suspects.must_wait(X, [(A, 0.0)])
-    assert suspects.must_wait(X, [(A, 2.0)])
+    assert not suspects.must_wait(B, 0.0, [(X, 0.0)])
+    assert suspects.must_wait(B, 0.0, [(X, 2.0)])
     suspects.record_crash([X, A], ERROR)  # what crashes late needs longer trials
-    assert suspects.must_wait(X, [(A, 0.0)])
+    assert suspects.must_wait(B, 0.0, [(X, 0.0)])
     clock.now = MAX_TRIAL_S + 1
     for _ in range(20):
         suspects.record_crash([X, A], ERROR)
-    assert not suspects.must_wait(X, [(A, 0.0)])
+    assert not suspects.must_wait(B, 0.0, [(X, 0.0)])
+
+
+def test_a_suspect_does_not_wait_forever_for_the_others_to_end() -> None:
+    suspects = suspects_after([X, A], [X, A])
+    assert suspects.must_wait(X, DRAIN_S - 1, [(B, 0.0), (C, 0.0)])
+    assert not suspects.must_wait(X, DRAIN_S, [(B, 0.0), (C, 0.0)])
 
 
 def test_suspects_are_forgotten() -> None:
@@ -106,7 +135,10 @@ def test_suspects_are_forgotten() -> None:
     suspects = CrashSuspects(clock)
     suspects.record_crash([X], ERROR)
     suspects.record_crash([X], ERROR)
-    assert suspects.find_refusal(X) is not None
+    for now_s, words in ((0.0, "in 10 min"), (FORGET_S - 90.0, "in 2 min"), (FORGET_S - 1, "in 1 min")):
+        clock.now = now_s
+        refusal = suspects.find_refusal(X)
+        assert refusal is not None and refusal.hint.endswith(f"admitted again {words}")
     clock.now = FORGET_S + 1
     assert suspects.find_refusal(X) is None
     assert not suspects
@@ -124,14 +156,15 @@ CHAT = ChatRequest(
 )
 
 
-def test_a_request_is_known_by_its_content() -> None:
-    same = dataclasses.replace(CHAT, id="2", owner="ann", params=dataclasses.replace(CHAT.params, seed=2))
+def test_a_request_is_known_by_its_owner_and_content() -> None:
+    same = dataclasses.replace(CHAT, id="2", params=dataclasses.replace(CHAT.params, seed=2))
     assert digest_request(same) == digest_request(CHAT)
 
 
 @pytest.mark.parametrize(
     "other",
     [
+        dataclasses.replace(CHAT, owner="ann"),
         dataclasses.replace(CHAT, messages=(Message("user", "Hi.", images=(Image(b"gif"),)),)),
         dataclasses.replace(CHAT, messages=(Message("user", "H"), Message("user", "i."))),
         dataclasses.replace(CHAT, params=dataclasses.replace(CHAT.params, max_tokens=3)),
@@ -144,5 +177,5 @@ def test_a_request_is_known_by_its_content() -> None:
         EmbedRequest(id="1", inputs=("Hi.",)),
     ],
 )
-def test_other_content_is_another_request(other: ChatRequest | EmbedRequest) -> None:
+def test_another_owner_or_content_is_another_request(other: ChatRequest | EmbedRequest) -> None:
     assert digest_request(other) != digest_request(CHAT)

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.batch import Floats
-from eaglelocal.core.events import Embeddings, EngineInfo, Failed, Finished, RequestEvent, Started
+from eaglelocal.core.events import Begun, Embeddings, EngineInfo, Failed, Finished, RequestEvent, Rested, Started
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.request import ChatRequest, EmbedRequest
 from eaglelocal.engine.embedding_engine import EmbeddingEngine
+from eaglelocal.engine.input_queue import Lanes
 from eaglelocal.errors import RequestError
 
 INFO = EngineInfo(
@@ -99,6 +100,18 @@ def test_vectors_come_together_in_order_and_then_the_end() -> None:
     assert started.prompt_tokens == embedded.prompt_tokens == finished.prompt_tokens == num_tokens
     assert (finished.reason, finished.completion_tokens) == ("stop", 0)
     assert engine.snapshot().prompt_tokens == num_tokens
+
+
+def test_work_on_a_request_is_reported_before_its_first_pass() -> None:
+    reported: list[tuple[object, int]] = []
+    embedder = TableEmbedder()
+    lanes = Lanes(report=lambda event: reported.append((event, len(embedder.passes))))
+    engine = EmbeddingEngine(embedder, Letters(), INFO, lambda: None, lanes=lanes)
+    for name, length in (("long", embedder.n_batch), ("next", 1)):
+        engine.submit(EmbedRequest(id=name, inputs=((7,) * length, (8,) * length)))
+    run(engine)
+    read = [(event, 0) for name in ("long", "next") for event in (Begun(name, is_reading=True), Rested(name))]
+    assert reported == [*read, (Begun("long"), 0), (Begun("next"), 1)]
 
 
 def test_text_is_tokenized_with_its_special_tokens() -> None:

@@ -14,7 +14,7 @@ import pytest
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.request import ChatRequest, EmbedRequest, Image, Infill, Message, Mixed, Ranking
 from eaglelocal.core.tools import Tool, ToolCall, ToolChoice, ToolUse
-from eaglelocal.engine.input_queue import INLINE, STACK_BYTES, InputQueue, Prepared, start_lanes
+from eaglelocal.engine.input_queue import INLINE, STACK_BYTES, InputQueue, Lanes, Prepared, start_lanes
 from eaglelocal.engine.input_size import (
     CONSTRAINT_LANE,
     LONG_LANE,
@@ -42,7 +42,7 @@ def asked(name: str, text: str = "hi") -> ChatRequest:
 
 
 def queue_of(read: Callable[[ChatRequest], str], *lanes: Executor) -> InputQueue[ChatRequest, str]:
-    return InputQueue(read, lanes or INLINE, lane_of=lambda request, num: int(request.id[0]) % num)
+    return InputQueue(read, Lanes(lanes) if lanes else INLINE, lane_of=lambda request, num: int(request.id[0]) % num)
 
 
 def taken(queue: InputQueue[ChatRequest, str]) -> list[Prepared[ChatRequest, str]]:
@@ -194,7 +194,7 @@ def test_closing_waits_for_what_is_being_read() -> None:
 
 def test_the_lanes_are_threads_of_their_own() -> None:
     before_bytes = threading.stack_size()
-    lanes = start_lanes()
+    lanes = start_lanes().executors
     names = [lane.submit(lambda: threading.current_thread().name).result() for lane in lanes]
     assert len(set(names)) == len(lanes) == 3
     assert threading.stack_size() == before_bytes != STACK_BYTES

@@ -50,7 +50,7 @@ def test_the_binding_reads_a_card(driver: pytest.MonkeyPatch) -> None:
 
 
 def test_a_driver_that_hangs_is_left_after(driver: pytest.MonkeyPatch) -> None:
-    driver.setenv("NVML_DOUBLE", "hang")
+    driver.setenv("NVIDIA_DOUBLE", "hang")
     begun = time.monotonic()
     with pytest.raises(NoAnswer, match="NVIDIA's driver did not answer within 1 s"):
         ask_gpus(timeout_s=1.0)
@@ -58,7 +58,7 @@ def test_a_driver_that_hangs_is_left_after(driver: pytest.MonkeyPatch) -> None:
 
 
 def test_a_driver_that_dies_costs_only_its_cards(driver: pytest.MonkeyPatch, library: Path) -> None:
-    driver.setenv("NVML_DOUBLE", "die")
+    driver.setenv("NVIDIA_DOUBLE", "die")
     driver.setattr(nvml_child, "DRIVER_FILES", (str(library / "libnvidia-ml.so.1"),))
     machine = probe()
     assert machine.unanswered == ("NVIDIA's library could not be used (code -6)",)
