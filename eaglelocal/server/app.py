@@ -13,6 +13,7 @@ from starlette.routing import Router
 from starlette.types import ASGIApp
 
 from eaglelocal.server.access import Access
+from eaglelocal.server.admission import CallPlaces
 from eaglelocal.server.answer_encoder import dump_json
 from eaglelocal.server.anthropic import routes as anthropic
 from eaglelocal.server.llama_server import routes as llama_server
@@ -45,8 +46,9 @@ def create_app(server: ServerState, access: Access) -> ASGIApp:
     server.metrics.set_engine_source(lambda: read_gauges(server))
     router = ApiRouter([route for table in TABLES for route in table.routes], server)
     app = Router(default=router, redirect_slashes=False, lifespan=lambda _: _lifespan(server))
-    with_body = BodyMiddleware(app, is_shared=len(access.keys.by_name) > 1)
-    guarded: ASGIApp = ApiKeyMiddleware(with_body, access)
+    with_body = BodyMiddleware(app, is_shared=access.keys.is_shared)
+    calls = CallPlaces(server.limits.num_connections, is_shared=access.keys.is_shared)
+    guarded: ASGIApp = ApiKeyMiddleware(with_body, access, calls)
     if access.origins:  # HostMiddleware has already refused other origins
         guarded = CORSMiddleware(guarded, allow_origin_regex=".*", allow_methods=["*"], allow_headers=["*"])
     return PathMiddleware(AccessLogMiddleware(HostMiddleware(guarded, access), server.count_call))

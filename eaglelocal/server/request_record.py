@@ -24,12 +24,18 @@ class RequestRecord:
     """The knowledge about a request besides its path and status."""
 
     problem: Problem | None = None
+    is_operator: bool = True  # who sent it may read errors with details of this machine
     model: str = ""
     client: str = ""  # who sent it, as far as the request says: a program, or an address
     warnings: list[str] = field(default_factory=list)
     answers: list[dict[str, float]] = field(default_factory=list)
     finish_reasons: list[str] = field(default_factory=list)
     has_failed: bool = False  # the engine failed to answer, perhaps in the middle of a stream
+
+    def refuse(self, problem: Problem) -> Problem:
+        """Record why the request is refused; return the Problem as its client may read it."""
+        self.problem = problem
+        return problem if self.is_operator else problem.hide_details()
 
     def add_answer(self, model: str, choice: AnswerState) -> None:
         """Add an answer before its state is closed. One that never began has a model, but no figures."""

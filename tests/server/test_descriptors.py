@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from doubles.limited_server import limited_server
+from doubles.limited_server import ServerSettings, limited_server
 from doubles.raw_server_client import connected
 from doubles.timeouts import PATIENCE_S
 
@@ -25,7 +25,10 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="counts descriptor
 
 @on_linux
 def test_idle_sockets_beyond_the_limit_keep_nobody_out_and_fill_no_log(tmp_path: Path) -> None:
-    with limited_server(tmp_path / "log", descriptors=(128, 128)) as server, contextlib.ExitStack() as held:
+    with (
+        limited_server(tmp_path / "log", ServerSettings(descriptors=(128, 128))) as server,
+        contextlib.ExitStack() as held,
+    ):
         for _ in range(400):
             held.enter_context(connected(server.port))
         assert server.num_descriptors < 128
@@ -43,7 +46,10 @@ def test_idle_sockets_beyond_the_limit_keep_nobody_out_and_fill_no_log(tmp_path:
 
 @on_linux
 def test_the_soft_limit_is_raised(tmp_path: Path) -> None:
-    with limited_server(tmp_path / "log", descriptors=(80, 1024)) as server, contextlib.ExitStack() as held:
+    with (
+        limited_server(tmp_path / "log", ServerSettings(descriptors=(80, 1024))) as server,
+        contextlib.ExitStack() as held,
+    ):
         for _ in range(200):
             held.enter_context(connected(server.port))
         assert server.ask("say x").status_code == 200
@@ -52,7 +58,7 @@ def test_the_soft_limit_is_raised(tmp_path: Path) -> None:
 
 def test_a_server_whose_engine_was_given_up_ends_with_a_status(tmp_path: Path) -> None:
     """So that systemd starts it again."""
-    with limited_server(tmp_path / "log", max_crashes=1) as server:
+    with limited_server(tmp_path / "log", ServerSettings(max_crashes=1)) as server:
         assert server.ask("kill").status_code == 500
         assert server.process.wait(PATIENCE_S) == 1
         assert "all engines have failed: actor: the engine failed 1 times" in server.log.read_text()
