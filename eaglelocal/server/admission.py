@@ -58,22 +58,6 @@ class OwnerPlaces:
                 del self._held[owner]
 
 
-class CallPlaces:
-    """Limit all calls in progress, as many as there are connections, so that no key takes those of the others."""
-
-    def __init__(self, num_connections: int, *, is_shared: bool) -> None:
-        self._places = OwnerPlaces(num_connections, is_shared=is_shared)
-
-    def admit(self, owner: str) -> AbstractContextManager[None]:
-        """Hold a place for a call while the block runs. Raises Problem: 429."""
-        return self._places.hold(owner, self._refuse)
-
-    def _refuse(self, num_held: int, left: int) -> Problem:
-        what = f"this key has {num_held} requests in progress, and may have {self._places.max_share(left)} of the"
-        what += f" {left} connections that other keys leave" if self._places.is_shared else f" {left} connections"
-        return Problem(429, what, RATE_LIMIT, code="too_many_requests", headers={"Retry-After": "2"})
-
-
 class AdmissionQueue:
     """A bounded number of places for requests that run or wait. The engine decides their order."""
 

@@ -12,7 +12,7 @@ MAX_DESCRIPTORS = 65536
 RESERVED_DESCRIPTORS = 64
 MIN_CONNECTIONS = 8
 MAX_CONNECTIONS = 1024
-MAX_HANDSHAKES = 64  # at once
+MAX_HANDSHAKES = 128  # at once
 KEPT_CONNECTIONS = 8  # for /health, while all others are being answered
 ACCEPT_BATCH = 8  # connections that are accepted in one go
 

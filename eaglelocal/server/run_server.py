@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, EngineError
 from eaglelocal.server.connections import Acceptor, ConnectionPlaces
-from eaglelocal.server.descriptors import MAX_CONNECTIONS, max_handshakes, num_kept
+from eaglelocal.server.descriptors import MAX_CONNECTIONS, MAX_HANDSHAKES, max_handshakes, num_kept
 from eaglelocal.server.http_protocol import Protocol
 from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.server_state import ServerState
@@ -74,9 +74,9 @@ class HttpServer(uvicorn.Server):
         certificate: ServerCertificate | None = None,
     ) -> None:
         """`num_connections` may be open at once. `certificate` of HTTPS; None: plain HTTP."""
-        num_opening = max_handshakes(num_connections)
-        self._openings = ConnectionPlaces(num_opening)
-        num_open = num_connections - num_opening if certificate else num_connections  # without TLS it takes no time
+        num_opening = max_handshakes(num_connections) if certificate else 0
+        self._openings = ConnectionPlaces(num_opening or MAX_HANDSHAKES)  # without TLS, it takes no time
+        num_open = num_connections - num_opening
         places = ConnectionPlaces(num_open, num_kept=num_kept(num_open))
         config = uvicorn.Config(
             app,
@@ -94,14 +94,11 @@ class HttpServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=[])
-        make_protocol = cast(
-            Callable[[], asyncio.Protocol],
-            partial(
-                self.config.http_protocol_class,
-                config=self.config,
-                server_state=self.server_state,
-                app_state=self.lifespan.state,
-            ),
+        make_protocol = partial(
+            cast(Callable[..., asyncio.Protocol], self.config.http_protocol_class),
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
         )
         acceptors = [Acceptor(one, make_protocol, self._openings, self.config.ssl) for one in sockets or []]
         self.servers = cast(list[asyncio.Server], acceptors)  # uvicorn only closes them

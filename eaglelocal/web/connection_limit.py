@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import cast
 
 from eaglelocal.server.connections import Acceptor, ConnectionPlaces
-from eaglelocal.server.descriptors import max_handshakes
+from eaglelocal.server.descriptors import MAX_HANDSHAKES
 from eaglelocal.server.http_protocol import HEAD_TIMEOUT_S
 
 HEAD_END = b"\r\n\r\n"
@@ -79,5 +79,4 @@ def accept_limited(
 ) -> Acceptor:
     """Accept connections at a socket, so many at once."""
     places = ConnectionPlaces(num_connections)
-    openings = ConnectionPlaces(max_handshakes(num_connections))
-    return Acceptor(listening, lambda: LimitedConnection(make_protocol(), places), openings)
+    return Acceptor(listening, lambda: LimitedConnection(make_protocol(), places), ConnectionPlaces(MAX_HANDSHAKES))

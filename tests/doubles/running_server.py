@@ -121,7 +121,7 @@ def served(setup: Setup) -> Iterator[Server]:
     port = listening.getsockname()[1]
     running = Server(setup, serving, port)
     running.clients = clients
-    uvicorn_server = HttpServer(create_app(serving, setup.access), drain_s=2.0)
+    uvicorn_server = HttpServer(create_app(serving, setup.access), 2.0, setup.limits.num_connections)
     thread = threading.Thread(target=_run, args=(uvicorn_server, listening, running), name="server")
     thread.start()
     try:

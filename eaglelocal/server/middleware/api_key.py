@@ -1,15 +1,12 @@
-"""Require an API key, where keys are used, and share the connections among their owners."""
+"""Require an API key, where keys are used."""
 
 from __future__ import annotations
-
-from contextlib import ExitStack
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from eaglelocal.core.request import LOCAL
 from eaglelocal.server.access import Access, find_key
-from eaglelocal.server.admission import CallPlaces
 from eaglelocal.server.http_errors import AUTHENTICATION, Problem
 from eaglelocal.server.middleware.refusal import refuse
 from eaglelocal.server.request_record import current_record
@@ -18,12 +15,10 @@ OPEN_PATHS = frozenset({"/health", "/v1/health"})
 
 
 class ApiKeyMiddleware:
-    """Requires a known key if keys are used, and a place for the call; puts the key's name into
-    `scope["state"]["owner"]`.
-    """
+    """Requires a known key if keys are used; puts its name into `scope["state"]["owner"]`."""
 
-    def __init__(self, app: ASGIApp, access: Access, calls: CallPlaces) -> None:
-        self._app, self._keys, self._operators, self._calls = app, access.keys, access.operators, calls
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app, self._keys, self._operators = app, access.keys, access.operators
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -32,9 +27,7 @@ class ApiKeyMiddleware:
         owner = self._keys.find_owner(find_key(Headers(scope=scope))) if self._keys else LOCAL
         is_operator = current_record().is_operator = owner in self._operators
         scope.setdefault("state", {}).update(owner=owner or "", is_operator=is_operator)
-        if scope["path"] in OPEN_PATHS:
-            await self._app(scope, receive, send)
-        elif owner is None:
+        if owner is None and scope["path"] not in OPEN_PATHS:
             problem = Problem(
                 401,
                 "this server needs a valid API key: Authorization: Bearer KEY",
@@ -43,10 +36,4 @@ class ApiKeyMiddleware:
             )
             await refuse(scope, send, problem)
         else:
-            with ExitStack() as held:
-                try:
-                    held.enter_context(self._calls.admit(owner))
-                except Problem as problem:
-                    await refuse(scope, send, problem, close=True)
-                    return
-                await self._app(scope, receive, send)
+            await self._app(scope, receive, send)
