@@ -50,7 +50,7 @@ class LimitedServer:
     def trust(self) -> ssl.SSLContext | bool:
         """What httpx takes as `verify`."""
         pair = self.settings.certificate
-        return True if pair is None else ssl.create_default_context(cafile=pair[0])
+        return False if pair is None else ssl.create_default_context(cafile=pair[0])
 
     @property
     def rss_bytes(self) -> int:
