@@ -299,12 +299,17 @@ def make_server_state(
     settings: Settings, decisions: dict[str, Decision], engines: ServerEngines, access: Access
 ) -> ServerState:
     from eaglelocal.server.admission import AdmissionQueue
+    from eaglelocal.server.descriptors import max_connections, raise_descriptor_limit
     from eaglelocal.server.metrics import Metrics
     from eaglelocal.server.model_manager import ModelManager
     from eaglelocal.server.server_state import ServerLimits, ServerState
 
     metrics = Metrics()
-    limits = ServerLimits(max_waiting=settings.max_waiting, request_s=settings.request_timeout)
+    limits = ServerLimits(
+        max_waiting=settings.max_waiting,
+        num_connections=max_connections(raise_descriptor_limit()),
+        request_s=settings.request_timeout,
+    )
     return ServerState(
         models=ModelManager(
             list(decisions),
@@ -319,7 +324,7 @@ def make_server_state(
             num_slots=next(iter(decisions.values())).options.parallel,
             max_waiting=limits.max_waiting,
             # counts the local `chat`'s own key: it keeps its share of the queue, however many requests others send
-            is_shared=len(access.keys.by_name) > 1,
+            is_shared=access.keys.is_shared,
         ),
         metrics=metrics,
         defaults=default_sampling(settings),

@@ -63,6 +63,11 @@ class ApiKeys:
     def __bool__(self) -> bool:
         return bool(self.by_name)
 
+    @property
+    def is_shared(self) -> bool:
+        """Return whether there are several owners, who share what the server has."""
+        return len(self.by_name) > 1
+
     def find_owner(self, key: str) -> str | None:
         """Return the name of a key, None if it is unknown."""
         return find_by_secret(key, ((known, name) for name, known in self.by_name))
@@ -158,8 +163,13 @@ def read_keys(path: Path | None, environ: Mapping[str, str]) -> ApiKeys:
             write_key(path)
         found = read_key_file(path)
     if environ.get(KEY_VARIABLE):
-        of_environment = (ENVIRONMENT, check_key(environ[KEY_VARIABLE], KEY_VARIABLE))
-        found = replace(found, by_name=(*found.by_name, of_environment))
+        key = check_key(environ[KEY_VARIABLE], KEY_VARIABLE)
+        if (name := found.find_owner(key)) is not None:
+            raise UsageError(
+                f"{KEY_VARIABLE} has the key of {name!r} in {path}: its answers would belong to only one of the two",
+                hint=f"unset {KEY_VARIABLE}",
+            )
+        found = replace(found, by_name=(*found.by_name, (ENVIRONMENT, key)))
     return found
 
 
@@ -207,7 +217,13 @@ def read_key_file(path: Path) -> ApiKeys:
             raise UsageError(f"{place}: the name {name!r} is reserved")
         if name in found:
             raise UsageError(f"{place}: the name {name!r} occurs twice")
-        found[name] = check_key(key, place)
+        check_key(key, place)
+        if (other := find_by_secret(key, ((known, name) for name, known in found.items()))) is not None:
+            raise UsageError(
+                f"{place}: {other!r} and {name!r} have the same key: one person's answers would count as the other's",
+                hint="give each name a key of its own, such as `openssl rand -hex 24` writes, or remove one of them",
+            )
+        found[name] = key
     if not found:
         raise UsageError(f"the key file {path} contains no key", hint="add a line `name: key`, or name a new file")
     return ApiKeys(tuple(found.items()), frozenset(learning))

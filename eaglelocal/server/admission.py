@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from statistics import fmean
 
 from eaglelocal.server.http_errors import RATE_LIMIT, Problem
@@ -14,53 +15,76 @@ NUM_REMEMBERED = 32
 MAX_RETRY_AFTER_S = 60
 
 
-class AdmissionQueue:
-    """A bounded number of places for requests that run or wait. The engine decides their order.
+class OwnerPlaces:
+    """Places that owners hold.
 
     is_shared  several keys: an owner may hold at most three quarters of what the others leave, so that each further
                owner still gets a place: of 68 places 51, then 12, then 4
+    undivided  so few places are not divided
     """
+
+    def __init__(self, capacity: int, *, is_shared: bool, undivided: int = 1) -> None:
+        self.capacity, self.is_shared, self._undivided = capacity, is_shared, undivided
+        self._held: Counter[str] = Counter()
+
+    @property
+    def num_held(self) -> int:
+        return self._held.total()
+
+    def count_left(self, owner: str) -> int:
+        """Return the places that the other owners leave."""
+        return self.capacity - (self.num_held - self._held[owner])
+
+    def max_share(self, left: int) -> int:
+        """Return how many of the places that others leave an owner may hold."""
+        return max(left * 3 // 4, min(self._undivided, left)) if self.is_shared else left
+
+    @contextmanager
+    def hold(self, owner: str, refuse: Callable[[int, int], Problem], count: int = 1) -> Iterator[None]:
+        """Hold places while the block runs.
+
+        If too few are free, raise what `refuse` makes of the places that the owner holds, and of those that others
+        leave.
+        """
+        num_held, left = self._held[owner], self.count_left(owner)
+        if num_held + count > self.max_share(left):
+            raise refuse(num_held, left)
+        self._held[owner] += count
+        try:
+            yield
+        finally:
+            self._held[owner] -= count
+            if not self._held[owner]:
+                del self._held[owner]
+
+
+class AdmissionQueue:
+    """A bounded number of places for requests that run or wait. The engine decides their order."""
 
     def __init__(self, *, num_slots: int, max_waiting: int, is_shared: bool) -> None:
         self.num_slots, self.max_waiting = num_slots, max_waiting
-        self._is_shared = is_shared
-        self._inside: Counter[str] = Counter()
+        self._places = OwnerPlaces(num_slots + max_waiting, is_shared=is_shared, undivided=num_slots)
         self._durations_s: deque[float] = deque(maxlen=NUM_REMEMBERED)
 
     @property
     def num_inside(self) -> int:
-        return self._inside.total()
+        return self._places.num_held
 
     @property
     def capacity(self) -> int:
-        return self.num_slots + self.max_waiting
+        return self._places.capacity
 
     @property
     def share(self) -> int:
         """Return the share of an owner while there is no other."""
-        return self._max_share(self.capacity)
+        return self._places.max_share(self.capacity)
 
-    def _max_share(self, places: int) -> int:
-        """Return how many of the places that others leave an owner may hold; a few (num_slots) are not divided."""
-        return max(places * 3 // 4, min(self.num_slots, places)) if self._is_shared else places
-
-    @contextmanager
-    def admit(self, owner: str, count: int = 1) -> Iterator[None]:
+    def admit(self, owner: str, count: int = 1) -> AbstractContextManager[None]:
         """Hold places for `count` answers while the block runs.
 
         Raises Problem: 429 if too few are free, 400 if there never can be enough.
         """
-        num_held = self._inside[owner]
-        left = self.capacity - (self.num_inside - num_held)
-        if num_held + count > self._max_share(left):
-            raise self._refusal(count, num_held, left)
-        self._inside[owner] += count
-        try:
-            yield
-        finally:
-            self._inside[owner] -= count
-            if not self._inside[owner]:
-                del self._inside[owner]
+        return self._places.hold(owner, partial(self._refusal, count), count)
 
     def record_duration(self, duration_s: float) -> None:
         """Record how long an answer took, for Retry-After."""
@@ -69,14 +93,14 @@ class AdmissionQueue:
     def _refusal(self, count: int, num_held: int, left: int) -> Problem:
         """Return the Problem for `count` answers more. An owner holds `num_held` of the `left` places."""
         if count > self.share:  # never possible, however long one waits
-            whose = f" of one key, of {self.capacity} in all," * self._is_shared
+            whose = f" of one key, of {self.capacity} in all," * self._places.is_shared
             what = f"{count} answers were requested, but only {self.share}{whose} may run or wait at once"
             return Problem(400, what, parameter="n")
         ahead = self.num_inside / self.num_slots * (fmean(self._durations_s) if self._durations_s else 1.0)
         wait_s = min(max(math.ceil(ahead / 2), 1), MAX_RETRY_AFTER_S)
         what = f"the queue is full: {self.num_inside} requests are running or waiting"
-        if self._is_shared and self.num_inside + count <= self.capacity:  # there is room, for others
-            share = self._max_share(left)
+        if self._places.is_shared and self.num_inside + count <= self.capacity:  # there is room, for others
+            share = self._places.max_share(left)
             what = f"the share of this key is full: it has {num_held} requests running or waiting, and may have {share}"
             what += f" of the {left} places that other keys leave; {self.num_inside} of all {self.capacity} are taken"
         return Problem(

@@ -78,7 +78,7 @@ class AnswerResponse(Response):
             await self._send_problem(to_problem(error), writer)
 
     async def _send_problem(self, problem: Problem, writer: ResponseWriter) -> None:
-        current_record().problem = problem
+        problem = current_record().refuse(problem)
         if writer.has_started:
             await writer.end_stream(self._body.encode_failure(problem))
         else:

@@ -15,10 +15,12 @@ from starlette.types import ASGIApp
 from eaglelocal.server.access import Access
 from eaglelocal.server.answer_encoder import dump_json
 from eaglelocal.server.anthropic import routes as anthropic
+from eaglelocal.server.descriptors import num_kept
 from eaglelocal.server.llama_server import routes as llama_server
 from eaglelocal.server.metrics import MetricGauges
 from eaglelocal.server.middleware.access_log import AccessLogMiddleware
 from eaglelocal.server.middleware.api_key import ApiKeyMiddleware
+from eaglelocal.server.middleware.call_limit import CallLimitMiddleware
 from eaglelocal.server.middleware.host_check import HostMiddleware
 from eaglelocal.server.middleware.normalize_path import PathMiddleware
 from eaglelocal.server.middleware.request_body import BodyMiddleware
@@ -45,8 +47,9 @@ def create_app(server: ServerState, access: Access) -> ASGIApp:
     server.metrics.set_engine_source(lambda: read_gauges(server))
     router = ApiRouter([route for table in TABLES for route in table.routes], server)
     app = Router(default=router, redirect_slashes=False, lifespan=lambda _: _lifespan(server))
-    with_body = BodyMiddleware(app, is_shared=len(access.keys.by_name) > 1)
-    guarded: ASGIApp = ApiKeyMiddleware(with_body, access)
+    num_answered = server.limits.num_connections - num_kept(server.limits.num_connections)
+    limited = CallLimitMiddleware(app, num_answered, is_shared=access.keys.is_shared)
+    guarded: ASGIApp = ApiKeyMiddleware(BodyMiddleware(limited, is_shared=access.keys.is_shared), access)
     if access.origins:  # HostMiddleware has already refused other origins
         guarded = CORSMiddleware(guarded, allow_origin_regex=".*", allow_methods=["*"], allow_headers=["*"])
     return PathMiddleware(AccessLogMiddleware(HostMiddleware(guarded, access), server.count_call))

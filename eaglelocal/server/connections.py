@@ -1,13 +1,33 @@
-"""Bound the connections of a server. When all places are taken, a new connection replaces an idle one.
+"""Accept the connections of a server and bound them. When all places are taken, a new one replaces an idle one.
 
-So idle sockets cannot keep others out: the connection that has been idle longest is closed first, then the one that
-has been sending a body longest. Only when every connection is being answered is a new one refused. Independent of
-HTTP.
+So idle sockets cannot keep others out: the address with the most idle connections loses the one that has been idle
+longest, or else the one that has been sending a body longest. A TLS handshake holds a place of its own kind, from
+accept on. Only when every connection is being answered is a new one refused. Independent of HTTP.
 """
 
 from __future__ import annotations
 
+import asyncio
+import ipaddress
+import logging
+import socket
+import ssl
+from asyncio import sslproto
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import lru_cache
 from typing import Protocol
+
+from eaglelocal.server.descriptors import ACCEPT_BATCH
+
+HANDSHAKE_TIMEOUT_S = 15.0
+ACCEPT_RETRY_S = 0.1  # after a failed accept
+TLS_READ_BYTES = 32 * 1024  # held by each connection; a TLS record has up to 16 KiB
+IPV6_NETWORK_BITS = 64  # one subscriber has all addresses of such a network
+MAX_REMEMBERED = 64  # addresses
+
+_log = logging.getLogger("eaglelocal.server")
 
 
 class PlacedConnection(Protocol):
@@ -22,43 +42,155 @@ class PlacedConnection(Protocol):
 
 
 class ConnectionPlaces:
-    """The open connections, in the order in which they became idle or busy. For one event loop."""
+    """The open connections, in the order in which they became idle or busy, with their networks. For one event loop.
 
-    def __init__(self, max_connections: int) -> None:
-        self._max_connections = max_connections
-        self._idle: dict[PlacedConnection, None] = {}
-        self._busy: dict[PlacedConnection, None] = {}
+    num_kept  places for connections that are answered although all others are being answered too (see set_busy)
+    """
+
+    def __init__(self, max_connections: int, *, num_kept: int = 0) -> None:
+        self._max_connections, self._num_kept = max_connections, num_kept
+        self._idle: dict[PlacedConnection, str] = {}
+        self._busy: dict[PlacedConnection, str] = {}
 
     def __len__(self) -> int:
         return len(self._idle) + len(self._busy)
 
-    def enter(self, connection: PlacedConnection) -> bool:
+    def enter(self, connection: PlacedConnection, address: str) -> bool:
         """Give a new connection a place, as idle; return False if all connections are being answered."""
         if len(self) >= self._max_connections and not self._evict_one():
             return False
-        self._idle[connection] = None
+        self._idle[connection] = find_network(address)
         return True
 
-    def set_busy(self, connection: PlacedConnection) -> None:
-        """Mark a connection as busy: the head of its request has arrived."""
+    def set_busy(self, connection: PlacedConnection) -> bool:
+        """Mark a connection as busy: the head of its request has arrived.
+
+        Return whether it may be answered: False if only the places that are kept are left.
+        """
         if connection in self._idle:
-            del self._idle[connection]
-            self._busy[connection] = None
+            self._busy[connection] = self._idle.pop(connection)
+        return len(self._busy) <= self._max_connections - self._num_kept or self._evict(self._receiving(connection))
 
     def set_idle(self, connection: PlacedConnection) -> None:
         """Mark a connection as idle: its answer is complete."""
         if connection in self._busy:
-            del self._busy[connection]
-            self._idle[connection] = None
+            self._idle[connection] = self._busy.pop(connection)
 
     def leave(self, connection: PlacedConnection) -> None:
         self._idle.pop(connection, None)
         self._busy.pop(connection, None)
 
+    def evict_idle(self) -> None:
+        """Close all idle connections."""
+        while self._evict(self._idle):
+            pass
+
     def _evict_one(self) -> bool:
-        victim = next(iter(self._idle), None) or next((one for one in self._busy if one.is_receiving), None)
-        if victim is None:
-            return False
-        self.leave(victim)
-        victim.evict()
-        return True
+        return self._evict(self._idle) or self._evict(self._receiving())
+
+    def _receiving(self, besides: PlacedConnection | None = None) -> Mapping[PlacedConnection, str]:
+        return {one: network for one, network in self._busy.items() if one.is_receiving and one is not besides}
+
+    def _evict(self, connections: Mapping[PlacedConnection, str]) -> bool:
+        """Close the first connection of the network that has the most of these; return False if there are none."""
+        for network, _ in Counter(connections.values()).most_common(1):
+            victim = next(one for one, its_network in connections.items() if its_network == network)
+            self.leave(victim)
+            victim.evict()
+            return True
+        return False
+
+
+@lru_cache(MAX_REMEMBERED)
+def find_network(address: str) -> str:
+    """Return what counts as one caller: an IPv4 address, or an IPv6 network.
+
+    >>> find_network("192.168.1.7"), find_network("::ffff:192.168.1.7"), find_network("2001:db8:0:1:a:b:c:d%eth0")
+    ('192.168.1.7', '192.168.1.7', '2001:db8:0:1::/64')
+    """
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.ip_network((parsed, IPV6_NETWORK_BITS), strict=False))
+
+
+class Opening:
+    """An accepted socket until its protocol takes over: during the TLS handshake, if there is one."""
+
+    is_receiving = False
+
+    def __init__(self, accepted: socket.socket) -> None:
+        self.socket = accepted
+
+    def evict(self) -> None:
+        """End the connection: the handshake fails at the end of its input."""
+        with suppress(OSError):  # it has ended by itself
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+
+class Acceptor:
+    """Accepts connections at a socket while the event loop runs, and opens them.
+
+    asyncio's own servers do not bound handshakes, and accept nothing for a second when descriptors are short.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        make_protocol: Callable[[], asyncio.BaseProtocol],
+        openings: ConnectionPlaces,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`openings` are the places of connections that are being opened."""
+        self._listening, self._make_protocol, self._openings, self._tls = listening, make_protocol, openings, tls
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._retry: asyncio.TimerHandle | None = None
+        sslproto.SSLProtocol.max_size = TLS_READ_BYTES  # 256 KiB by default
+        self._loop.add_reader(listening, self._accept)
+
+    def close(self) -> None:
+        """Accept no more connections, and close those that are being opened."""
+        self._loop.remove_reader(self._listening)
+        if self._retry is not None:
+            self._retry.cancel()
+        self._openings.evict_idle()
+
+    async def wait_closed(self) -> None:
+        await asyncio.gather(*self._tasks)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPT_BATCH):
+            try:
+                accepted, address = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no descriptor or memory is left
+                _log.warning("no connection can be accepted: %s", error.strerror)
+                self._loop.remove_reader(self._listening)
+                self._retry = self._loop.call_later(
+                    ACCEPT_RETRY_S, self._loop.add_reader, self._listening, self._accept
+                )
+                return
+            opening = Opening(accepted)
+            self._openings.enter(opening, address[0])
+            task = self._loop.create_task(self._open(opening))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _open(self, opening: Opening) -> None:
+        timeout_s = HANDSHAKE_TIMEOUT_S if self._tls else None
+        try:
+            await self._loop.connect_accepted_socket(
+                self._make_protocol, opening.socket, ssl=self._tls, ssl_handshake_timeout=timeout_s
+            )
+        except OSError as error:  # also of TLS: it spoke no TLS, or was too slow
+            _log.debug("a connection was not opened: %s", error)
+            error.__traceback__ = None  # its frames would keep the buffers, in a cycle, until a full collection
+        finally:
+            self._openings.leave(opening)

@@ -12,7 +12,9 @@ MAX_DESCRIPTORS = 65536
 RESERVED_DESCRIPTORS = 64
 MIN_CONNECTIONS = 8
 MAX_CONNECTIONS = 1024
-ACCEPT_BATCH = 8  # connections that asyncio accepts in one go, before the first is counted
+MAX_HANDSHAKES = 128  # at once
+KEPT_CONNECTIONS = 8  # for /health, while all others are being answered
+ACCEPT_BATCH = 8  # connections that are accepted in one go
 
 
 def raise_descriptor_limit() -> int:
@@ -37,3 +39,13 @@ def max_connections(descriptors: int) -> int:
     (64, 960, 1024, 8)
     """
     return min(max(descriptors - RESERVED_DESCRIPTORS, MIN_CONNECTIONS), MAX_CONNECTIONS)
+
+
+def max_handshakes(connections: int) -> int:
+    """Return how many of the connections may be in a TLS handshake at once."""
+    return min(MAX_HANDSHAKES, connections // 4)
+
+
+def num_kept(connections: int) -> int:
+    """Return how many of the connections are kept for /health."""
+    return min(KEPT_CONNECTIONS, connections // 4)

@@ -24,10 +24,14 @@ INVALID, AUTHENTICATION, NOT_FOUND = "invalid_request_error", "authentication_er
 UNSUPPORTED = "not_supported_error"
 CANCELLED, CANCELLED_STATUS = "request_cancelled", 499
 PERMISSION, RATE_LIMIT, SERVER, OVERLOADED = "permission_error", "rate_limit_error", "api_error", "overloaded_error"
+SEE_LOG = "its operator finds the reason in the server's log"
 
 
 class Problem(Exception):
-    """An error reply. Raise it anywhere before the first byte of an answer."""
+    """An error reply. Raise it anywhere before the first byte of an answer.
+
+    public  what others than operators read instead of a message that may show paths of this machine; "": the message
+    """
 
     def __init__(
         self,
@@ -38,10 +42,19 @@ class Problem(Exception):
         parameter: str | None = None,
         code: str | None = None,
         headers: Mapping[str, str] = MappingProxyType({}),
+        public: str = "",
     ) -> None:
         super().__init__(message)
-        self.status, self.message, self.type = status, message, type
+        self.status, self.message, self.type, self._public = status, message, type, public
         self.parameter, self.code, self.headers = parameter, code, headers
+
+    def hide_details(self) -> Problem:
+        """Return it as others than operators read it."""
+        if not self._public:
+            return self
+        return Problem(
+            self.status, self._public, self.type, parameter=self.parameter, code=self.code, headers=self.headers
+        )
 
     def openai_body(self) -> dict[str, object]:
         """Return the error in OpenAI's format."""
@@ -78,8 +91,9 @@ def unsupported(parameter: str, why: str) -> Problem:
     return Problem(400, why, parameter=parameter, code="unsupported_parameter")
 
 
-def unavailable(message: str, *, retry_after_s: int = 5) -> Problem:
-    return Problem(503, message, OVERLOADED, code="unavailable", headers={"Retry-After": str(retry_after_s)})
+def unavailable(message: str, *, retry_after_s: int = 5, public: str = "") -> Problem:
+    headers = {"Retry-After": str(retry_after_s)}
+    return Problem(503, message, OVERLOADED, code="unavailable", headers=headers, public=public)
 
 
 def to_problem(error: Exception) -> Problem:
@@ -94,11 +108,12 @@ def to_problem(error: Exception) -> Problem:
         case UsageError():
             return Problem(400, describe_error(error))
         case ResourceError() | EngineAwayError():
-            return unavailable(describe_error(error))
+            return unavailable(describe_error(error), public=f"the engine cannot answer now; {SEE_LOG}")
         case EngineError():
-            return Problem(500, describe_error(error), SERVER, code="engine_error", headers={"Retry-After": "1"})
+            headers, public = {"Retry-After": "1"}, f"the engine failed; {SEE_LOG}"
+            return Problem(500, describe_error(error), SERVER, code="engine_error", headers=headers, public=public)
         case EagleLocalError():
-            return Problem(500, describe_error(error), SERVER)
+            return Problem(500, describe_error(error), SERVER, public=f"the server failed; {SEE_LOG}")
     return Problem(500, "internal error; see the server's log", SERVER, code="internal_error")
 
 

@@ -1,8 +1,8 @@
 """uvicorn's HTTP protocol with additions.
 
-These are a timeout for a request's head (slow loris), a bound on the connections, errors in our format for invalid
-HTTP, answers that reach the client even if sent before its request has ended, and detection of a disconnect even if
-data was sent after the request.
+These are a timeout for a request's head (slow loris), a bound on the connections, with places kept for /health, errors
+in our format for invalid HTTP, answers that reach the client even if sent before its request has ended, and detection
+of a disconnect even if data was sent after the request.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ import logging
 from typing import Any, cast
 
 import h11
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from eaglelocal.server.connections import ConnectionPlaces
 from eaglelocal.server.http_errors import Problem, unavailable
 from eaglelocal.server.lingering_close import LingeringTransport
+from eaglelocal.server.middleware.api_key import OPEN_PATHS
+from eaglelocal.server.middleware.refusal import refuse
 
 HEAD_TIMEOUT_S = 15.0
 MAX_PIPELINED_BYTES = 64 * 1024  # of pipelined requests that arrive before the current one is answered
@@ -33,14 +36,15 @@ class Protocol(H11Protocol):
     def __init__(self, *arguments: Any, places: ConnectionPlaces, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._places = places
+        self._serve, self.app = self.app, self._serve_or_refuse
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # uvicorn narrows it too
         self._lingering = LingeringTransport(transport, lambda: self._has_unread)
         super().connection_made(self._lingering)
-        if self._places.enter(self):
+        if self._places.enter(self, self.client[0] if self.client else ""):
             self._start_head_timer()
         else:
-            self._send_error(unavailable("all connections of this server are in use", retry_after_s=2))
+            self._send_error(all_in_use())
 
     def data_received(self, data: bytes) -> None:
         if self._lingering.is_closing():
@@ -52,7 +56,6 @@ class Protocol(H11Protocol):
             self._lingering.drop(len(data))
         super().data_received(data)
         if not self._is_between_requests:
-            self._places.set_busy(self)
             self._stop_head_timer()
             self._resume_reading()
 
@@ -64,6 +67,7 @@ class Protocol(H11Protocol):
         self._stop_head_timer()
         self._places.leave(self)
         self._lingering.end()
+        self.app = self._serve  # else a cycle would keep this object until a full collection, and TLS's buffers with it
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
@@ -85,6 +89,14 @@ class Protocol(H11Protocol):
     def evict(self) -> None:
         """Abort the connection, because another one needs the place."""
         self._lingering.abort()
+
+    async def _serve_or_refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request to the application; if all connections are being answered, only one about our health."""
+        if self._places.set_busy(self) or scope["path"] in OPEN_PATHS:
+            await self._serve(scope, receive, send)
+        else:
+            _log.warning("a request was refused: all connections are in use")
+            await refuse(scope, send, all_in_use(), close=True)
 
     def _send_error(self, problem: Problem) -> None:
         """Send an error without the application, for a request that cannot reach it; then close."""
@@ -128,3 +140,7 @@ class Protocol(H11Protocol):
     def _time_out_head(self) -> None:
         self._head_timer = None
         self.transport.close()
+
+
+def all_in_use() -> Problem:
+    return unavailable("all connections of this server are in use", retry_after_s=2)

@@ -54,9 +54,10 @@ class LingeringTransport(asyncio.Transport):
         self._transport.abort()
 
     def end(self) -> None:
-        """Stop the timer: the connection is lost."""
+        """Stop the timer, and forget the protocol: the connection is lost."""
         if self._timer is not None:
             self._timer.cancel()
+        self._has_unread = bool
 
     def is_closing(self) -> bool:
         return self.is_lingering or self._transport.is_closing()

@@ -24,6 +24,7 @@ FIRST_TOKEN_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 6
 GAP_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 ANSWER_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 STATES = ("on", "asleep", "off")
+OPERATOR_METRICS = (f"{PREFIX}learning_", f"{PREFIX}acceptance_of_history")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +77,22 @@ class Metrics:
         if choice.finished is not None:
             self._answer.observe(choice.ended_at - choice.requested_at)
 
-    def text(self) -> bytes:
-        return generate_latest(self.registry)
+    def text(self, is_operator: bool = True) -> bytes:
+        """Return the metrics; without those of learning for others than operators."""
+        return generate_latest(self.registry if is_operator else PublicMetrics(self.registry))
 
     def _histogram(self, name: str, what: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(PREFIX + name, what, buckets=buckets, registry=self.registry)
+
+
+class PublicMetrics(Collector):
+    """The metrics that every key may read."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        return (metric for metric in self._registry.collect() if not metric.name.startswith(OPERATOR_METRICS))
 
 
 class MetricTotals(Collector):

@@ -20,7 +20,7 @@ from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import Spec
 from eaglelocal.errors import EagleLocalError, ResourceError
-from eaglelocal.server.http_errors import describe_error, unavailable
+from eaglelocal.server.http_errors import SEE_LOG, Problem, describe_error, unavailable
 from eaglelocal.server.loaded_models import RETRY_FAILED_S, LoadedModel, LoadedModels, LoadModel
 from eaglelocal.server.model_names import ModelNames
 from eaglelocal.server.pending_load import PendingLoad
@@ -239,7 +239,7 @@ class ModelManager:
         """Raise Problem if the model failed to load a moment ago: each attempt evicts models that others use."""
         failed_at, why = self._failures.get(name, (-RETRY_FAILED_S, ""))
         if time.monotonic() - failed_at < RETRY_FAILED_S and self._loaded.find(name) is None:
-            raise unavailable(f"{name} cannot be loaded: {why}", retry_after_s=int(RETRY_FAILED_S))
+            raise load_problem(name, why)
 
     @contextlib.contextmanager
     def _reserve_victims(self, name: str) -> Iterator[list[LoadedModel]]:
@@ -278,7 +278,7 @@ class ModelManager:
             for other in evicted:
                 with contextlib.suppress(EagleLocalError):
                     await self._load(other)
-            raise unavailable(f"{name} cannot be loaded: {why}", retry_after_s=int(RETRY_FAILED_S)) from error
+            raise load_problem(name, why) from error
 
     async def _evict_one_more(self, name: str) -> str:
         """Unload the least needed model once it is free; return its name."""
@@ -295,3 +295,8 @@ class ModelManager:
 
     async def _load(self, name: str) -> LoadedModel:
         return await self._loaded.load(name, self.names.reference(name))
+
+
+def load_problem(name: str, why: str) -> Problem:
+    what = f"{name} cannot be loaded"
+    return unavailable(f"{what}: {why}", retry_after_s=int(RETRY_FAILED_S), public=f"{what}; {SEE_LOG}")

@@ -60,19 +60,21 @@ class ModelNames:
 
 
 def shown_names(references: Sequence[str]) -> dict[str, str]:
-    """Return the public name of each reference: for a GGUF file its name without the folder, which is private, unless
-    another has the same name.
+    """Return the public name of each reference: for a GGUF file its name, with as many folders as tell it from others:
+    where files lie is private.
     """
-    files = {one: _hide_folder(one) for one in references}
-    count = Counter(files.values())
-    return {one: name if count[name] == 1 else one for one, name in files.items()}
+    tails = {one: _list_tails(one) for one in references}
+    count = Counter(tail for its_tails in tails.values() for tail in its_tails)
+    return {one: next(tail for tail in [*its_tails, one] if count[tail] <= 1) for one, its_tails in tails.items()}
 
 
-def _hide_folder(reference: str) -> str:
-    """Return the name of a file, or of a model that is made of a file, without the folder; else the reference."""
+def _list_tails(reference: str) -> list[str]:
+    """Return `x.gguf`, `b/x.gguf` and `/a/b/x.gguf` for the last; for what is no file, nor made of one, itself."""
     path, at, recipe = reference.rpartition("@") if ".gguf@" in reference else (reference, "", "")
-    is_file = path.endswith(".gguf") and ":" not in path
-    return f"{PurePosixPath(path).name}{at}{recipe}" if is_file else reference
+    if not path.endswith(".gguf") or ":" in path:
+        return [reference]
+    parts = PurePosixPath(path).parts
+    return [str(PurePosixPath(*parts[-n:])) + at + recipe for n in range(1, len(parts) + 1)]
 
 
 def unique_names(references: Mapping[str, str]) -> dict[str, str]:

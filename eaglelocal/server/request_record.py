@@ -24,6 +24,7 @@ class RequestRecord:
     """The knowledge about a request besides its path and status."""
 
     problem: Problem | None = None
+    is_operator: bool = True  # who sent it may read errors with details of this machine
     model: str = ""
     client: str = ""  # who sent it, as far as the request says: a program, or an address
     warnings: list[str] = field(default_factory=list)
@@ -35,6 +36,11 @@ class RequestRecord:
         """Add a warning, which the client gets in a header and the log shows; each only once."""
         if warning not in self.warnings:
             self.warnings.append(warning)
+
+    def refuse(self, problem: Problem) -> Problem:
+        """Record why the request is refused; return the Problem as its client may read it."""
+        self.problem = problem
+        return problem if self.is_operator else problem.hide_details()
 
     def add_answer(self, model: str, choice: AnswerState) -> None:
         """Add an answer before its state is closed. One that never began has a model, but no figures."""

@@ -213,5 +213,5 @@ def respond_with_error(error: Exception, path: str) -> Response:
     """Return the response for an error before an answer, in the format of the API at this path."""
     if not isinstance(error, EagleLocalError | Problem):
         _log.exception("a request failed")
-    current_record().problem = problem = to_problem(error)
+    problem = current_record().refuse(to_problem(error))
     return JSONResponse(error_body(problem, path), problem.status, dict(problem.headers))

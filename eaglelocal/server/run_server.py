@@ -22,10 +22,9 @@ from starlette.types import ASGIApp
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, EngineError
-from eaglelocal.server.connections import ConnectionPlaces
-from eaglelocal.server.descriptors import ACCEPT_BATCH, MAX_DESCRIPTORS, max_connections, raise_descriptor_limit
+from eaglelocal.server.connections import Acceptor, ConnectionPlaces
+from eaglelocal.server.descriptors import MAX_CONNECTIONS, MAX_HANDSHAKES, max_handshakes, num_kept
 from eaglelocal.server.http_protocol import Protocol
-from eaglelocal.server.listening_socket import BACKLOG
 from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.server_state import ServerState
 
@@ -64,36 +63,53 @@ def run_until_stopped(app: ASGIApp, server_state: ServerState, listening: socket
     asyncio.run(_run(app, server_state, listening, runtime))
 
 
-def make_uvicorn_config(
-    app: ASGIApp,
-    drain_s: float,
-    descriptors: int = MAX_DESCRIPTORS,
-    certificate: ServerCertificate | None = None,
-) -> uvicorn.Config:
-    """Return uvicorn's configuration: our protocol, no logs, no banner.
+class HttpServer(uvicorn.Server):
+    """uvicorn's server with our protocol, acceptor and signal handlers; no logs, no banner."""
 
-    descriptors  the file descriptor limit
-    certificate  of HTTPS; None: plain HTTP
-    """
-    places = ConnectionPlaces(max_connections(descriptors))
-    return uvicorn.Config(
-        app,
-        http=cast(type[asyncio.Protocol], partial(Protocol, places=places)),
-        ws="none",
-        backlog=ACCEPT_BATCH,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        ssl_certfile=certificate.certificate if certificate else None,
-        ssl_keyfile=certificate.key if certificate else None,
-        timeout_graceful_shutdown=int(drain_s) + CUT_OFF_S,  # Serving.cut_off_answers ends answers before that
-    )
+    def __init__(
+        self,
+        app: ASGIApp,
+        drain_s: float,
+        num_connections: int = MAX_CONNECTIONS,
+        certificate: ServerCertificate | None = None,
+    ) -> None:
+        """`num_connections` may be open at once. `certificate` of HTTPS; None: plain HTTP."""
+        num_opening = max_handshakes(num_connections) if certificate else 0
+        self._openings = ConnectionPlaces(num_opening or MAX_HANDSHAKES)  # without TLS, it takes no time
+        num_open = num_connections - num_opening
+        places = ConnectionPlaces(num_open, num_kept=num_kept(num_open))
+        config = uvicorn.Config(
+            app,
+            http=cast(type[asyncio.Protocol], partial(Protocol, places=places)),
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            ssl_certfile=certificate.certificate if certificate else None,
+            ssl_keyfile=certificate.key if certificate else None,
+            timeout_graceful_shutdown=int(drain_s) + CUT_OFF_S,  # Serving.cut_off_answers ends answers before that
+        )
+        super().__init__(config)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        make_protocol = partial(
+            cast(Callable[..., asyncio.Protocol], self.config.http_protocol_class),
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        acceptors = [Acceptor(one, make_protocol, self._openings, self.config.ssl) for one in sockets or []]
+        self.servers = cast(list[asyncio.Server], acceptors)  # uvicorn only closes them
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
 
 async def _run(app: ASGIApp, server_state: ServerState, listening: socket.socket, runtime: Runtime) -> None:
-    descriptors = raise_descriptor_limit()
-    server = _Server(make_uvicorn_config(app, runtime.drain_s, descriptors, runtime.certificate))
+    server = HttpServer(app, runtime.drain_s, server_state.limits.num_connections, runtime.certificate)
     loading = asyncio.create_task(_load(server_state, server, runtime))
     engine_watch = asyncio.create_task(_watch_engines(server_state, server))
     ending = [engine_watch, *([asyncio.create_task(runtime.background())] if runtime.background is not None else [])]
@@ -110,7 +126,7 @@ async def _run(app: ASGIApp, server_state: ServerState, listening: socket.socket
         engine_watch.result()
 
 
-async def _load(server_state: ServerState, server: _Server, runtime: Runtime) -> None:
+async def _load(server_state: ServerState, server: HttpServer, runtime: Runtime) -> None:
     try:
         loaded = await server_state.models.start()
     except EagleLocalError:
@@ -119,7 +135,7 @@ async def _load(server_state: ServerState, server: _Server, runtime: Runtime) ->
     runtime.on_ready(loaded)
 
 
-async def _watch_engines(server_state: ServerState, server: _Server) -> None:
+async def _watch_engines(server_state: ServerState, server: HttpServer) -> None:
     """End the server when all models have failed for good: a process that only answers 503 is useless."""
     while not server_state.models.have_all_failed:
         await asyncio.sleep(ENGINE_CHECK_S)
@@ -129,21 +145,8 @@ async def _watch_engines(server_state: ServerState, server: _Server) -> None:
     raise EngineError(f"all engines have failed: {trouble}", hint="EAGLELOCAL_ENGINE_LOG=1 shows the engine's messages")
 
 
-class _Server(uvicorn.Server):
-    """uvicorn's server with our signal handlers, and a listen backlog larger than its accept batch."""
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        for listening in sockets or []:
-            listening.listen(BACKLOG)
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 @contextmanager
-def _signals(server_state: ServerState, server: _Server, drain_s: float) -> Iterator[None]:
+def _signals(server_state: ServerState, server: HttpServer, drain_s: float) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
     def stop() -> None:

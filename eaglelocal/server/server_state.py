@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import field
@@ -23,6 +23,7 @@ from eaglelocal.server.active_call import ActiveCall
 from eaglelocal.server.admission import AdmissionQueue
 from eaglelocal.server.answer_drift import watch_drift
 from eaglelocal.server.answer_state import AnswerState
+from eaglelocal.server.descriptors import MAX_CONNECTIONS
 from eaglelocal.server.event_stream import EventStream
 from eaglelocal.server.http_errors import CANCELLED_STATUS, Problem
 from eaglelocal.server.image_fallback import replace_unseen_images
@@ -40,9 +41,10 @@ ENDED_BY_USERS = frozenset((CANCELLED_STATUS, GONE))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """Time limits in seconds, and the length of the queue."""
+    """Time limits in seconds, the length of the queue, and the number of connections."""
 
     max_waiting: int = 64
+    num_connections: int = MAX_CONNECTIONS
     request_s: float = 3600.0  # from the request to the end of its answer
     linger_s: float = 30.0  # extra time for a client that reads slowly
     ping_s: float = 15.0  # interval of pings in an idle stream, so that no proxy closes it
@@ -69,6 +71,7 @@ class ServerState:
     num_failed: int = 0  # calls that failed here
     drift: DriftWatch = field(default_factory=DriftWatch)
     read_learning: Callable[[], LearningStatus] = lambda: LEARNING_OFF
+    event_streams: Counter[str] = field(default_factory=Counter)  # open ones of /v1/events, by owner
     stored: defaultdict[str, StoredResponses] = field(default_factory=lambda: defaultdict(StoredResponses))  # by owner
 
     @property

@@ -8,10 +8,12 @@ request yet.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import cast
 
-from eaglelocal.server.connections import ConnectionPlaces
+from eaglelocal.server.connections import Acceptor, ConnectionPlaces
+from eaglelocal.server.descriptors import MAX_HANDSHAKES
 from eaglelocal.server.http_protocol import HEAD_TIMEOUT_S
 
 HEAD_END = b"\r\n\r\n"
@@ -31,7 +33,8 @@ class LimitedConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._inner.connection_made(transport)
-        if self._places.enter(self):
+        peer = transport.get_extra_info("peername")
+        if self._places.enter(self, peer[0] if peer else ""):
             self._timer = asyncio.get_running_loop().call_later(HEAD_TIMEOUT_S, self.evict)
         else:
             self.evict()
@@ -71,9 +74,9 @@ class LimitedConnection(asyncio.Protocol):
             self._timer = None
 
 
-def limit_connections(
-    make_protocol: Callable[[], asyncio.Protocol], max_connections: int
-) -> Callable[[], LimitedConnection]:
-    """Return a factory of protocols for `loop.create_server`."""
-    places = ConnectionPlaces(max_connections)
-    return lambda: LimitedConnection(make_protocol(), places)
+def accept_limited(
+    listening: socket.socket, make_protocol: Callable[[], asyncio.Protocol], num_connections: int
+) -> Acceptor:
+    """Accept connections at a socket, so many at once."""
+    places = ConnectionPlaces(num_connections)
+    return Acceptor(listening, lambda: LimitedConnection(make_protocol(), places), ConnectionPlaces(MAX_HANDSHAKES))

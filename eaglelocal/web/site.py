@@ -25,8 +25,8 @@ from eaglelocal.core.child_environment import make_environment
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.surrogates import SurrogateJoiner
 from eaglelocal.server.access import Access
-from eaglelocal.server.descriptors import ACCEPT_BATCH, max_connections, raise_descriptor_limit
-from eaglelocal.web.connection_limit import limit_connections
+from eaglelocal.server.descriptors import max_connections, raise_descriptor_limit
+from eaglelocal.web.connection_limit import accept_limited
 from eaglelocal.web.monitor_process import KEY_VARIABLE
 from eaglelocal.web.visitor_folder import remove_stale_folders
 from eaglelocal.web.web_middleware import KeyCookies, is_https, make_middlewares
@@ -118,12 +118,13 @@ class ScreenSite(Server):
         runner = web.AppRunner(await self._make_app(), access_log=None, shutdown_timeout=SHUTDOWN_S)
         await runner.setup()
         assert runner.server is not None  # after setup
-        factory = limit_connections(runner.server, max_connections(raise_descriptor_limit()) // CONNECTION_DIVISOR)
-        site = await asyncio.get_running_loop().create_server(factory, sock=listening, backlog=ACCEPT_BATCH)
+        num_connections = max_connections(raise_descriptor_limit()) // CONNECTION_DIVISOR
+        acceptor = accept_limited(listening, runner.server, num_connections)
         try:
             yield
         finally:
-            site.close()
+            acceptor.close()
+            listening.close()
             await runner.cleanup()
 
     # ---- hooks of textual-serve's Server

@@ -29,7 +29,7 @@ from eaglelocal.server.listening_socket import bind_socket
 from eaglelocal.server.loaded_models import LoadResult
 from eaglelocal.server.metrics import Metrics
 from eaglelocal.server.model_manager import ChooseVictims, ModelManager, evict_all
-from eaglelocal.server.run_server import make_uvicorn_config
+from eaglelocal.server.run_server import HttpServer
 from eaglelocal.server.server_state import ServerLimits, ServerState
 from eaglelocal.worker.supervisor import DEFAULT_POLICY, RestartPolicy
 
@@ -121,7 +121,7 @@ def served(setup: Setup) -> Iterator[Server]:
     port = listening.getsockname()[1]
     running = Server(setup, serving, port)
     running.clients = clients
-    uvicorn_server = uvicorn.Server(make_uvicorn_config(create_app(serving, setup.access), drain_s=2.0))
+    uvicorn_server = HttpServer(create_app(serving, setup.access), 2.0, setup.limits.num_connections)
     thread = threading.Thread(target=_run, args=(uvicorn_server, listening, running), name="server")
     thread.start()
     try:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import stat
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import anthropic
 import httpx
 import openai
 import pytest
-from doubles.raw_server_client import exchange, request
+from doubles.raw_server_client import connected, exchange, request
 from doubles.running_server import Server, directed, served
+from doubles.timeouts import wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +34,7 @@ from eaglelocal.server.access import (
     parse_origins,
     read_keys,
 )
+from eaglelocal.server.monitor.routes import MAX_EVENT_STREAMS
 from eaglelocal.server.server_state import ServerLimits
 
 KEY, OTHER = "k" * 20, "o" * 20
@@ -325,9 +329,42 @@ def test_clients_raise_what_they_call_it(guarded: Server) -> None:
 
 def test_the_owner_is_reported_by_name_and_never_by_key(guarded: Server) -> None:
     guarded.openai(KEY).completions.create(model="", prompt="say x")
-    reply = guarded.http.get("/v1/snapshot", headers={"x-api-key": OTHER})
+    reply = guarded.http.get("/v1/snapshot", headers={"x-api-key": KEY})
     assert reply.json()["recent"][0]["owner"] == "anna"
     assert KEY not in reply.text
+
+
+def test_nobody_may_take_all_connections_where_several_share_them() -> None:
+    """Of 40, eight are kept for /health, and a key may have three quarters of the others."""
+    with served(directed(access=Access(keys=KEYS), limits=ServerLimits(num_connections=40))) as server:
+        with ExitStack() as held:
+            body = json.dumps({"model": "", "prompt": "forever", "stream": True}).encode()
+            for _ in range(24):
+                asked = request("/v1/completions", body, f"x-api-key: {KEY}")
+                held.enter_context(connected(server.port)).sendall(asked)
+            wait_until(lambda: len(server.serving.active) == 24, "all are being answered")
+            answer = exchange(server.port, request("/v1/models", b"", f"x-api-key: {KEY}", method="GET"))
+            assert (answer.status, answer.error["code"]) == (429, "too_many_requests")
+            assert "24 requests in progress, and may have 24 of the 32 connections" in answer.error["message"]
+            assert server.http.get("/v1/models", headers={"x-api-key": OTHER}).status_code == 200
+            assert server.http.get("/health", headers={"x-api-key": KEY}).status_code == 200
+        wait_until(lambda: not server.serving.active, "they have gone")
+
+
+def test_few_streams_of_snapshots_are_open_at_once(guarded: Server) -> None:
+    with ExitStack() as held:
+
+        def open_stream(key: str) -> httpx.Response:
+            return held.enter_context(guarded.http.stream("GET", "/v1/events", headers={"x-api-key": key}))
+
+        for _ in range(MAX_EVENT_STREAMS):
+            assert open_stream(KEY).status_code == 200
+        refused = open_stream(KEY)
+        refused.read()
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too_many_streams")
+        assert f"{MAX_EVENT_STREAMS} streams of /v1/events" in refused.json()["error"]["message"]
+        assert open_stream(OTHER).status_code == 200
+    wait_until(lambda: not guarded.serving.event_streams.total(), "they are closed")
 
 
 def test_nobody_may_fill_the_whole_queue_where_several_share_it() -> None:
@@ -421,6 +458,22 @@ def test_key_files_that_are_wrong(tmp_path: Path, text: str, complaint: str) -> 
     with pytest.raises(UsageError, match=complaint) as caught:
         read_keys(write(tmp_path / "keys", text), {})
     assert KEY not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "complaint"),
+    [
+        (f"anna: {KEY}\nben: {KEY}", "", "keys:2: 'anna' and 'ben' have the same key"),
+        (f"anna: {KEY}\n\n# twice\nben: {OTHER}\ncarl: {KEY}", "", "keys:5: 'anna' and 'carl' have the same key"),
+        (f"anna: {KEY} learn\nben:{KEY}", "", "keys:2: 'anna' and 'ben' have the same key"),
+        (f"{KEY}\n{KEY}", "", "keys:2: 'key 1' and 'key 2' have the same key"),
+        (f"anna: {OTHER}\nben: {KEY}", KEY, "EAGLELOCAL_API_KEY has the key of 'ben' in .*keys"),
+    ],
+)
+def test_one_key_has_one_name(tmp_path: Path, text: str, environment: str, complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint) as caught:
+        read_keys(write(tmp_path / "keys", text), {"EAGLELOCAL_API_KEY": environment})
+    assert KEY not in caught.value.message + caught.value.hint
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o666])

@@ -13,7 +13,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-import uvicorn
 from cryptography import x509
 from starlette.responses import JSONResponse
 
@@ -24,7 +23,7 @@ from eaglelocal.client.servers.connection import KeepAliveConnection
 from eaglelocal.errors import EngineError, ResourceError, UsageError
 from eaglelocal.server import server_certificate
 from eaglelocal.server.listening_socket import bind_socket
-from eaglelocal.server.run_server import make_uvicorn_config
+from eaglelocal.server.run_server import HttpServer
 from eaglelocal.server.server_certificate import ServerCertificate, choose_certificate
 
 
@@ -53,7 +52,7 @@ class Running:
 def serving(pair: ServerCertificate | None) -> Iterator[Running]:
     """A server with our protocol and configuration; its app answers everything with an object."""
     listening = bind_socket("127.0.0.1", 0)
-    server = uvicorn.Server(make_uvicorn_config(JSONResponse({"state": "ready"}), 1.0, certificate=pair))
+    server = HttpServer(JSONResponse({"state": "ready"}), 1.0, certificate=pair)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])))
     thread.start()
     try:

@@ -12,10 +12,11 @@ from doubles.raw_server_client import connected, exchange, read_answer, request
 from doubles.running_server import Server, directed, served
 from doubles.timeouts import wait_until
 
-from eaglelocal.server import descriptors, http_protocol, lingering_close
+from eaglelocal.server import http_protocol, lingering_close
 from eaglelocal.server.access import Access, ApiKeys
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.middleware.request_body import BodyMiddleware
+from eaglelocal.server.server_state import ServerLimits
 
 BODY = json.dumps({"messages": [{"role": "user", "content": "say x"}]}).encode()
 CHAT = request("/v1/chat/completions", BODY)
@@ -160,33 +161,38 @@ def test_who_never_ends_after_an_answer_is_hung_up_on(actor: Server, monkeypatch
 
 
 # ---- many connections
-def test_idle_connections_make_room_for_those_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(descriptors, "MAX_CONNECTIONS", 8)
-    with served(directed()) as server, contextlib.ExitStack() as held:
+CROWDED = directed(limits=ServerLimits(num_connections=8))  # two are kept for /health
+
+
+def test_idle_connections_make_room_for_those_who_ask() -> None:
+    with served(CROWDED) as server, contextlib.ExitStack() as held:
         idle = [held.enter_context(connected(server.port)) for _ in range(30)]
         assert is_well(server)
         assert idle[0].recv(1) == b""  # the first ones had to go
 
 
-def test_who_sends_a_body_for_ever_makes_room_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(descriptors, "MAX_CONNECTIONS", 8)
-    with served(directed()) as server, contextlib.ExitStack() as held:
+def test_who_sends_a_body_for_ever_makes_room_too() -> None:
+    with served(CROWDED) as server, contextlib.ExitStack() as held:
         for _ in range(30):
             sock = held.enter_context(connected(server.port))
             sock.sendall(CHAT[:-1])
         assert is_well(server)
 
 
-def test_where_all_are_answered_one_more_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(descriptors, "MAX_CONNECTIONS", 8)
-    with served(directed()) as server:
+def test_where_all_are_answered_one_more_is_refused_but_told_the_health() -> None:
+    with served(CROWDED) as server:
         with contextlib.ExitStack() as held:
-            for _ in range(8):
+            for _ in range(6):
                 held.enter_context(connected(server.port)).sendall(request("/v1/chat/completions", FOREVER))
-            wait_until(lambda: len(server.serving.active) == 8, "all are being answered")
-            answer = exchange(server.port, b"")
-            assert (answer.status, answer.error["code"]) == (503, "unavailable")
-            assert b"retry-after" in answer.head.lower()
+            wait_until(lambda: len(server.serving.active) == 6, "all are being answered")
+            for _ in range(10):
+                held.enter_context(connected(server.port))
+            for path in ("/v1/models", "/v1/events", "/healthy"):
+                answer = exchange(server.port, request(path, method="GET"))
+                assert (answer.status, answer.error["code"]) == (503, "unavailable")
+                assert b"retry-after" in answer.head.lower()
+            assert exchange(server.port, request("/health", method="GET")).status == 200
+            assert len(server.serving.active) == 6
         wait_until(lambda: not server.serving.active, "they have gone")
         assert is_well(server)
 

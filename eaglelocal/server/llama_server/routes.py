@@ -224,5 +224,6 @@ def find_model(server: ServerState, requested: str) -> tuple[str, EngineInfo]:
     name = models.current.name if models.current is not None and not requested else models.names.resolve(requested)
     info = models.latest_info(name)
     if info is None:
-        raise unavailable(models.failure or f"{name} is not loaded yet")
+        absent = f"{name} is not loaded yet"
+        raise unavailable(models.failure or absent, public=absent)
     return name, info

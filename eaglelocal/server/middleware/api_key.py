@@ -9,6 +9,7 @@ from eaglelocal.core.request import LOCAL
 from eaglelocal.server.access import Access, find_key
 from eaglelocal.server.http_errors import AUTHENTICATION, Problem
 from eaglelocal.server.middleware.refusal import refuse
+from eaglelocal.server.request_record import current_record
 
 OPEN_PATHS = frozenset({"/health", "/v1/health"})
 
@@ -24,7 +25,8 @@ class ApiKeyMiddleware:
             await self._app(scope, receive, send)
             return
         owner = self._keys.find_owner(find_key(Headers(scope=scope))) if self._keys else LOCAL
-        scope.setdefault("state", {}).update(owner=owner or "", is_operator=owner in self._operators)
+        is_operator = current_record().is_operator = owner in self._operators
+        scope.setdefault("state", {}).update(owner=owner or "", is_operator=is_operator)
         if owner is None and scope["path"] not in OPEN_PATHS:
             problem = Problem(
                 401,

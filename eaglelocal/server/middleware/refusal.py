@@ -14,7 +14,7 @@ OLLAMA_PATHS = ("/api/",)
 
 
 async def refuse(scope: Scope, send: Send, problem: Problem, *, close: bool = False) -> None:
-    current_record().problem = problem
+    problem = current_record().refuse(problem)
     body = json.dumps(error_body(problem, scope["path"])).encode()
     headers = {"content-type": "application/json", "content-length": str(len(body)), **problem.headers}
     if close:  # else the rest of the body would be parsed as another request

@@ -1,20 +1,23 @@
 """GET /health, /metrics, /v1/snapshot and /v1/events: the state of the server, for people, Prometheus and monitors.
 
-Statistics only: no prompt, no answer, no key. And the commands of a monitor, POST /v1/requests/{id}/cancel and
-/v1/speculation: an owner may cancel their own requests; all else is for operators (see Access.operators).
+Statistics only: no prompt, no answer, no key. Operators (see Access.operators) see all. Any other owner sees their own
+requests, the loaded models, and sums over all owners, which say how busy the server is: no names, ids or figures of
+others, no paths, and nothing of learning. And the commands of a monitor, POST /v1/requests/{id}/cancel and
+/v1/speculation: an owner may cancel their own requests; all else is for operators.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import asdict
 from typing import Annotated, Literal
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import Field
 from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from eaglelocal.client.http_server import SNAPSHOT_COUNTS, SNAPSHOT_SECONDS
 from eaglelocal.core.adapters import adapter_objects
@@ -25,7 +28,7 @@ from eaglelocal.core.stats import encode_stats
 from eaglelocal.server.answer_encoder import encode_event
 from eaglelocal.server.answer_response import EVENT_STREAM
 from eaglelocal.server.answer_state import AnswerState
-from eaglelocal.server.http_errors import CANCELLED, CANCELLED_STATUS, NOT_FOUND, PERMISSION, Problem
+from eaglelocal.server.http_errors import CANCELLED, CANCELLED_STATUS, NOT_FOUND, PERMISSION, RATE_LIMIT, Problem
 from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.openai.field_types import Body
 from eaglelocal.server.openai.reply_schema import CancelReply, ErrorReply, Health, SwitchReply
@@ -37,12 +40,19 @@ routes = RouteTable("Monitor", ErrorReply)
 
 HEALTHY_STATES = frozenset({"ready", "idle"})
 EVENT_INTERVAL_S = 0.5
+MAX_EVENT_STREAMS = 8  # of an owner: each one holds a connection for as long as its client likes
 NUM_RECENT_SHOWN = 20
 LARGE_FIELDS = (
     "template",
     "bos_text",
     "eos_text",
 )  # left out because the snapshot is sent twice a second; /props has them
+PUBLIC_MODEL_FIELDS = (  # what a client needs to know
+    *("name", "target", "draft", "n_ctx", "num_slots", "n_vocab", "task", "embedding_size", "trained_ctx", "max_draft"),
+    *("sees_images", "chat_template", "sampling", "adapters", "state"),
+)
+PUBLIC_ENGINE_FIELDS = (*SNAPSHOT_COUNTS, *SNAPSHOT_SECONDS, "emitted_tokens", "spec", "speculation")
+OPERATOR_FIELDS = ("learning", "drift")
 
 
 class SwitchBody(Body):
@@ -53,64 +63,86 @@ class SwitchBody(Body):
 
 @routes.add("HEAD", "/health")
 @routes.add("GET", "/health", reply=Health, others={503: Health})
-async def health(server: ServerState, owner: str) -> Response:
+async def health(server: ServerState, owner: str, is_operator: bool) -> Response:
     """Return 200 when requests are answered; 503 with the state when they have to wait, or cannot be answered.
 
-    Without a key, only the state is returned.
+    Without a key, only the state is returned; what is wrong is for operators.
     """
     loaded = server.models.current
     health = Health(
         status="ok" if server.state in HEALTHY_STATES else server.state,
         model=loaded.name if loaded and owner else None,
-        detail=server.models.trouble if owner else "",
+        detail=server.models.trouble if is_operator else "",
     )
     headers = {} if server.state in HEALTHY_STATES else {"Retry-After": "2"}
     return JSONResponse(health.model_dump(), 200 if server.state in HEALTHY_STATES else 503, headers)
 
 
 @routes.add("GET", "/metrics", reply=str)
-async def metrics(server: ServerState) -> Response:
-    """Return the metrics in Prometheus' text format."""
-    return Response(await asyncio.to_thread(server.metrics.text), media_type=CONTENT_TYPE_LATEST)
+async def metrics(server: ServerState, is_operator: bool) -> Response:
+    """Return the metrics in Prometheus' text format: sums over all owners; those of learning only for operators."""
+    return Response(await asyncio.to_thread(server.metrics.text, is_operator), media_type=CONTENT_TYPE_LATEST)
 
 
 @routes.add("GET", "/v1/snapshot", reply=dict[str, object])
-async def snapshot(server: ServerState, is_operator: bool) -> dict[str, object]:
+async def snapshot(server: ServerState, owner: str, is_operator: bool) -> dict[str, object]:
     """Return what a monitor shows, at this moment."""
-    return await take_snapshot(server) | {"is_operator": is_operator}
+    return await take_snapshot(server, owner, is_operator)
 
 
-@routes.add("GET", "/v1/events", stream=EVENT_STREAM)
-async def events(server: ServerState, is_operator: bool) -> Response:
-    """Stream snapshots as server-sent events, two a second, for as long as they are read."""
-    return StreamingResponse(
-        _events(server, is_operator), media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
-    )
+@routes.add("GET", "/v1/events", stream=EVENT_STREAM, others={429: ErrorReply})
+async def events(server: ServerState, owner: str, is_operator: bool) -> Response:
+    """Stream snapshots as server-sent events, two a second, for as long as they are read. 429: too many streams."""
+    if server.event_streams[owner] >= MAX_EVENT_STREAMS:
+        what = f"this key has {MAX_EVENT_STREAMS} streams of /v1/events open, and may have no more"
+        raise Problem(429, what, RATE_LIMIT, code="too_many_streams")
+    return SnapshotStream(server, owner, is_operator)
 
 
-async def _events(server: ServerState, is_operator: bool) -> AsyncIterator[str]:
-    while not server.is_draining:
-        yield encode_event(await take_snapshot(server) | {"is_operator": is_operator})
-        await asyncio.sleep(EVENT_INTERVAL_S)
+class SnapshotStream(StreamingResponse):
+    """A stream of snapshots, counted while it is open."""
+
+    def __init__(self, server: ServerState, owner: str, is_operator: bool) -> None:
+        self._server, self._owner, self._is_operator = server, owner, is_operator
+        super().__init__(self._encode(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._server.event_streams[self._owner] += 1
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._server.event_streams[self._owner] -= 1
+
+    async def _encode(self) -> AsyncIterator[str]:
+        while not self._server.is_draining:
+            yield encode_event(await take_snapshot(self._server, self._owner, self._is_operator))
+            await asyncio.sleep(EVENT_INTERVAL_S)
 
 
-async def take_snapshot(server: ServerState) -> dict[str, object]:
+async def take_snapshot(server: ServerState, owner: str, is_operator: bool) -> dict[str, object]:
+    """Return the state of the server as an owner may see it."""
     loaded = server.models.current
     engines = {one.name: await asyncio.to_thread(one.client.snapshot) for one in server.models.loaded}
     engine = engines.get(loaded.name) if loaded else None
     states = server.name_active_states()
-    active = [request_row(call.model, choice, states[choice.request.id]) for call, choice in server.active.values()]
-    recent = [request_row(model, choice, name_state(choice)) for model, choice in server.recent][-NUM_RECENT_SHOWN:]
+    active = [(call.model, choice, states[choice.request.id]) for call, choice in server.active.values()]
+    recent = [(model, choice, name_state(choice)) for model, choice in server.recent]
     running, waiting = server.count_active()
-    return {
+    model_keys, engine_keys = (None, None) if is_operator else (PUBLIC_MODEL_FIELDS, PUBLIC_ENGINE_FIELDS)
+
+    def is_shown(choice: AnswerState) -> bool:
+        return is_operator or choice.request.owner == owner
+
+    found = {
         "time": time.time(),
         "uptime_s": time.time() - server.started_at,
         "state": server.state,
-        "detail": server.models.failure,
-        "model": None if loaded is None else model_fields(loaded, server.defaults),
+        "detail": server.models.failure if is_operator else "",
+        "model": None if loaded is None else choose(model_fields(loaded, server.defaults), model_keys),
         "models": list(server.models.names.shown),
         "loaded": [
-            encode_loaded_model(one, engines[one.name], server.defaults)
+            choose(encode_loaded_model(one, server.defaults), model_keys)
+            | {"engine": choose(engine_fields(engines[one.name]), engine_keys)}
             for one in server.models.loaded
             if one.name in engines
         ],
@@ -119,23 +151,29 @@ async def take_snapshot(server: ServerState) -> dict[str, object]:
         "answered": server.num_answered,
         "refused": server.num_refused,
         "failed": server.num_failed,
-        "engine": engine_fields(engine) if engine else None,
+        "engine": choose(engine_fields(engine), engine_keys) if engine else None,
         "restarts": loaded.client.restarts if loaded else 0,
-        "requests": active,
-        "recent": recent[::-1],
+        "requests": [request_row(*row) for row in active if is_shown(row[1])],
+        "recent": [request_row(*row) for row in recent if is_shown(row[1])][: -NUM_RECENT_SHOWN - 1 : -1],
         "learning": asdict(server.read_learning()),
         "drift": [asdict(report) | {"text": report.text} for report in server.drift.reports()],
+        "is_operator": is_operator,
     }
+    return found if is_operator else {name: value for name, value in found.items() if name not in OPERATOR_FIELDS}
 
 
-def encode_loaded_model(one: LoadedModel, engine: EngineSnapshot, defaults: SamplingParams) -> dict[str, object]:
-    """Return a loaded model's info, its use, and its engine's totals."""
+def choose(fields: Mapping[str, object], names: Collection[str] | None) -> dict[str, object]:
+    """Return the fields with these names; None: all."""
+    return {name: value for name, value in fields.items() if names is None or name in names}
+
+
+def encode_loaded_model(one: LoadedModel, defaults: SamplingParams) -> dict[str, object]:
+    """Return a loaded model's info, and its use."""
     return model_fields(one, defaults) | {
         "state": one.client.state,
         "total_bytes": one.info.total_bytes,
         "users": one.num_users,
         "idle_s": 0.0 if one.num_users else round(time.monotonic() - one.used_at, 1),
-        "engine": engine_fields(engine),
     }
 
 

@@ -109,7 +109,7 @@ def test_what_does_not_run_cannot_be_cancelled(actor: Server) -> None:
 def test_who_may_cancel_whose(shared: Server) -> None:
     answers: list[httpx.Response] = []
     thread = asked_aside(shared, answers)
-    wanted = f"/v1/requests/{running_id(shared, bearer(BEN))}/cancel"
+    wanted = f"/v1/requests/{running_id(shared, bearer(ANNA))}/cancel"
     assert shared.http.post(wanted).status_code == 401
     assert shared.http.post(wanted, headers=bearer(BEN)).status_code == 403
     assert thread.is_alive()
