@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
 from rich.console import RenderableType
+from rich.segment import Segment
 from textual import events
 from textual.app import App, ReturnType, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.color import Color
 from textual.command import CommandPalette
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
+from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.theme import BUILTIN_THEMES, Theme
 from textual.timer import Timer
 
+from eaglelocal.core.terminal_text import clean_cells
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
@@ -65,6 +69,16 @@ def set_no_color() -> Iterator[None]:
         del os.environ[NO_COLOR]
         if before is not None:
             os.environ[NO_COLOR] = before
+
+
+class ControlFilter(LineFilter):
+    """Keeps the text of all widgets from controlling the terminal. It takes no cells away, so the layout stays."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [Segment(clean_cells(text), style, control) for text, style, control in segments]
+
+
+CONTROL_FILTER = ControlFilter()
 
 
 class Palette(CommandPalette):
@@ -150,6 +164,9 @@ class EagleApp(App[ReturnType]):
         if newest is not None:
             self._notice_timer = self.set_timer(newest.time_left + EXPIRY_MARGIN_S, self._refresh_notifications)
 
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return [*super().get_line_filters(), CONTROL_FILTER]
+
     def show_notice(self, text: str) -> None:
         """Show a notice in a place of the app's own; "" removes it."""
 
@@ -165,7 +182,8 @@ class EagleApp(App[ReturnType]):
         return event
 
     def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
-        if not self.is_too_small:
+        is_behind = isinstance(self._driver, TerminalDriver) and self._driver.is_behind
+        if not self.is_too_small and not is_behind:
             super()._display(screen, renderable)
 
     def show(self) -> ReturnType | None:
