@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from types import FrameType
 from typing import ClassVar
 
 from rich.console import RenderableType
@@ -52,6 +55,7 @@ THEMES = (
 )  # fmt: skip
 EXPIRY_MARGIN_S = 0.05  # after the end of a notification, so that it has ended when it is looked at
 NO_COLOR = "NO_COLOR"
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 TERMINAL, ANSI = "terminal", "ansi-dark"  # our name and Textual's for one theme
 
 
@@ -107,6 +111,8 @@ class EagleApp(App[ReturnType]):
         self.display_options = display_options
         self.is_too_small = False  # the terminal
         self._notice_timer: Timer | None = None  # until the notice ends
+        self._handlers: dict[signal.Signals, Callable[[int, FrameType | None], object]] = {}  # of signals that end the program
+        self._ended_by: signal.Signals | None = None
         self.set_class(display_options.glyphs is ASCII, "-ascii")
         for theme in THEMES:
             self.register_theme(theme)
@@ -187,14 +193,32 @@ class EagleApp(App[ReturnType]):
             super()._display(screen, renderable)
 
     def show(self) -> ReturnType | None:
-        """Run the app until the user leaves and return its result.
+        """Run the app until the user leaves or a signal of ENDING comes, and return its result.
 
-        Raises `failure`, if there is one, after the terminal has been restored.
+        Raises `failure`, if there is one, and calls the signal's handler, after the terminal has been restored. In the
+        middle of the app's work the exception of a handler would be lost in a task, or leave half of the work.
         """
-        result = self.run()
+        found = {number: signal.getsignal(number) for number in ENDING}
+        self._handlers = {number: handler for number, handler in found.items() if callable(handler)}
+        try:
+            result = self.run()
+        finally:
+            self._restore_handlers()
         if self.failure is not None:
             raise self.failure
+        if self._ended_by is not None:
+            self._handlers[self._ended_by](self._ended_by, None)
         return result
+
+    def _end_by(self, number: signal.Signals) -> None:
+        """Leave the app because of a signal. A second one is handled at once, wherever it comes."""
+        self._ended_by = number
+        self._restore_handlers()
+        self.exit()
+
+    def _restore_handlers(self) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
 
     @property
     def failure(self) -> Exception | None:
@@ -216,6 +240,8 @@ class EagleApp(App[ReturnType]):
 
     def on_load(self) -> None:
         """Redraw everything when the app resumes from the shell, which may have written over the screen."""
+        for number in self._handlers:
+            asyncio.get_running_loop().add_signal_handler(number, self._end_by, number)
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:

@@ -29,6 +29,7 @@ from eaglelocal.tui.chat.chat_dialogs import Dialog
 from eaglelocal.tui.chat.chat_events import ModelChanged
 from eaglelocal.tui.chat.model_source import ModelSource
 
+MAX_CTX_DIGITS = 9
 KV_TYPES = ("f16", "q8_0", "q4_0")
 NAME_WIDTH, SIZE_WIDTH, FIT_WIDTH = 38, 9, 12  # columns
 SETTLE_S = 0.3  # after the last key in the form, until the models are assessed again
@@ -321,7 +322,7 @@ def parse_ctx(text: str) -> int | None:
     """Return the context in tokens; None: as planned. Raises UsageError."""
     if not text:
         return None
-    if not text.isdecimal() or not int(text):
+    if not text.isdecimal() or len(text) > MAX_CTX_DIGITS or not int(text):
         raise UsageError(f"the context must be a number of tokens, not {text!r}")
     return int(text)
 

@@ -9,7 +9,6 @@ import textwrap
 from collections.abc import Sequence
 
 from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
-from eaglelocal.core.plurals import count_noun
 from eaglelocal.tui.duration_text import format_duration
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.monitor.log_changes import explain_missing
@@ -92,9 +91,8 @@ def _list_counts(reading: ServerReading) -> list[tuple[str, str]]:
 
 def name_setting(setting: str) -> str:
     """Return how much is drafted, in words: `automatic`, `off`, `4 tokens`."""
-    if setting == "auto":
-        return "automatic"
-    return count_noun(int(setting), "token") if setting.isdigit() else setting or UNKNOWN
+    words = {"": UNKNOWN, "auto": "automatic", "1": "1 token"}
+    return words.get(setting) or (f"{setting} tokens" if setting.isdecimal() else setting)
 
 
 # ---- the titles of the frames

@@ -17,6 +17,7 @@ import array
 import fcntl
 import os
 import select
+import signal
 import sys
 import termios
 from contextlib import suppress
@@ -33,6 +34,7 @@ from eaglelocal.tui.terminal.key_reader import KeyReader
 READ_BYTES = 4096
 TICK_S = 0.1
 END_S = 2.0  # for a terminal to read what restores it
+MAX_DISCARDS = 20  # times that the terminal's buffer is emptied for the rest of one frame
 MAX_CELLS = 10_000  # columns or rows
 NO_PIXELS, NO_SIZES, NO_SYNC = "\x1b[?1016l", "\x1b[?2048l", "\x1b[?2026l"
 
@@ -42,6 +44,8 @@ class TerminalDriver(LinuxDriver):
 
     _is_suspended = False
     _is_behind = False  # output was lost, and some waits
+    _restoring: list[str] | None = None  # what is being written to restore the terminal
+    _restored_by = ""
 
     def __init__(
         self, app: App[object], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
@@ -59,6 +63,9 @@ class TerminalDriver(LinuxDriver):
 
         If the queue is full, because the terminal reads nothing, `data` is lost; see `is_behind`.
         """
+        if self._restoring is not None:
+            self._restoring.append(data)
+            return
         try:
             self._queue.put_nowait(join_surrogates(data))
         except Full:
@@ -66,7 +73,7 @@ class TerminalDriver(LinuxDriver):
 
     def start_application_mode(self) -> None:
         self._is_behind = False
-        super().start_application_mode()
+        super().start_application_mode()  # type: ignore[no-untyped-call]
 
     @property
     def is_behind(self) -> bool:
@@ -88,19 +95,36 @@ class TerminalDriver(LinuxDriver):
         self.write(NO_PIXELS + NO_SIZES)
 
     def stop_application_mode(self) -> None:
-        """Switch off all modes, before frames that still wait."""
-        with suppress(Empty):
-            while self._is_behind:
-                self._queue.get_nowait()
-        self.write(NO_SYNC)
+        """Switch off all modes. Frames that wait for the terminal are dropped."""
+        self._restoring = [NO_SYNC]
         super().stop_application_mode()
+        self._restored_by, self._restoring = "".join(self._restoring), None
+        with suppress(Empty):
+            while True:
+                self._queue.get_nowait()
+        self.write(self._restored_by)
 
     def close(self) -> None:
-        """Write what is queued, and give up after END_S if the terminal reads nothing."""
-        if self._writer_thread is not None:
-            with suppress(Full):
-                self._queue.put_nowait(None)
-            self._writer_thread.join(END_S)
+        """Write what is queued. A terminal that reads nothing for END_S loses the rest of its frame."""
+        writer = self._writer_thread
+        if writer is None or writer.ident is None:
+            return
+        self._queue.put_nowait(None)
+        writer.join(END_S)
+        is_stuck = writer.is_alive()
+        for _ in range(MAX_DISCARDS):
+            if writer.is_alive():
+                self._discard_output()
+                signal.pthread_kill(writer.ident, signal.SIGCONT)  # it writes on, as there is room again
+                writer.join(TICK_S)
+        if is_stuck and not writer.is_alive() and self._file is not None:
+            self._discard_output()
+            self._file.write(self._restored_by)
+            self._file.flush()
+
+    def _discard_output(self) -> None:
+        with suppress(OSError, termios.error):
+            termios.tcflush(self.fileno, termios.TCOFLUSH)
 
     def suspend_application_mode(self) -> None:
         super().suspend_application_mode()
