@@ -92,7 +92,7 @@ class ReportFacts:
     @property
     def best_length(self) -> str | None:
         """Return the fixed draft length that was fastest alone; None if none was measured."""
-        fixed = [mode for mode in self.modes if mode.mode.isdigit() and mode.concurrency == 1]
+        fixed = [mode for mode in self.modes if mode.mode.isdecimal() and mode.concurrency == 1]
         return max(fixed, key=lambda mode: mode.speedup).mode if fixed else None
 
 

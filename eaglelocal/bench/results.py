@@ -219,7 +219,7 @@ class Evaluation:
     @property
     def shown_comparisons(self) -> tuple[Comparison, ...]:
         """The comparisons to show: all except those of two fixed lengths, whose speeds the table has."""
-        return tuple(one for one in self.comparisons if not one.side.isdigit() or not one.other.isdigit())
+        return tuple(one for one in self.comparisons if not one.side.isdecimal() or not one.other.isdecimal())
 
 
 def evaluate(results: Sequence[TaskResult], specs: Sequence[Spec], *, server: str | None) -> Evaluation:

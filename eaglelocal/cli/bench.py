@@ -306,9 +306,8 @@ def measure(
     results: list[TaskResult] = []
     error: EagleLocalError | None = None
     progress = output.progress()
-    measurement = Measurement(
-        sides, options.params, comparer=comparer, on_ask=show_progress(progress), skip=options.skip
-    )
+    on_ask = show_progress(progress, has_bar=output.redraws_messages)
+    measurement = Measurement(sides, options.params, comparer=comparer, on_ask=on_ask, skip=options.skip)
     try:
         measurement.run(groups, results, is_needed=limit_time(options.limit_s * (len(sides) - 1)))
     except KeyboardInterrupt:
@@ -336,14 +335,14 @@ def limit_time(limit_s: float) -> IsNeeded:
     return is_needed
 
 
-def show_progress(progress: Callable[[LoadProgress], None]) -> OnAsk:
-    """Return a callback that shows the progress of the groups; on a terminal with category and remaining time."""
+def show_progress(progress: Callable[[LoadProgress], None], *, has_bar: bool) -> OnAsk:
+    """Return a callback that shows the progress of the groups; in a bar with category and remaining time."""
     began_at = time.monotonic()
 
     def show(group: PromptGroup, done: float) -> None:
         at_once = f", {group.concurrency} at once" if group.concurrency > 1 else ""
         what = f"measuring{at_once}"
-        if sys.stderr.isatty():
+        if has_bar:
             left_s = (time.monotonic() - began_at) * (1 - done) / done if done else 0.0
             what = f"{group.category}{at_once}{f', about {format_duration(left_s)} left' if done else ''}"
         progress(LoadProgress(done, what))

@@ -101,7 +101,7 @@ def chat(  # many parameters: typer reads the flags from the signature
     conversation = begin_conversation(settings, resumes=resumes)
     with closing(LazyLearning(settings)) as learning:
         start = ChatStart(conversation, pictures, is_brief=question is not None, learning=learning)
-        if question is None and not plain and can_show_screen(output):
+        if question is None and not plain and output.can_show_screen:
             raise typer.Exit(show_screen(settings, start, keeps=save, tint=bool(tint)))
         session = open_session(settings, output, ModelChoice(), start=start, early=context.obj)
         asker = Asker(session, output, tint=tint is not False, quiet=as_json, has_figures=settings.figures)
@@ -187,12 +187,6 @@ def show_model(session: Session, output: Output) -> None:
         output.note(model_line(model.info, model.plan))
         for note in model.info.notes:
             output.note(f"note: {note}")
-
-
-def can_show_screen(output: Output) -> bool:
-    """Return whether the output is a terminal that a full screen can be drawn on."""
-    knows_terminal = os.name == "nt" or os.environ.get("TERM", "") not in ("", "dumb")
-    return output.is_terminal and knows_terminal
 
 
 def show_screen(settings: Settings, start: ChatStart, *, keeps: bool, tint: bool) -> int:

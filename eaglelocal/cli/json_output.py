@@ -5,7 +5,6 @@ Whether records are wanted is also decided for a command line or settings that a
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
@@ -15,7 +14,7 @@ from datetime import datetime
 from typing import TextIO, cast
 
 from eaglelocal import locations
-from eaglelocal.cli.output import Output, standard_output, write_or_ignore
+from eaglelocal.cli.output import Output, format_json, standard_output, write_or_ignore
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.settings import peek_setting
 
@@ -48,7 +47,7 @@ class RecordStream:
 
     def write_record(self, record: Mapping[str, object]) -> None:
         entry = {**time_fields(time.time()), **record}
-        write_or_ignore(self._stream, json.dumps(entry, ensure_ascii=False) + "\n")
+        write_or_ignore(self._stream, format_json(entry) + "\n")
 
     def flush(self) -> None:
         self._stream.flush()

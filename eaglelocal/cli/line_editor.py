@@ -20,6 +20,7 @@ from eaglelocal.conversation.action_context import ListModels, list_no_models
 from eaglelocal.conversation.pictures import complete_path
 from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.core.surrogates import join_surrogates
+from eaglelocal.core.terminal_text import can_move_cursor
 
 try:
     import readline
@@ -164,7 +165,7 @@ def _is_on_terminal() -> bool:
 def _bindings() -> list[str]:
     if "libedit" in (readline.__doc__ or ""):
         return ["bind ^I rl_complete"]
-    paste = [] if os.environ.get("TERM") == "dumb" else ["set enable-bracketed-paste on"]  # Python disables it
+    paste = ["set enable-bracketed-paste on"] if can_move_cursor(os.environ) else []  # Python disables it
     return ["tab: complete", ALT_ENTER, *paste]
 
 

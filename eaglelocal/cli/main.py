@@ -52,8 +52,8 @@ def open_missing_streams() -> None:
 
 
 def handle_end_signals() -> None:
-    """Let SIGTERM and SIGHUP raise SystemExit, so that files and the terminal are cleaned up as after Ctrl-C."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    """Let SIGTERM, SIGHUP and SIGQUIT raise SystemExit: files and the terminal are cleaned up as after Ctrl-C."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup sets SIG_IGN, which stays
             signal.signal(number, _end)
 

@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, TextIO
 
 from eaglelocal.cli.word_wrap import Run, WordWrap
-from eaglelocal.core.surrogates import REPLACED
+from eaglelocal.core.terminal_text import can_move_cursor, clean_text, escape_in_json
 from eaglelocal.errors import EagleLocalError, ResourceError
 
 if TYPE_CHECKING:
@@ -29,11 +29,6 @@ DEFAULT_WIDTH, MAX_WIDTH = 80, 10_000
 MAX_DIGITS = 9
 REDRAW_S = 0.1
 LOG_EVERY_S = 60.0  # between lines of one progress where nothing can be redrawn
-# A model's text must not control the terminal: control characters except line feed and tab are replaced.
-_HARMLESS = {
-    code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
-}
-_HARMLESS |= REPLACED | {ord("\r"): ""}
 
 
 class OutputClosed(Exception):
@@ -46,7 +41,7 @@ def wants_colour(stream: TextIO, environ: Mapping[str, str]) -> bool:
         return False
     if environ.get("FORCE_COLOR"):
         return True
-    return stream.isatty() and environ.get("TERM") != "dumb"
+    return stream.isatty() and can_move_cursor(environ)
 
 
 def takes_any_text(stream: TextIO) -> bool:
@@ -68,6 +63,7 @@ class Output:
     def __init__(self, *, stdout: TextIO, stderr: TextIO, environ: Mapping[str, str]) -> None:
         self._stdout = stdout
         self._stderr = stderr
+        self._can_move_cursor = can_move_cursor(environ)
         self.colour = wants_colour(stdout, environ)
         self._colour_messages = wants_colour(stderr, environ)
 
@@ -75,9 +71,19 @@ class Output:
     def is_terminal(self) -> bool:
         return self._stdout.isatty()
 
+    @property
+    def can_show_screen(self) -> bool:
+        """True if stdout is a terminal that can show a full screen."""
+        return self.is_terminal and self._can_move_cursor
+
+    @property
+    def redraws_messages(self) -> bool:
+        """True if stderr is a terminal that can redraw a line, such as a progress bar."""
+        return self._stderr.isatty() and self._can_move_cursor
+
     def data(self, text: str, *, end: str = "\n") -> None:
         """Write a command's result to stdout. Raises OutputClosed, or ResourceError if it cannot be written."""
-        self._write(f"{_strip_controls(text) if self.is_terminal else text}{end}")
+        self._write(clean_text(text) + end)
 
     def lines(self, lines: Iterable[str]) -> None:
         """Write a result of several lines to stdout. Raises as `data` does."""
@@ -86,7 +92,7 @@ class Output:
 
     def object(self, value: Mapping[str, object]) -> None:
         """Write a JSON object on one line to stdout."""
-        self.data(json.dumps(value, ensure_ascii=not takes_any_text(self._stdout)))
+        self.data(format_json(value, is_ascii=not takes_any_text(self._stdout)))
 
     def answer(self, *, tint: bool) -> AnswerStream:
         """Return a stream that shows an answer as it arrives.
@@ -116,15 +122,15 @@ class Output:
 
     def message(self, text: str = "") -> None:
         """Write a line for the user to stderr. A closed stderr is ignored, because messages are not data."""
-        self._write_message(_strip_controls(text))
+        self._write_message(clean_text(text))
 
     def ask(self, question: str) -> None:
         """Write a question to stderr; the cursor stays after it."""
-        self._write_message(_strip_controls(question), end="")
+        self._write_message(clean_text(question), end="")
 
     def note(self, text: str) -> None:
         """Write a message of lesser importance in faint letters, such as the statistics after an answer."""
-        text = _strip_controls(text)
+        text = clean_text(text)
         if self._stderr.isatty():
             width = max(self._width - 1, 1)
             wrapped = (textwrap.fill(line, width, break_long_words=False) for line in text.split("\n"))
@@ -136,19 +142,19 @@ class Output:
         if traceback:
             self.message(traceback)
         word = _paint("error", BAD) if self._colour_messages else "error"
-        self._write_message(f"{word}: {_strip_controls(error.message)}")
+        self._write_message(f"{word}: {clean_text(error.message)}")
         if error.hint:
-            hint = _strip_controls(error.hint).replace("\n", "\n      ")  # a command a line
+            hint = clean_text(error.hint).replace("\n", "\n      ")  # a command a line
             self._write_message(f"\nhint: {hint}")
         if error.report:
-            self._write_message(f"report: {_strip_controls(error.report)}")
+            self._write_message(f"report: {clean_text(error.report)}")
 
     def progress(self) -> ProgressLine:
-        return ProgressLine(self._stderr)
+        return ProgressLine(self._stderr, in_place=self.redraws_messages)
 
     def status(self) -> StatusLine:
-        """Return the status line, the last line of stderr, redrawn in place; it shows nothing without a terminal."""
-        return StatusLine(self._stderr)
+        """Return the status line, the last line of stderr; it shows nothing where it cannot be redrawn in place."""
+        return StatusLine(self._stderr, is_shown=self.redraws_messages)
 
     def _write_message(self, text: str, *, end: str = "\n") -> None:
         with suppress(OSError):
@@ -198,24 +204,24 @@ class AnswerStream:
     def _think(self, thought: str) -> None:
         if thought and self._thoughts is not None:
             self._is_thinking = True
-            shown = "".join(text for text, _ in self._thoughts.feed(_strip_controls(thought), False))
+            shown = "".join(text for text, _ in self._thoughts.feed(clean_text(thought), False))
             self._write(_paint(shown, QUIET) if self._faint else shown)
 
     def _runs(self, piece: TextPiece) -> list[Run]:
         if self._wrap is None:
             return [(piece.text, piece.drafted)]
-        return self._wrap.feed(_strip_controls(piece.text), piece.drafted)
+        return self._wrap.feed(clean_text(piece.text), piece.drafted)
 
 
 class ProgressLine:
-    """A progress bar: on a terminal redrawn in place.
+    """A progress bar, redrawn in place.
 
     Elsewhere there is a line for each new `LoadProgress.what`, and one a minute while it lasts.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, *, in_place: bool) -> None:
         self._stream = stream
-        self._in_place = stream.isatty()
+        self._in_place = in_place
         self._what = ""
         self._drawn_s = 0.0
         self._shown = False
@@ -240,7 +246,7 @@ class ProgressLine:
         now_s = time.monotonic()
         if is_new:
             self._drawn_s = now_s
-            write_or_ignore(self._stream, f"{_strip_controls(progress.what)}\n")
+            write_or_ignore(self._stream, f"{clean_text(progress.what)}\n")
         elif now_s - self._drawn_s >= LOG_EVERY_S:
             self._drawn_s = now_s
             write_or_ignore(self._stream, f"{_share_and_label(progress)}\n")
@@ -256,12 +262,12 @@ class ProgressLine:
 class StatusLine:
     """A line with the current state that stays below the messages."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream, self.is_shown = stream, stream.isatty()
+    def __init__(self, stream: TextIO, *, is_shown: bool) -> None:
+        self._stream, self.is_shown = stream, is_shown
 
     def show(self, text: str) -> None:
         if self.is_shown and self._is_ours:
-            write_or_ignore(self._stream, f"\r\x1b[K{_strip_controls(text)[: count_columns(self._stream) - 1]}")
+            write_or_ignore(self._stream, f"\r\x1b[K{clean_text(text)[: count_columns(self._stream) - 1]}")
 
     def clear(self) -> None:
         """Erase the line, to make room for a message."""
@@ -275,6 +281,11 @@ class StatusLine:
             return os.tcgetpgrp(self._stream.fileno()) == os.getpgrp()
         except (OSError, ValueError):
             return True
+
+
+def format_json(value: Mapping[str, object], *, is_ascii: bool = False) -> str:
+    """Return a JSON object on one line that no terminal obeys."""
+    return escape_in_json(json.dumps(value, ensure_ascii=is_ascii))
 
 
 def write_or_ignore(stream: TextIO, text: str) -> None:
@@ -293,7 +304,7 @@ def bar_line(progress: LoadProgress, width: int) -> str:
 
 def _share_and_label(progress: LoadProgress) -> str:
     label = ", ".join(part for part in (progress.what, progress.detail) if part)
-    return f"{_clamped(progress.fraction):4.0%}  {_strip_controls(label)}"
+    return f"{_clamped(progress.fraction):4.0%}  {clean_text(label)}"
 
 
 def _clamped(fraction: float) -> float:
@@ -302,10 +313,6 @@ def _clamped(fraction: float) -> float:
 
 def parse_columns(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) <= MAX_DIGITS else 0
-
-
-def _strip_controls(text: str) -> str:
-    return text.translate(_HARMLESS)
 
 
 def _paint(text: str, code: str) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TextIO, cast
 
 from eaglelocal.cli.output import Output, colour_environ
 from eaglelocal.cli.tail_stream import TailStream
+from eaglelocal.core.terminal_text import can_move_cursor
 from eaglelocal.errors import TRACEBACK_VARIABLE
 from eaglelocal.settings import Settings
 from eaglelocal.tui.monitor.log_tail import LogTail
@@ -28,7 +29,7 @@ _log = logging.getLogger("eaglelocal.server")
 
 def can_show(environ: Mapping[str, str]) -> bool:
     """Return whether stdin, stdout and stderr are a capable terminal and this process is in the foreground."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()) or environ.get("TERM") == "dumb":
+    if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty() and can_move_cursor(environ)):
         return False
     try:
         return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()

@@ -78,7 +78,7 @@ def choose_servers(servers: Sequence[RunningServer], which: str | None) -> list[
 
 
 def _is_meant(server: RunningServer, which: str) -> bool:
-    return server.port == int(which) if which.isdecimal() else server.is_at(which)
+    return which == str(server.port) if which.isdecimal() else server.is_at(which)
 
 
 def describe_work(server: RunningServer) -> str:

@@ -64,6 +64,7 @@ def top(
         raise UsageError(f"--{given[0].replace('_', '-')} needs --web", hint="--web")
     settings = Settings.load(page_flags, os.environ, locations.config_file())
     output = standard_output(colour=settings.colour)
+    once = once or (output.is_terminal and not output.can_show_screen and not web)
     if urls and len(urls) > 1:
         return watch_several(urls, settings, output, once=once, as_json=as_json, web=web)
     where = urls[0] if urls else find_local_server()

@@ -86,7 +86,7 @@ def parse_displays(text: str) -> tuple[int | None, str | None]:
         return None, None
     family = str(gpu.get("spdisplays_mtlgpufamilysupport", ""))  # spdisplays_metal3
     version = family.removeprefix("spdisplays_metal")
-    return parse_count(str(gpu["sppci_cores"])), f"Metal {version}" if version.isdigit() else None
+    return parse_count(str(gpu["sppci_cores"])), f"Metal {version}" if version.isdecimal() else None
 
 
 def _check_working_set(working_set: int | None, total: int | None) -> int | None:

@@ -74,7 +74,7 @@ def map_cores(blocks: tuple[Processor, ...]) -> dict[int, str]:
     keys: dict[int, str] = {}
     for block in blocks:
         number, core = block.get("processor", ""), block.get("core id")
-        if number.isdigit() and core is not None:
+        if number.isdecimal() and core is not None:
             keys[int(number)] = f"{block.get('physical id', '0')}:{core}"
     return keys
 

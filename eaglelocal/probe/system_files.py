@@ -16,4 +16,4 @@ def read_text(path: Path) -> str:
 def parse_count(text: str | None) -> int | None:
     """Return the whole number that a text is; None for anything else, a negative number included."""
     text = (text or "").strip()
-    return int(text) if text.isascii() and text.isdigit() else None
+    return int(text) if text.isascii() and text.isdecimal() else None

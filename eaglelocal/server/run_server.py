@@ -177,9 +177,9 @@ def describe_stop(num_answers: int, drain_s: float) -> str:
 
 
 def ending_signals() -> list[signal.Signals]:
-    """Return the signals that end the server: SIGINT, SIGTERM, and SIGHUP (closed terminal) unless under nohup."""
+    """Return the signals that end the server; SIGHUP (closed terminal) is not among them under nohup."""
     is_kept = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    return [signal.SIGINT, signal.SIGTERM, *([] if is_kept else [signal.SIGHUP])]
+    return [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, *([] if is_kept else [signal.SIGHUP])]
 
 
 def notify_service_manager(message: str) -> None:

@@ -55,7 +55,7 @@ class FieldTranslation:
 
     def _original(self, parameter: str) -> str:
         parts = parameter.split(".")
-        if parts[0] == "messages" and len(parts) > 1 and parts[1].isdigit() and int(parts[1]) < len(self.messages):
+        if parts[0] == "messages" and len(parts) > 1 and parts[1].isdecimal() and int(parts[1]) < len(self.messages):
             inside = parts[2:] if "tool_calls" not in parts else []  # originally a call is an item or block of its own
             return ".".join([self.messages[int(parts[1])], *inside])
         for length in range(len(parts), 0, -1):

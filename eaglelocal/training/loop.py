@@ -193,7 +193,9 @@ def delay_signals() -> Iterator[None]:
     def wait(number: int, frame: FrameType | None) -> None:
         pending.append(number)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {
+        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    }
     handled = {number: handler for number, handler in before.items() if callable(handler)}
     for number in handled:
         signal.signal(number, wait)

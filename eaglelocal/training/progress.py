@@ -5,11 +5,14 @@ It shows counts and times, and does not know what is trained.
 
 from __future__ import annotations
 
+import os
 import time
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
+
+from eaglelocal.core.terminal_text import can_move_cursor, clean_line
 
 LOG_EVERY_S = 60.0
 SMOOTHING = 0.98
@@ -21,6 +24,7 @@ class TrainingProgress:
     def __init__(self, label: str) -> None:
         self._label = label
         self._console = Console(stderr=True)
+        self._has_bar = self._console.is_terminal and can_move_cursor(os.environ)
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"))
         self._bar = Bar(*columns, TimeRemainingColumn(), console=self._console)
         self._task = self._bar.add_task(label, total=None, state="")
@@ -31,7 +35,7 @@ class TrainingProgress:
         self._done_at_begin = 0
 
     def __enter__(self) -> TrainingProgress:
-        if self._console.is_terminal:
+        if self._has_bar:
             self._bar.start()
         return self
 
@@ -51,20 +55,20 @@ class TrainingProgress:
         self._loss = loss if is_first else SMOOTHING * self._loss + (1 - SMOOTHING) * loss
         self._tokens += tokens
         elapsed_s = time.monotonic() - self._marked_at
-        if is_first or elapsed_s >= (1.0 if self._console.is_terminal else LOG_EVERY_S) or done == self._total:
+        if is_first or elapsed_s >= (1.0 if self._has_bar else LOG_EVERY_S) or done == self._total:
             self._show(done, elapsed_s)
 
     def note(self, text: str) -> None:
-        """Print a line; on a terminal without the label, which the bar already has."""
-        line = text if self._console.is_terminal else f"{self._label}: {text}"
-        self._console.print(f"{time.strftime('%H:%M:%S')} {line}", highlight=False, soft_wrap=True)
+        """Print a line; without the label if a bar has it already."""
+        line = clean_line(text if self._has_bar else f"{self._label}: {text}")
+        self._console.print(f"{time.strftime('%H:%M:%S')} {line}", highlight=False, soft_wrap=True, markup=False)
 
     def _show(self, done: int, elapsed_s: float) -> None:
         tok_s = (self._tokens - self._tokens_at_mark) / max(elapsed_s, 1e-9)
         spent_s = time.monotonic() - self._began_at  # averaged over the run, because steps differ
         left_s = (self._total - done) * spent_s / max(1, done - self._done_at_begin)
         state = f"step {done}/{self._total} loss {self._loss:.4f} {tok_s:.0f} tok/s"
-        if self._console.is_terminal:
+        if self._has_bar:
             self._bar.update(self._task, completed=done, state=state)
         else:
             self.note(f"{state} left {left_s / 60:.1f} min")

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Iterable, Iterator
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from types import FrameType
 from typing import ClassVar
 
 from rich.console import RenderableType
+from rich.segment import Segment
 from textual import events
 from textual.app import App, ReturnType, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.color import Color
 from textual.command import CommandPalette
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
+from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.theme import BUILTIN_THEMES, Theme
 from textual.timer import Timer
 
+from eaglelocal.core.terminal_text import clean_cells
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
@@ -48,6 +55,7 @@ THEMES = (
 )  # fmt: skip
 EXPIRY_MARGIN_S = 0.05  # after the end of a notification, so that it has ended when it is looked at
 NO_COLOR = "NO_COLOR"
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 TERMINAL, ANSI = "terminal", "ansi-dark"  # our name and Textual's for one theme
 
 
@@ -65,6 +73,16 @@ def set_no_color() -> Iterator[None]:
         del os.environ[NO_COLOR]
         if before is not None:
             os.environ[NO_COLOR] = before
+
+
+class ControlFilter(LineFilter):
+    """Keeps the text of all widgets from controlling the terminal. It takes no cells away, so the layout stays."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [Segment(clean_cells(text), style, control) for text, style, control in segments]
+
+
+CONTROL_FILTER = ControlFilter()
 
 
 class Palette(CommandPalette):
@@ -93,6 +111,8 @@ class EagleApp(App[ReturnType]):
         self.display_options = display_options
         self.is_too_small = False  # the terminal
         self._notice_timer: Timer | None = None  # until the notice ends
+        self._handlers: dict[signal.Signals, Callable[[int, FrameType | None], object]] = {}  # of signals that end the program
+        self._ended_by: signal.Signals | None = None
         self.set_class(display_options.glyphs is ASCII, "-ascii")
         for theme in THEMES:
             self.register_theme(theme)
@@ -150,6 +170,9 @@ class EagleApp(App[ReturnType]):
         if newest is not None:
             self._notice_timer = self.set_timer(newest.time_left + EXPIRY_MARGIN_S, self._refresh_notifications)
 
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return [*super().get_line_filters(), CONTROL_FILTER]
+
     def show_notice(self, text: str) -> None:
         """Show a notice in a place of the app's own; "" removes it."""
 
@@ -165,18 +188,37 @@ class EagleApp(App[ReturnType]):
         return event
 
     def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
-        if not self.is_too_small:
+        is_behind = isinstance(self._driver, TerminalDriver) and self._driver.is_behind
+        if not self.is_too_small and not is_behind:
             super()._display(screen, renderable)
 
     def show(self) -> ReturnType | None:
-        """Run the app until the user leaves and return its result.
+        """Run the app until the user leaves or a signal of ENDING comes, and return its result.
 
-        Raises `failure`, if there is one, after the terminal has been restored.
+        Raises `failure`, if there is one, and calls the signal's handler, after the terminal has been restored. In the
+        middle of the app's work the exception of a handler would be lost in a task, or leave half of the work.
         """
-        result = self.run()
+        found = {number: signal.getsignal(number) for number in ENDING}
+        self._handlers = {number: handler for number, handler in found.items() if callable(handler)}
+        try:
+            result = self.run()
+        finally:
+            self._restore_handlers()
         if self.failure is not None:
             raise self.failure
+        if self._ended_by is not None:
+            self._handlers[self._ended_by](self._ended_by, None)
         return result
+
+    def _end_by(self, number: signal.Signals) -> None:
+        """Leave the app because of a signal. A second one is handled at once, wherever it comes."""
+        self._ended_by = number
+        self._restore_handlers()
+        self.exit()
+
+    def _restore_handlers(self) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
 
     @property
     def failure(self) -> Exception | None:
@@ -198,6 +240,8 @@ class EagleApp(App[ReturnType]):
 
     def on_load(self) -> None:
         """Redraw everything when the app resumes from the shell, which may have written over the screen."""
+        for number in self._handlers:
+            asyncio.get_running_loop().add_signal_handler(number, self._end_by, number)
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:

@@ -15,7 +15,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from eaglelocal.tui.styled_lines import EMPTY, Line, Role, cell_width, plain_text, sanitize
+from eaglelocal.tui.styled_lines import EMPTY, Line, Role, cell_width, plain_text
 
 ROLES: tuple[Role, ...] = ("text", "strong", "quiet", "good", "bad", "warn", "accent", "track", "selected")
 
@@ -59,8 +59,8 @@ class LinesWidget(Widget):
         """Show texts in the upper and lower border, as they are: markup means nothing in them."""
         if (title, subtitle) != self._titles:
             self._titles = (title, subtitle)
-            self.border_title = Content(sanitize(title)) if title else None
-            self.border_subtitle = Content(sanitize(subtitle)) if subtitle else None
+            self.border_title = Content(title) if title else None
+            self.border_subtitle = Content(subtitle) if subtitle else None
 
     @property
     def titles(self) -> tuple[str, str]:

@@ -11,27 +11,28 @@ from typing import Literal, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
-from eaglelocal.core.surrogates import REPLACED
+from eaglelocal.core.terminal_text import clean_line
 
 ELLIPSIS = "..."
 Role = Literal["text", "strong", "quiet", "good", "bad", "warn", "accent", "track", "selected"]
 
-# names from outside must not control the terminal
-CONTROL_REPLACEMENTS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0))} | REPLACED
 
-
-class StyledSpan(NamedTuple):
+class _Span(NamedTuple):
     text: str
-    role: Role = "text"
+    role: Role
+
+
+class StyledSpan(_Span):
+    """A text with a role. It cannot control the terminal or leave its line, whatever it is made of."""
+
+    __slots__ = ()
+
+    def __new__(cls, text: str, role: Role = "text") -> StyledSpan:
+        return super().__new__(cls, clean_line(text), role)
 
 
 Line = tuple[StyledSpan, ...]
 EMPTY: Line = ()
-
-
-def sanitize(text: str) -> str:
-    """Return the text with control characters and halves of surrogate pairs replaced by U+FFFD."""
-    return text.translate(CONTROL_REPLACEMENTS)
 
 
 def make_line(*parts: str | StyledSpan | tuple[str, Role]) -> Line:

@@ -27,10 +27,10 @@ _FATAL_SIGNALS = {
     "Illegal instruction": signal.SIGILL,
     "Floating point exception": signal.SIGFPE,
 }
-# sent to all processes of a group: Ctrl-C, a closed terminal, a service manager; only the parent acts on them
-GROUP_SIGNALS = frozenset({signal.SIGINT, signal.SIGHUP, signal.SIGTERM})
+# sent to all processes of a group: Ctrl-C, Ctrl-\, a closed terminal, a service manager; only the parent acts on them
+GROUP_SIGNALS = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM})
 # sent by people, service managers and the system where memory is short; not by a fault of the process itself
-_OUTSIDE_SIGNALS = GROUP_SIGNALS | {signal.SIGKILL, signal.SIGQUIT}
+_OUTSIDE_SIGNALS = GROUP_SIGNALS | {signal.SIGKILL}
 # llama.cpp aborts when it loses an rpc-server; its transport logs what failed before
 _RPC_LINE = re.compile(
     r"Remote RPC server crashed|RPC handshake failed|^(send|recv) failed \(bytes_|Failed to connect to \S+:\d"

@@ -104,12 +104,12 @@ class TokenCount:
     def __init__(self) -> None:
         self._counted: float | None = None
         self._shown = 0.0
-        self._seen: dict[tuple[object, object], float] = {}  # tokens by (slot id, task id)
+        self._seen: dict[tuple[str, str], float] = {}  # tokens by (slot id, task id)
 
     def take(self, counted: float | None, busy: Sequence[Mapping[str, object]] | None) -> float | None:
         if counted is None and busy is None:
             return None
-        now = {(slot.get("id"), slot.get("id_task")): _generated(slot) or 0.0 for slot in busy or ()}
+        now = {(str(slot.get("id")), str(slot.get("id_task"))): _generated(slot) or 0.0 for slot in busy or ()}
         if counted is None:
             self._shown += sum(max(count - self._seen.get(key, count), 0.0) for key, count in now.items())
         else:

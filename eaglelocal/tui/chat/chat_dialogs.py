@@ -26,7 +26,6 @@ from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_events import ModelChanged
 from eaglelocal.tui.chat.chat_view import ChatView
-from eaglelocal.tui.transcript.text_rows import sanitize_text
 
 
 class Dialog(ModalScreen[None]):
@@ -90,7 +89,7 @@ class Dialog(ModalScreen[None]):
 
     def show_error(self, error: EagleLocalError) -> None:
         hint = f" ({error.hint})" if error.hint else ""
-        self.query_one("#error", Label).update(sanitize_text(f"{error.message}{hint}").replace("[", "\\["))
+        self.query_one("#error", Label).update(f"{error.message}{hint}".replace("[", "\\["))
 
     def action_leave(self) -> None:
         self.dismiss(None)
@@ -224,7 +223,7 @@ class ConversationsDialog(Dialog):
 
 def _format_entry(entry: conversation_file.SavedConversation) -> str:
     when = datetime.datetime.fromtimestamp(entry.modified_at).strftime("%Y-%m-%d %H:%M")
-    return f"{when}  {sanitize_text(entry.name)}"
+    return f"{when}  {entry.name}"
 
 
 class SettingsDialog(Dialog):

@@ -8,12 +8,13 @@ from eaglelocal.client.server_reading import DISCONNECTED
 from eaglelocal.core.adapters import describe_adapters
 from eaglelocal.core.drafting_words import describe_drafting
 from eaglelocal.core.events import LoadProgress
+from eaglelocal.core.terminal_text import clean_line
 from eaglelocal.tui.chat.chat_events import Activity, ModelChanged
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.panel.feed import PanelFrame
 from eaglelocal.tui.panel.graph_text import format_bar
 from eaglelocal.tui.panel.panel_text import format_percent, format_tok_s
-from eaglelocal.tui.styled_lines import ELLIPSIS, Line, cell_width, fit_line, make_line, sanitize
+from eaglelocal.tui.styled_lines import ELLIPSIS, Line, cell_width, fit_line, make_line
 
 BAR_CELLS = 16
 MIN_NAME_CELLS = 10
@@ -32,14 +33,14 @@ def format_title(changed: ModelChanged | None, name: str, width: int) -> Line:
         return fit_line(make_line(("eaglelocal", "strong")), width)
     info = changed.model.info
     draft = info.draft if info.draft != "none" else "no draft"
-    target = shorten(sanitize(info.target), width)
-    adapters = shorten(sanitize(describe_adapters(changed.adapters)), width - cell_len(target) - 2)
+    target = shorten(clean_line(info.target), width)
+    adapters = shorten(clean_line(describe_adapters(changed.adapters)), width - cell_len(target) - 2)
     left = make_line((target, "strong"))
     if adapters:
         left = make_line(*left, (f"  {adapters}", "accent"))
-    draft = shorten(sanitize(draft), width - cell_width(left) - 2)
+    draft = shorten(clean_line(draft), width - cell_width(left) - 2)
     left = make_line(*left, (f"  {draft}" if draft else "", "quiet"))
-    return justify(left, make_line((shorten(sanitize(name), width - cell_width(left) - 2), "quiet")), width)
+    return justify(left, make_line((shorten(clean_line(name), width - cell_width(left) - 2), "quiet")), width)
 
 
 def shorten(name: str, width: int) -> str:
@@ -71,7 +72,7 @@ def format_current_work(
 def format_progress(progress: LoadProgress, glyphs: Glyphs) -> Line:
     fraction = min(max(progress.fraction, 0.0), 1.0)
     bar = format_bar(fraction, BAR_CELLS, glyphs, "accent")
-    return make_line(*bar, f" {format_percent(fraction):>5}  ", (sanitize(progress.what), "quiet"))
+    return make_line(*bar, f" {format_percent(fraction):>5}  ", (progress.what, "quiet"))
 
 
 def format_activity(state: str, activity: Activity, stop_key: str) -> Line:
@@ -96,7 +97,7 @@ def format_figures(frame: PanelFrame, glyphs: Glyphs) -> Line:
     parts += [f"{figures.gain:.2f}x plain"] if figures.gain else []
     parts += [f"acceptance {format_percent(figures.acceptance)}"] if figures.acceptance is not None else []
     if drafting.state != "on" and frame.tok_s and (text := describe_drafting(drafting.state, drafting.reason)):
-        parts.append(sanitize(text))
+        parts.append(text)
     return make_line(*((f" {glyphs.dot} {part}" if index else part, "quiet") for index, part in enumerate(parts)))
 
 

@@ -30,7 +30,7 @@ from eaglelocal.tui.lines_widget import LinesWidget
 from eaglelocal.tui.panel.feed import Feed, PanelFrame
 from eaglelocal.tui.panel.speculation_panel import SpeculationPanel
 from eaglelocal.tui.prompt.prompt_input import PromptInput
-from eaglelocal.tui.styled_lines import make_line, sanitize
+from eaglelocal.tui.styled_lines import make_line
 from eaglelocal.tui.transcript.transcript import Transcript
 from eaglelocal.tui.transcript.transcript_writer import TranscriptWriter
 
@@ -79,7 +79,7 @@ class ChatView:
         frame = None if hides_figures else self._frame
         width = widgets.status.content_size.width
         work = format_current_work(self._progress, self._engine_state, activity, self._glyphs, stop_key=self._stop_key)
-        left = make_line((sanitize(self._notice), "accent")) if self._notice else work
+        left = make_line((self._notice, "accent")) if self._notice else work
         widgets.status.show_lines([format_status(left, frame, width, self._glyphs)])
         widgets.prompt.show_waiting(activity.waiting)
         return self._frame.is_moving or activity.is_busy

@@ -28,8 +28,8 @@ from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_dialogs import Dialog
 from eaglelocal.tui.chat.chat_events import ModelChanged
 from eaglelocal.tui.chat.model_source import ModelSource
-from eaglelocal.tui.transcript.text_rows import sanitize_text
 
+MAX_CTX_DIGITS = 9
 KV_TYPES = ("f16", "q8_0", "q4_0")
 NAME_WIDTH, SIZE_WIDTH, FIT_WIDTH = 38, 9, 12  # columns
 SETTLE_S = 0.3  # after the last key in the form, until the models are assessed again
@@ -53,7 +53,7 @@ class PickerRows:
     def format_row(self, entry: ModelChoiceEntry) -> str:
         outlook = self.outlooks.get(entry.reference)
         fit = PENDING if outlook is None else TOO_LARGE if not outlook.fits else SPLIT if outlook.note else FITS
-        name = shorten_name(sanitize_text(entry.reference), NAME_WIDTH)
+        name = shorten_name(entry.reference, NAME_WIDTH)
         return f"{name:<{NAME_WIDTH}} {format_size(entry.size_bytes):>{SIZE_WIDTH}}  {fit:<{FIT_WIDTH}}{entry.place}"
 
 
@@ -141,7 +141,7 @@ class ModelDialog(Dialog):
     def _describe_active(self) -> str:
         if self._active is None:
             return "a model is being loaded" if self._controller.is_busy else "no model is loaded"
-        return sanitize_text(f"now: {self._active.info.target}, {self._active.info.draft}")
+        return f"now: {self._active.info.target}, {self._active.info.draft}"
 
     def _show_active(self, changed: ModelChanged) -> None:
         """Show the model that was loaded meanwhile, and how the others would run once it is unloaded."""
@@ -222,7 +222,7 @@ class ModelDialog(Dialog):
         self._fill_form()
         entry = self._highlighted
         text = "" if entry is None else describe_outlook(self._rows.outlooks.get(entry.reference))
-        self.query_one("#outlook", Label).update(sanitize_text(text))
+        self.query_one("#outlook", Label).update(text)
 
     @property
     def _highlighted(self) -> ModelChoiceEntry | None:
@@ -322,7 +322,7 @@ def parse_ctx(text: str) -> int | None:
     """Return the context in tokens; None: as planned. Raises UsageError."""
     if not text:
         return None
-    if not text.isdecimal() or not int(text):
+    if not text.isdecimal() or len(text) > MAX_CTX_DIGITS or not int(text):
         raise UsageError(f"the context must be a number of tokens, not {text!r}")
     return int(text)
 

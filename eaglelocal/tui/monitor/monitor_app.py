@@ -47,7 +47,7 @@ from eaglelocal.tui.monitor.request_table import RequestTable
 from eaglelocal.tui.panel.feed import Feed
 from eaglelocal.tui.panel.panel_text import format_drafting, format_speed, format_window
 from eaglelocal.tui.redraw_timer import RedrawTimer
-from eaglelocal.tui.styled_lines import cut_line, make_line, sanitize
+from eaglelocal.tui.styled_lines import cut_line, make_line
 
 Outcome = Literal["quit", "stop", "leave"]  # stop: end the server too; leave: the server goes on without a screen
 
@@ -222,7 +222,7 @@ class Monitor(EagleApp[Outcome]):
             screen.query_one(f"#{name}", LinesWidget) for name in ("head", "speed", "drafting", "machine", "log")
         )
         is_flat = screen.has_class("-flat")  # without borders, so the header is the only place for a notice
-        shown = make_line((sanitize(self._notice), "accent")) if self._notice and is_flat else None
+        shown = make_line((self._notice, "accent")) if self._notice and is_flat else None
         head.show_lines([cut_line(shown or format_server(snapshot, glyphs), head.size.width)])
         speed.show_lines(format_speed(frame, *speed.size, glyphs))
         drafting.show_lines(format_drafting(frame, *drafting.size, glyphs))
@@ -302,7 +302,7 @@ class Monitor(EagleApp[Outcome]):
             self.notify("select a running or waiting request first")
         elif self._can_control():
             what = f"{row.state}, {row.generated_tokens or 0} tokens"
-            text = f"Cancel the request of {sanitize(row.owner) or 'nobody'} ({what})?"
+            text = f"Cancel the request of {row.owner or 'nobody'} ({what})?"
             choices = (DialogChoice("yes", "yes, cancel it"), DialogChoice("no", "no"))
             self.push_screen(self._make_question(text, choices), partial(self._cancel_if, row.id))
 

@@ -9,7 +9,6 @@ import textwrap
 from collections.abc import Sequence
 
 from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
-from eaglelocal.core.plurals import count_noun
 from eaglelocal.tui.duration_text import format_duration
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.monitor.log_changes import explain_missing
@@ -27,7 +26,6 @@ from eaglelocal.tui.styled_lines import (
     fit_line,
     make_line,
     plain_text,
-    sanitize,
 )
 
 LOG_INDENT = 10  # the width of a line's time
@@ -44,12 +42,12 @@ def format_server(snapshot: MonitorSnapshot, glyphs: Glyphs) -> Line:
     """Return the first header line: `eaglelocal at http://127.0.0.1:8421 · ready · up 3 h 20 min · demo@1b`."""
     reading = snapshot.frame.reading
     if reading is None:
-        return make_line(("connecting to ", "quiet"), (sanitize(snapshot.url), "strong"))
+        return make_line(("connecting to ", "quiet"), (snapshot.url, "strong"))
     state: Role = (
         "good" if reading.state in HEALTHY_STATES else "bad" if reading.state in (DISCONNECTED, "failed") else "warn"
     )
     kind = reading.kind or "server"
-    parts: list[StyledSpan] = [StyledSpan(f"{kind} at {sanitize(snapshot.url)}", "strong")]
+    parts: list[StyledSpan] = [StyledSpan(f"{kind} at {snapshot.url}", "strong")]
     for text, role in (
         ("paused" if snapshot.is_paused else "", "warn"),
         (reading.state, state),
@@ -59,7 +57,7 @@ def format_server(snapshot: MonitorSnapshot, glyphs: Glyphs) -> Line:
         (reading.model + f" +{len(reading.other_models)}" * bool(reading.other_models), "text"),
     ):
         if text:
-            parts += [StyledSpan(f" {glyphs.dot} ", "quiet"), StyledSpan(sanitize(text), role)]  # type: ignore[arg-type]
+            parts += [StyledSpan(f" {glyphs.dot} ", "quiet"), StyledSpan(text, role)]  # type: ignore[arg-type]
     return tuple(parts)
 
 
@@ -69,11 +67,11 @@ def format_load(reading: ServerReading | None, width: int) -> Line:
         return EMPTY
     pairs = [
         *_list_counts(reading),
-        ("adapters", sanitize(reading.adapters) or UNKNOWN),  # before what every server has, for narrow screens
+        ("adapters", reading.adapters or UNKNOWN),  # before what every server has, for narrow screens
         *list_caches(reading),
         ("drafting", name_setting(reading.drafting.setting)),
-        ("learning", sanitize(reading.learning) or UNKNOWN),
-        ("drift", sanitize("; ".join(reading.drift)) or UNKNOWN),
+        ("learning", reading.learning or UNKNOWN),
+        ("drift", "; ".join(reading.drift) or UNKNOWN),
         ("engine memory", format_bytes(reading.memory_bytes)),
         ("swapped chats", format_bytes(reading.swapped_bytes or None)),
     ]
@@ -93,9 +91,8 @@ def _list_counts(reading: ServerReading) -> list[tuple[str, str]]:
 
 def name_setting(setting: str) -> str:
     """Return how much is drafted, in words: `automatic`, `off`, `4 tokens`."""
-    if setting == "auto":
-        return "automatic"
-    return count_noun(int(setting), "token") if setting.isdigit() else setting or UNKNOWN
+    words = {"": UNKNOWN, "auto": "automatic", "1": "1 token"}
+    return words.get(setting) or (f"{setting} tokens" if setting.isdecimal() else setting)
 
 
 # ---- the titles of the frames
@@ -154,7 +151,7 @@ def format_log(newest: Sequence[str], width: int, height: int) -> list[Line]:
     rows: list[str] = []
     for line in reversed(newest):
         left = max(height - len(rows), 0)
-        rows = [*wrap_log_line(sanitize(line), width)[:left], *rows]
+        rows = [*wrap_log_line(line, width)[:left], *rows]
     return [fit_line(make_line((row, "quiet")), width) for row in rows]
 
 

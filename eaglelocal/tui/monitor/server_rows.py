@@ -12,7 +12,7 @@ from eaglelocal.tui.monitor.monitor_text import HEALTHY_STATES, find_first_row
 from eaglelocal.tui.monitor.watched_servers import ServerFrame
 from eaglelocal.tui.panel.feed import PanelFrame
 from eaglelocal.tui.panel.panel_text import UNKNOWN, format_count, format_percent
-from eaglelocal.tui.styled_lines import Line, Role, StyledSpan, fit_line, make_line, plain_text, sanitize
+from eaglelocal.tui.styled_lines import Line, Role, StyledSpan, fit_line, make_line, plain_text
 
 UNREACHABLE, CONNECTING = "unreachable", "connecting"
 
@@ -138,14 +138,14 @@ def describe_server(server: ServerFrame) -> Line:
     detail = reading.detail if reading is not None and reading.state not in HEALTHY_STATES else ""
     texts = [_name_kind(server), _name_model(server), reading.draft if reading is not None else ""]
     known = ", ".join(text for text in texts if text not in ("", UNKNOWN))
-    return make_line((sanitize(": ".join(filter(None, [state if detail else "", detail])) or known), "quiet"))
+    return make_line((": ".join(filter(None, [state if detail else "", detail])) or known, "quiet"))
 
 
 def format_servers(servers: Sequence[ServerFrame], width: int) -> str:
     """Return the plain text of all servers, with the reason of each that does not answer."""
     lines = format_server_table(servers, width, len(servers) + 1, selected=None)
     reasons = [
-        make_line(f"{server.url}: {sanitize(server.frame.reading.detail)}")
+        make_line(f"{server.url}: {server.frame.reading.detail}")
         for server in servers
         if server.frame.reading is not None and server.frame.reading.detail
     ]
@@ -167,7 +167,7 @@ def _format_row(server: ServerFrame, columns: Sequence[ServerColumn], width: int
 def _join(columns: Sequence[ServerColumn], texts: Sequence[str]) -> str:
     """Return the cells in one text, those of text aligned left and figures right."""
     cells = (
-        "".join(span.text for span in fit_line((StyledSpan(_align(sanitize(text), column)),), column.width))
+        "".join(span.text for span in fit_line((StyledSpan(_align(text, column)),), column.width))
         for column, text in zip(columns, texts, strict=True)
     )
     return " ".join(cells)

@@ -20,7 +20,7 @@ from eaglelocal.tui.monitor.monitor_text import find_first_row
 from eaglelocal.tui.monitor.server_rows import describe_server, format_server_table, is_reachable
 from eaglelocal.tui.monitor.watched_servers import ServerFrame, WatchedServers
 from eaglelocal.tui.redraw_timer import RedrawTimer
-from eaglelocal.tui.styled_lines import fit_line, make_line, sanitize
+from eaglelocal.tui.styled_lines import fit_line, make_line
 
 
 class ServersMonitor(EagleApp[str]):
@@ -87,7 +87,7 @@ class ServersMonitor(EagleApp[str]):
         head.show_lines([fit_line(make_line((text, "strong"), paused), head.size.width)])  # type: ignore[arg-type]
         table.show_lines(format_server_table(self._frames, *table.size, selected=self._selected))
         table.show_titles("servers")
-        line = make_line((sanitize(self._notice), "accent")) if self._notice else describe_server(self.selected)
+        line = make_line((self._notice, "accent")) if self._notice else describe_server(self.selected)
         reason.show_lines([fit_line(line, reason.size.width)])
 
     def show_notice(self, text: str) -> None:

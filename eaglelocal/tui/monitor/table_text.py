@@ -10,7 +10,7 @@ from eaglelocal.client.server_reading import RequestRow
 from eaglelocal.core.records import dataclass
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.panel.panel_text import UNKNOWN, format_count, format_percent
-from eaglelocal.tui.styled_lines import Line, Role, StyledSpan, fit_line, sanitize
+from eaglelocal.tui.styled_lines import Line, Role, StyledSpan, fit_line
 
 SortKey = float | str
 
@@ -159,7 +159,7 @@ def format_row(row: RequestRow, width: int, *, is_selected: bool) -> Line:
 
 def _format_cell(text: str, column: Column) -> str:
     """Return the text cut to its column, texts aligned left and figures right."""
-    (cut,) = fit_line((StyledSpan(sanitize(text)),), column.width)[:1] or (StyledSpan(""),)
+    (cut,) = fit_line((StyledSpan(text),), column.width)[:1] or (StyledSpan(""),)
     shown = cut.text.rstrip()
     if not column.is_text:
         return shown.rjust(column.width)

@@ -28,7 +28,6 @@ from eaglelocal.tui.styled_lines import (
     fit_line,
     join_columns,
     make_line,
-    sanitize,
 )
 
 MIN_TWO_COLUMNS = 76
@@ -66,7 +65,7 @@ def format_state(frame: PanelFrame, width: int) -> list[Line]:
     role = "bad" if frame.connection == DISCONNECTED else STATE_ROLES.get(frame.drafting.state, "strong")
     lines = textwrap.wrap(describe_state(frame), max(width, 1), max_lines=MAX_STATE_LINES, placeholder="")
     learning = frame.reading.learning if frame.reading else ""
-    more = [fit_line(make_line((sanitize(learning), "quiet")), width)] if learning else []
+    more = [fit_line(make_line((learning, "quiet")), width)] if learning else []
     return [*(make_line((line, role)) for line in lines), *more]
 
 
@@ -77,7 +76,7 @@ def describe_state(frame: PanelFrame) -> str:
         return f"drafting: unknown, {frame.connection}"
     if drafting.state == "on":
         return f"drafting, {length:.1f} tokens at a time" if length else "ready to draft, nothing drafted yet"
-    return describe_drafting(drafting.state, sanitize(drafting.reason)) or ("drafting" if frame.drafted else "")
+    return describe_drafting(drafting.state, drafting.reason) or ("drafting" if frame.drafted else "")
 
 
 # ---- the speed

@@ -21,7 +21,6 @@ from eaglelocal.tui.mapped_keys import map_keys
 from eaglelocal.tui.prompt.command_completion import IMAGE, MODEL, complete_typed, describe_command, matching_commands
 from eaglelocal.tui.prompt.folding_text_area import FoldingTextArea
 from eaglelocal.tui.prompt.history_search import HistorySearch
-from eaglelocal.tui.transcript.text_rows import sanitize_text
 
 SEARCH_HELP = "press again for an older one, enter to take it, esc to cancel"
 # Most terminals send this for alt+enter, and some are set up to send it for shift+enter. Textual reads a mere enter.
@@ -171,7 +170,7 @@ class PromptInput(FoldingTextArea):
         if begin >= 0 and end <= len(self.text):
             location = self._lines.get_location_from_index
             self.selection = Selection(location(begin), location(end))
-        self.border_title = Content(sanitize_text(search.title))
+        self.border_title = Content(search.title)
         self._show_subtitle(SEARCH_HELP)
 
     def _end_search(self) -> None:
@@ -207,7 +206,7 @@ class PromptInput(FoldingTextArea):
 
     def show_title(self, text: str) -> None:
         """Show a title above the text; during a search, once it has ended."""
-        title = sanitize_text(text) if text else None
+        title = text or None
         if self._search is not None:
             self._title = title
         else:
@@ -222,7 +221,7 @@ class PromptInput(FoldingTextArea):
     def _show_subtitle(self, text: str) -> None:
         if text != self._subtitle:  # each change of a subtitle redraws the whole widget
             self._subtitle = text
-            self.border_subtitle = Content(sanitize_text(text.replace("\n", " "))) if text else None
+            self.border_subtitle = Content(text.replace("\n", " ")) if text else None
 
     # ---- keys
     def action_submit(self) -> None:

@@ -5,7 +5,10 @@ more thread that reads, but ends only the last. The others never end, and spin o
 
 It also ends the app at a byte that is not UTF-8, spins at the end of its input, draws on stderr even if that is a file,
 believes COLUMNS rather than the terminal, and takes an Enter that was pressed before the screen was there for a Ctrl+J:
-until then the terminal turns carriage returns into line feeds.
+until then the terminal turns carriage returns into line feeds. A terminal that reads nothing, such as one of a stalled
+ssh, stops it for good. And where a terminal can report its size in band, it asks for a mouse that reports pixels, and
+believes in it: the modes may be known one without the other, on already, or the size of a character 0. Here the mouse
+reports cells, and the size comes with SIGWINCH.
 """
 
 from __future__ import annotations
@@ -14,26 +17,35 @@ import array
 import fcntl
 import os
 import select
+import signal
 import sys
 import termios
 from contextlib import suppress
+from queue import Empty, Full, Queue
 from typing import TextIO
 
-from textual import events, messages
+from textual import messages
 from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
 
 from eaglelocal.core.surrogates import join_surrogates
-from eaglelocal.tui.terminal.key_reader import MAX_CELLS, KeyReader
+from eaglelocal.tui.terminal.key_reader import KeyReader
 
 READ_BYTES = 4096
 TICK_S = 0.1
+END_S = 2.0  # for a terminal to read what restores it
+MAX_DISCARDS = 20  # times that the terminal's buffer is emptied for the rest of one frame
+MAX_CELLS = 10_000  # columns or rows
+NO_PIXELS, NO_SIZES, NO_SYNC = "\x1b[?1016l", "\x1b[?2048l", "\x1b[?2026l"
 
 
 class TerminalDriver(LinuxDriver):
     """The driver of screens on a terminal."""
 
     _is_suspended = False
+    _is_behind = False  # output was lost, and some waits
+    _restoring: list[str] | None = None  # what is being written to restore the terminal
+    _restored_by = ""
 
     def __init__(
         self, app: App[object], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
@@ -41,11 +53,78 @@ class TerminalDriver(LinuxDriver):
         super().__init__(app, debug=debug, mouse=mouse, size=size)
         if not _is_terminal(self._file) and _is_terminal(sys.__stdout__):
             self._file = sys.__stdout__
+        if self._file is not None:  # a file of its own: at exit Python waits for the lock of stderr
+            descriptor = os.dup(self._file.fileno())
+            self._file = open(descriptor, "w", encoding=self._file.encoding, errors=self._file.errors)  # noqa: SIM115
         self._size = size or self._get_terminal_size()
 
     def write(self, data: str) -> None:
-        """Write `data`, with half a surrogate pair replaced: it cannot be encoded and would end the drawing thread."""
-        super().write(join_surrogates(data))
+        """Queue `data`, with half a surrogate pair replaced: it cannot be encoded and would end the drawing thread.
+
+        If the queue is full, because the terminal reads nothing, `data` is lost; see `is_behind`.
+        """
+        if self._restoring is not None:
+            self._restoring.append(data)
+            return
+        try:
+            self._queue.put_nowait(join_surrogates(data))
+        except Full:
+            self._is_behind = True
+
+    def start_application_mode(self) -> None:
+        self._is_behind = False
+        super().start_application_mode()  # type: ignore[no-untyped-call]
+
+    @property
+    def is_behind(self) -> bool:
+        """True if output was lost and nothing can be drawn yet. Later the app is asked to draw everything."""
+        return self._is_behind
+
+    @property
+    def _queue(self) -> Queue[str | None]:
+        assert self._writer_thread is not None, "the driver is not in application mode"
+        return self._writer_thread._queue
+
+    def _catch_up(self) -> None:
+        if self._is_behind and self._queue.empty():
+            self._is_behind = False
+            self._app.call_later(self._app.refresh, layout=True)
+
+    def _query_in_band_window_resize(self) -> None:
+        """Switch off the modes that are not used: a killed program may have left them on."""
+        self.write(NO_PIXELS + NO_SIZES)
+
+    def stop_application_mode(self) -> None:
+        """Switch off all modes. Frames that wait for the terminal are dropped."""
+        self._restoring = [NO_SYNC]
+        super().stop_application_mode()
+        self._restored_by, self._restoring = "".join(self._restoring), None
+        with suppress(Empty):
+            while True:
+                self._queue.get_nowait()
+        self.write(self._restored_by)
+
+    def close(self) -> None:
+        """Write what is queued. A terminal that reads nothing for END_S loses the rest of its frame."""
+        writer = self._writer_thread
+        if writer is None or writer.ident is None:
+            return
+        self._queue.put_nowait(None)
+        writer.join(END_S)
+        is_stuck = writer.is_alive()
+        for _ in range(MAX_DISCARDS):
+            if writer.is_alive():
+                self._discard_output()
+                signal.pthread_kill(writer.ident, signal.SIGCONT)  # it writes on, as there is room again
+                writer.join(TICK_S)
+        if is_stuck and not writer.is_alive() and self._file is not None:
+            self._discard_output()
+            self._file.write(self._restored_by)
+            self._file.flush()
+
+    def _discard_output(self) -> None:
+        with suppress(OSError, termios.error):
+            termios.tcflush(self.fileno, termios.TCOFLUSH)
 
     def suspend_application_mode(self) -> None:
         super().suspend_application_mode()
@@ -71,10 +150,10 @@ class TerminalDriver(LinuxDriver):
                     break
                 early, num_early = data[:num_early], max(num_early - len(data), 0)
                 for event in reader.feed(early.replace(b"\n", b"\r") + data[len(early) :]):
-                    if self._in_band_window_resize or not isinstance(event, events.Resize):
-                        self.process_message(event)
+                    self.process_message(event)
             for event in reader.tick():
                 self.process_message(event)
+            self._catch_up()
         reader.close()
 
     def _read(self) -> bytes:

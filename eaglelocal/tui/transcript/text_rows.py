@@ -18,14 +18,12 @@ from rich.text import Text
 from rich.theme import Theme
 
 from eaglelocal.core.records import dataclass
-from eaglelocal.tui.styled_lines import CONTROL_REPLACEMENTS
+from eaglelocal.core.terminal_text import clean_text
 
 Row = list[Segment]
 
 TAB = "    "
 _FIRST_COLUMN = re.compile(r"\S(?:\S|\s(?!\s))*+\s{2,}+(?=\S)")
-# A model's text must not control the terminal.
-_REPLACEMENTS = CONTROL_REPLACEMENTS | {ord("\n"): "\n", ord("\t"): TAB, ord("\r"): ""}
 _ASCII = str.maketrans({"•": "*", "▌": "|", "─": "-", "━": "-", "│": "|", "┃": "|", "╺": "-", "╸": "-"})
 
 STYLES = Theme(
@@ -67,11 +65,8 @@ def get_console() -> Console:
 
 
 def sanitize_text(text: str) -> str:
-    """Return the text with control characters and halves of surrogate pairs replaced by U+FFFD.
-
-    Line feeds stay, tabs become blanks, carriage returns are removed.
-    """
-    return text.translate(_REPLACEMENTS)
+    """Return the text cleaned as by `clean_text`, with blanks for tabs."""
+    return clean_text(text).replace("\t", TAB)
 
 
 def render_plain(text: str, width: int, appearance: Appearance, style: str = "") -> list[Row]:

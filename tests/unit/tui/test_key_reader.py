@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual import events
 from textual.message import Message
+from textual.messages import InBandWindowResize
 
-from eaglelocal.tui.terminal.key_reader import MAX_CELLS, REMAINDER_S, REPLACEMENT, KeyReader
+from eaglelocal.tui.terminal.key_reader import PASTE_GAP_S, REMAINDER_S, REPLACEMENT, KeyReader
 
 
 class Clock:
@@ -61,14 +62,15 @@ def test_a_lone_byte_is_shown_when_nothing_follows() -> None:
         b"\x1b[99999999999;1u",  # no character has that code
         b"\x1b[97;1:3u",  # a key that is let go, for who asked to be told
         b"\x1b[48;0;0;0;0t",
-        b"\x1b[48;%d;%d;1;1t" % (MAX_CELLS + 1, MAX_CELLS + 1),
+        b"\x1b[48;99999;99999;1;1t",
+        b"\x1b[?2048;2$y",
         b"\x1b[<0;99999999999999999999999;1M",
     ],
 )
 def test_a_sequence_that_is_none_takes_nothing_with_it(sent: bytes) -> None:
     messages = read(sent + b"then")
     assert typed(messages).endswith("then")
-    assert not any(isinstance(event, events.Resize) for event in messages)
+    assert not any(isinstance(event, (events.Resize, InBandWindowResize)) for event in messages)
 
 
 def test_half_a_pair_is_no_character() -> None:
@@ -81,7 +83,35 @@ def test_a_paste_stays_one() -> None:
     assert isinstance(key, events.Key)
 
 
-ODD = st.sampled_from([b"\x1b[", b"\x1b", b"\x1b[<", b"200~", b"\x1b[201~", b"u", b"t", b"M", b";", b":", b"9" * 12])
+@pytest.mark.parametrize("text", ["a\x1b[31mb\rc", "\x1b", "\x1b[200~", "\x1b[201", "x" * 50])
+def test_a_paste_may_come_byte_by_byte_and_hold_anything(text: str) -> None:
+    sent = f"k\x1b[200~{text}\x1b[201~z".encode()
+    first, paste, last = read(*(bytes([byte]) for byte in sent))
+    assert isinstance(paste, events.Paste) and paste.text == text
+    assert typed([first, last]) == "kz"
+    assert [type(event) for event in read(sent)] == [events.Key, events.Paste, events.Key]
+
+
+@pytest.mark.parametrize("cut", [b"", b"\x1b", b"\x1b[", b"\x1b[2", b"\x1b[20", b"\x1b[201"])
+def test_a_paste_whose_end_is_lost_ends(cut: bytes) -> None:
+    clock = Clock()
+    reader = KeyReader(clock)
+    assert not list(reader.feed(b"\x1b[200~two\rlines" + cut))
+    clock.now_s += PASTE_GAP_S / 2
+    assert not list(reader.tick())  # a slow line
+    clock.now_s += PASTE_GAP_S
+    (paste,) = reader.tick()
+    assert isinstance(paste, events.Paste) and paste.text == "two\rlines"
+    (key,) = reader.feed(b"\x03")
+    assert isinstance(key, events.Key) and key.key == "ctrl+c"
+
+
+def test_the_mouse_reports_cells_whatever_else_is_reported() -> None:
+    (click,) = read(b"\x1b[48;24;80;384;640t", b"\x1b[<0;3;24M")
+    assert isinstance(click, events.MouseDown) and (click.x, click.y) == (2, 23)
+
+
+ODD = st.sampled_from([b"\x1b[", b"\x1b[200~", b"\x1b", b"\x1b[<", b"200~", b"\x1b[201~", b"u", b"t", b"M", b";", b":", b"9" * 12])
 
 
 @given(st.lists(st.one_of(st.binary(max_size=8), ODD), max_size=40))
@@ -91,7 +121,7 @@ def test_no_bytes_end_it(parts: list[bytes]) -> None:
     for part in parts:
         list(reader.feed(part))
         list(reader.tick())
-    clock.now_s += REMAINDER_S
+    clock.now_s += PASTE_GAP_S
     list(reader.tick())
     list(reader.feed(b"\x1b[201~"))  # whatever was begun
     assert typed(list(reader.feed(b" end"))).endswith(" end")
