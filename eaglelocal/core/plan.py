@@ -60,6 +60,10 @@ class Plan:
     cache_ram: int | None = 0  # MiB of RAM for conversations evicted from their slot; None: by free memory
     lookup_memory: int = 0  # tokens of each owner's texts that are kept on disk, to draft from
     cache_disk: float = 0.0  # GB on disk for the caches of conversations; 0: they are not kept
+    # (name, digest of the key) of owners with keys: on disk the digest stands for them, for another person may get the
+    # name of one whose key is gone
+    owners: tuple[tuple[str, str], ...] = ()
+    shared_prefixes: tuple[str, ...] = ()  # beginnings of system prompts of which the owners share the cells
     adapters: tuple[AdapterFile, ...] = ()  # LoRA adapters of the target, by id
     task: ModelTask = ModelTask.TEXT
     takes_tools: bool = False  # the target's own chat template describes tools to it
