@@ -30,3 +30,4 @@ class Constraint:
     source: str = ""
     frame: str = ""  # a Lark grammar that contains this constraint as `@answer`; empty: it is the whole answer
     is_strict: bool = False  # unsupported parts of a schema are an error; else they are ignored
+    owner: str = ""  # whose it is: one that is compiled already tells that somebody used it before

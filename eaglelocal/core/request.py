@@ -19,11 +19,11 @@ from eaglelocal.errors import UsageError
 
 MAX_DRAFT_TOKENS = 16
 LOCAL = "local"  # owner of requests to a server when no key is needed
-NO_OWNERS: Mapping[str, str] = MappingProxyType({})
+NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 def stored_owner(owner: str, names: Mapping[str, str]) -> str:
-    """Return what an owner's texts on disk are marked with: their name there (see Plan.owners), if they have one.
+    """Return what an owner's texts on disk are marked with: their name there (see core.plan.Owners), if they have one.
 
     Chats with an engine of their own and servers without keys are one owner.
     """

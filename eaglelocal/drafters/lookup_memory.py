@@ -17,7 +17,7 @@ from pathlib import Path
 
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.folders import PRIVATE, make_folder
-from eaglelocal.core.request import NO_OWNERS, stored_owner
+from eaglelocal.core.request import NO_NAMES, stored_owner
 
 SUFFIX = ".tokens"
 BREAK = -1
@@ -30,10 +30,10 @@ class LookupMemory:
 
     max_tokens  kept for each owner
     n_vocab     number of tokens of the vocabulary
-    owners      owners' names on disk, by owner (see Plan.owners)
+    owners      owners' names on disk, by owner (see core.plan.Owners)
     """
 
-    def __init__(self, folder: Path, max_tokens: int, n_vocab: int, owners: Mapping[str, str] = NO_OWNERS) -> None:
+    def __init__(self, folder: Path, max_tokens: int, n_vocab: int, owners: Mapping[str, str] = NO_NAMES) -> None:
         self._folder, self.max_tokens, self._n_vocab, self._owners = folder, max_tokens, n_vocab, owners
         self.has_failed = False
 

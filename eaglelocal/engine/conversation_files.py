@@ -33,7 +33,7 @@ from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
 from eaglelocal.core.atomic_file import remove_abandoned, writing_atomically
 from eaglelocal.core.batch import Bytes
 from eaglelocal.core.json_text import read_object
-from eaglelocal.core.request import NO_OWNERS, Request, stored_owner
+from eaglelocal.core.request import NO_NAMES, Request, stored_owner
 from eaglelocal.scheduler.host_swap import SwappedText
 from eaglelocal.scheduler.slot import Slot
 from eaglelocal.scheduler.stored_texts import StoredText, StoredTexts
@@ -70,12 +70,12 @@ class ConversationFiles:
 
     folder     of one model and layout; beside it lie those of others, and all share the bound
     max_bytes  of all files; the least recently used go first
-    owners     owners' names on disk, by owner (see Plan.owners)
+    owners     owners' names on disk, by owner (see core.plan.Owners)
     adapters   fingerprints of the adapters' files, by id: ids differ between runs
     """
 
     def __init__(
-        self, folder: Path, max_bytes: int, owners: Mapping[str, str] = NO_OWNERS, adapters: Sequence[str] = ()
+        self, folder: Path, max_bytes: int, owners: Mapping[str, str] = NO_NAMES, adapters: Sequence[str] = ()
     ) -> None:
         self.index, self.problem = StoredTexts(), ""
         self._folder, self._max_bytes, self._owners, self._adapters = folder, max_bytes, owners, adapters

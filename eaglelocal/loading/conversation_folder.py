@@ -26,4 +26,4 @@ def open_conversation_files(parts: FittedPlan, library: str) -> ConversationFile
     folder = hashlib.blake2b("\n".join(layout).encode(), digest_size=12).hexdigest()
     adapters = [fingerprint(adapter.path) for adapter in plan.adapters]
     cells = locations.conversation_cells_dir() / folder
-    return ConversationFiles(cells, int(plan.cache_disk * GB), dict(plan.owners), adapters)
+    return ConversationFiles(cells, int(plan.cache_disk * GB), dict(plan.owners.names), adapters)
