@@ -73,7 +73,7 @@ class InputProcessor:
         self.vocabulary, self._n_ctx, self._sampling = vocabulary, n_ctx, sampling or {}
         self._image_reader = image_reader
         self._num_adapters, self.adapters = 0, NO_ADAPTERS  # of requests that choose none
-        self._shared: list[tuple[int, ...]] = []  # beginnings of prompts that owners share
+        self.shared: list[tuple[int, ...]] = []  # beginnings of prompts that owners share
         self._trained_ctx = trained_ctx
         self._prompts = PromptCache(self.make_prompt)
         self._constraints = NoConstraints() if constraints is None else constraints
@@ -92,11 +92,11 @@ class InputProcessor:
         systems = [Message("system", text + behind) for behind in SHARED_BEHIND]
         chats = [ChatRequest(id="", messages=(system, Message("user", "?"))) for system in systems]
         tokens, *others = [self.make_prompt(chat).tokens for chat in chats]
-        self._shared.append(tokens[: min(common_prefix(tokens, other) for other in others)])
+        self.shared.append(tokens[: min(common_prefix(tokens, other) for other in others)])
 
     def _count_shared(self, prompt: tuple[int, ...]) -> int:
         """Return how many tokens the longest shared beginning has with which a prompt begins."""
-        return max((len(shared) for shared in self._shared if prompt[: len(shared)] == shared), default=0)
+        return max((len(shared) for shared in self.shared if prompt[: len(shared)] == shared), default=0)
 
     def close(self) -> None:
         self.template.close()

@@ -88,6 +88,107 @@ def test_any_change_of_a_file_is_noticed(tmp_path: Path, data: st.DataObject) ->
         read_file(path)
 
 
+@pytest.mark.parametrize(
+    ("written", "flipped"),
+    [
+        (b'"owner": "ann"', b'"owner": "bob"'),
+        (b'"adapters": "a:1.0"', b'"adapters": "b:1.0"'),
+        (b"[40, 900]", b"[40, 901]"),
+    ],
+    ids=["owner", "adapters", "places"],
+)
+def test_a_description_that_was_changed_is_refused_when_the_folder_is_read(
+    tmp_path: Path, written: bytes, flipped: bytes
+) -> None:
+    path = tmp_path / "a.cells"
+    write_file(path, StoredText(path.name, TOKENS, (40, 900), owner="ann", adapters="a:1.0"), CELLS, STATES)
+    content = path.read_bytes()
+    assert content.count(written) == 1
+    path.write_bytes(content.replace(written, flipped))
+    opened = ConversationFiles(tmp_path, 10**9)
+    opened.wait()
+    opened.close()
+    assert (len(opened.index), path.exists()) == (0, False)
+
+
+def test_a_whole_description_of_another_file_is_refused(tmp_path: Path) -> None:
+    """It fits itself and the tokens, but not these cells."""
+    contents = []
+    for owner, cells in (("ann", CELLS), ("bob", CELLS[::-1].copy())):
+        path = tmp_path / "a.cells"
+        write_file(path, StoredText(path.name, TOKENS, owner=owner), cells, {})
+        contents.append(path.read_bytes())
+    path.write_bytes(contents[0][: -len(CELLS) - 4] + contents[1][-len(CELLS) - 4 :])
+    with pytest.raises(DamagedFileError):
+        read_file(path)
+
+
+def test_a_file_without_an_owner_is_nobodys(files: ConversationFiles, tmp_path: Path) -> None:
+    """As versions before this one wrote them."""
+    files.write_later(held(TOKENS), CELLS)
+    files.wait()
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes().replace(b"cells 2", b"cells 1"))
+    opened = ConversationFiles(tmp_path, 10**9)
+    assert fetch(opened, [*TOKENS, 5]) is None and not path.exists()
+    opened.close()
+
+
+NAMES = {"ann": "digest of ann's key", "bob": "digest of bob's key"}
+
+
+@pytest.mark.parametrize(
+    ("owner", "names", "num_shared", "found_owner"),
+    [
+        ("ann", NAMES, 0, "ann"),
+        ("bob", NAMES, 0, None),
+        ("carol", NAMES, 0, None),
+        ("anna", {"anna": NAMES["ann"]}, 0, "anna"),  # the key has another name now
+        ("ann", {"ann": "digest of another key"}, 0, None),  # another person has the name
+        ("ann", {}, 0, None),  # the server has no keys anymore
+        ("local", {}, 0, None),
+        ("bob", NAMES, 600, "ann"),
+        ("bob", {"bob": NAMES["bob"]}, 600, NAMES["ann"]),  # who wrote it has no key anymore
+        ("bob", NAMES, 400, None),  # too little to read a file for
+    ],
+)
+def test_a_text_on_disk_is_found_by_the_key_that_wrote_it(
+    tmp_path: Path, owner: str, names: dict[str, str], num_shared: int, found_owner: str | None
+) -> None:
+    """Of others' texts no more than a shared beginning is found, and what was read still is its writer's."""
+    first = ConversationFiles(tmp_path, 10**9, NAMES)
+    first.write_later(held(TOKENS, owner="ann"), CELLS)
+    first.close()
+    (path,) = tmp_path.iterdir()
+    assert b"ann's key" in path.read_bytes()[:200]
+    again = ConversationFiles(tmp_path, 10**9, names)
+    found = fetch(again, [*TOKENS, 5], owner=owner, num_shared=num_shared)
+    again.close()
+    assert (None if found is None else found.owner) == found_owner
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader"), [("", "local"), ("local", ""), ("", ""), ("this machine", "this machine")]
+)
+def test_without_a_key_of_their_own_owners_are_known_by_name(tmp_path: Path, writer: str, reader: str) -> None:
+    first = ConversationFiles(tmp_path, 10**9)
+    first.write_later(held(TOKENS, owner=writer), CELLS)
+    first.close()
+    again = ConversationFiles(tmp_path, 10**9)
+    found = fetch(again, [*TOKENS, 5], owner=reader)
+    again.close()
+    assert found is not None and found.owner == reader
+
+
+def test_equal_texts_of_two_owners_are_two_files(files: ConversationFiles, tmp_path: Path) -> None:
+    for owner in ("ann", "bob"):
+        assert files.wants(held(TOKENS, owner=owner))
+        files.write_later(held(TOKENS, owner=owner), CELLS)
+    files.wait()
+    assert len(list(tmp_path.iterdir())) == len(files.index) == 2
+    assert not files.wants(held(TOKENS, owner="ann")) and files.wants(held(TOKENS, owner="carol"))
+
+
 def test_a_file_that_vanished_is_no_text(files: ConversationFiles, tmp_path: Path) -> None:
     files.write_later(held(TOKENS), CELLS)
     files.wait()
