@@ -88,6 +88,7 @@ class Settings:
     models: tuple[str, ...] = ()  # models that a server loads on request, and folders of models
     alias: tuple[str, ...] = ()  # more names of the first model of a server; "*": any name
     api_key_file: str | None = None
+    shared_prefix: tuple[str, ...] = ()  # files of system prompts whose beginnings the keys share in caches
     allowed_hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     max_waiting: int = 64
@@ -386,6 +387,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "models": _list,
         "alias": _list,
         "api_key_file": _text,
+        "shared_prefix": _files,
         "allowed_hosts": _list,
         "cors_origins": _list,
         "max_waiting": _whole(0, 10_000),

@@ -210,7 +210,8 @@ def cannot_check(constraint: Constraint, error: LimitedProcessError) -> Resource
 
 def hash_constraint(constraint: Constraint) -> bytes:
     """Return a hash of the constraint: a short key for long sources."""
-    text = f"{constraint.syntax.value}\0{constraint.is_strict}\0{constraint.frame}\0{constraint.source}"
+    kind = f"{constraint.owner}\0{constraint.syntax.value}\0{constraint.is_strict}"
+    text = f"{kind}\0{constraint.frame}\0{constraint.source}"
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
 
 

@@ -218,6 +218,13 @@ Ssl = Annotated[
 ]
 SslCert = Annotated[str | None, typer.Option(metavar="FILE", help="HTTPS with this certificate, in PEM.")]
 SslKey = Annotated[str | None, typer.Option(metavar="FILE", help="Key of that certificate, in PEM.")]
+SharedPrefix = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE",
+        help="System prompt, or how it begins, that is read once for all keys; can be repeated.",
+    ),
+]
 CorsOrigins = Annotated[
     str | None, typer.Option(metavar="URL,URL", help="Web pages that may call this server from a browser.")
 ]

@@ -36,8 +36,8 @@ FLAG_GROUPS = {
         *("against", "against_model", "against_key_file", "svg"),
     ),
     "Access and limits": (
-        *("host", "port", "api_key_file", "allowed_hosts", "cors_origins", "ssl", "ssl_cert", "ssl_key"),
-        *("max_waiting", "request_timeout", "idle_unload", "drain"),
+        *("host", "port", "api_key_file", "shared_prefix", "allowed_hosts", "cors_origins"),
+        *("ssl", "ssl_cert", "ssl_key", "max_waiting", "request_timeout", "idle_unload", "drain"),
     ),
     "Memory and processor": (
         *("ctx", "parallel", "kv_type", "gpu_layers", "n_cpu_moe", "device", "split"),

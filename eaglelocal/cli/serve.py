@@ -28,7 +28,9 @@ from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.server_engines import ServerEngines
 from eaglelocal.conversation.session import ModelChoice
 from eaglelocal.core.collector import settle
-from eaglelocal.errors import EagleLocalError, ResourceError
+from eaglelocal.core.plan import Owners
+from eaglelocal.core.utf8_text import FaultInLine, format_place, read_text_file
+from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 from eaglelocal.server.listening_socket import bind_socket, find_lan_address
 from eaglelocal.settings import Settings
 from eaglelocal.worker.spare_process import SpareProcess
@@ -63,6 +65,7 @@ def serve(  # many parameters: typer reads the flags from the signature
     max_loaded: flags.MaxLoaded = None,
     alias: flags.Alias = None,
     api_key_file: flags.ApiKeyFile = None,
+    shared_prefix: flags.SharedPrefix = None,
     allowed_hosts: flags.AllowedHosts = None,
     cors_origins: flags.CorsOrigins = None,
     ssl: flags.Ssl = None,
@@ -115,12 +118,14 @@ def run_server(
     from eaglelocal.cli.browser import bind_page
 
     access, key_names, own_key = open_access(settings, output)
+    owners = Owners(access.keys.names_on_disk, read_shared_prefixes(settings))
     decisions = plan_all(settings, output)
     certificate = find_certificate(settings)
     listening = bind_server_socket(settings)
     page = bind_page(settings, access, output) if web else None
     learning = open_learning(settings, access.keys.learning_owners, output)
-    engines = ServerEngines(decisions, output, most=settings.max_loaded or None, spare=spare, learning=learning)
+    most = settings.max_loaded or None
+    engines = ServerEngines(decisions, output, most=most, spare=spare, learning=learning, owners=owners)
     engines.begin()
     try:
         from eaglelocal.cli.serve_log import ServerLog, log_to  # imports the server, while the engine loads
@@ -223,6 +228,22 @@ def open_access(settings: Settings, output: Output) -> tuple[Access, list[str], 
         origins=parse_origins(settings.cors_origins),
     )
     return access, [name for name, _ in listed_keys.by_name], own_key
+
+
+def read_shared_prefixes(settings: Settings) -> tuple[str, ...]:
+    """Return the texts of --shared-prefix, without white space at their ends. Raises UsageError."""
+    return tuple(read_shared_prefix(Path(name).expanduser()) for name in settings.shared_prefix)
+
+
+def read_shared_prefix(path: Path) -> str:
+    try:
+        text = read_text_file(path).strip()
+    except (OSError, FaultInLine) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"--shared-prefix {format_place(path, error)} cannot be read: {reason}") from error
+    if not text:
+        raise UsageError(f"--shared-prefix {path} is empty", hint="write into it how the system prompt begins")
+    return text
 
 
 def plan_all(settings: Settings, output: Output) -> dict[str, Decision]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from eaglelocal.cli.load_model import LoadingEngine, write_plan
 from eaglelocal.conversation.answer_stats import model_line
 from eaglelocal.core.learning_status import LEARNING_OFF, LearningStatus
-from eaglelocal.core.plan import Plan
+from eaglelocal.core.plan import NO_OWNERS, Owners, Plan
 
 if TYPE_CHECKING:
     from eaglelocal.cli.output import Output
@@ -33,6 +34,7 @@ class ServerEngines:
     most   the most models loaded at once; None: as many as fit
     spare  the first engine's process
     learning  of the heads of all models
+    owners    of what the engines keep
     """
 
     def __init__(
@@ -43,8 +45,9 @@ class ServerEngines:
         most: int | None,
         spare: SpareProcess | None = None,
         learning: IdleLearning | None = None,
+        owners: Owners = NO_OWNERS,
     ) -> None:
-        self._learning = learning
+        self._learning, self._owners = learning, owners
         self._decisions, self._output, self._most, self._spare = decisions, output, most, spare
         self._lock = threading.Lock()  # held while plans are made: the first load may begin on another thread
         self._plans: Mapping[str, Plan] = {}
@@ -118,7 +121,10 @@ class ServerEngines:
         from eaglelocal.planning.coresidency import EvictionPolicy
 
         if self._policy is None:
-            plans = {name: write_plan(decision, self._output) for name, decision in self._decisions.items()}
+            plans = {name: self._make_plan(decision) for name, decision in self._decisions.items()}
             self._policy = EvictionPolicy(plans, most=self._most)
             self._plans = plans
         return self._policy
+
+    def _make_plan(self, decision: Decision) -> Plan:
+        return replace(write_plan(decision, self._output), owners=self._owners)

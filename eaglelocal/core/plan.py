@@ -20,6 +20,22 @@ MAX_UNIFIED_SLOTS_ON_GPU = 2
 MAX_BRANCHES = 8  # of a slot's tree: siblings that are verified besides its trunk, whether or not more follows them
 
 
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """What keeps the holders of keys apart, and what they share.
+
+    names            (owner, digest of the key): owners have these names on disk, where what one wrote outlives the key
+                     file, in which somebody else may get the owner's name
+    shared_prefixes  beginnings of system prompts, whose cells all of them reuse
+    """
+
+    names: tuple[tuple[str, str], ...] = ()
+    shared_prefixes: tuple[str, ...] = ()
+
+
+NO_OWNERS = Owners()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Files and sizes of an engine. Every field is decided; None means "choose for me" only where noted."""
@@ -60,6 +76,7 @@ class Plan:
     cache_ram: int | None = 0  # MiB of RAM for conversations evicted from their slot; None: by free memory
     lookup_memory: int = 0  # tokens of each owner's texts that are kept on disk, to draft from
     cache_disk: float = 0.0  # GB on disk for the caches of conversations; 0: they are not kept
+    owners: Owners = NO_OWNERS
     adapters: tuple[AdapterFile, ...] = ()  # LoRA adapters of the target, by id
     task: ModelTask = ModelTask.TEXT
     takes_tools: bool = False  # the target's own chat template describes tools to it

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from enum import Enum
+from types import MappingProxyType
 
 from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
+from eaglelocal.core.common_prefix import common_prefix
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.image import PlacedImage
 from eaglelocal.core.model_task import ModelTask
@@ -16,6 +19,15 @@ from eaglelocal.errors import UsageError
 
 MAX_DRAFT_TOKENS = 16
 LOCAL = "local"  # owner of requests to a server when no key is needed
+NO_NAMES: Mapping[str, str] = MappingProxyType({})
+
+
+def stored_owner(owner: str, names: Mapping[str, str]) -> str:
+    """Return what an owner's texts on disk are marked with: their name there (see core.plan.Owners), if they have one.
+
+    Chats with an engine of their own and servers without keys are one owner.
+    """
+    return names.get(owner, owner or LOCAL)
 
 
 class DraftPolicy(Enum):
@@ -214,8 +226,20 @@ class Request:
     tells_tokens: bool = False
     is_private: bool = False  # nothing of it is kept on disk
     reuses_cache: bool = True
+    num_shared: int = 0  # first tokens of the prompt that the operator shares between owners (--shared-prefix)
     line_limit_s: float | None = None
     adapters: AdapterMix = NO_ADAPTERS
+
+    def count_reusable(self, held: Sequence[int], owner: str) -> int:
+        """Return how many tokens of a held text it begins with and may reuse.
+
+        Of another owner's text that is the shared beginning, whole or not at all: a part would tell where that text
+        departs from it.
+        """
+        if owner == self.owner:
+            return common_prefix(held, self.prompt)
+        is_shared = common_prefix(held[: self.num_shared], self.prompt) == self.num_shared
+        return self.num_shared if is_shared else 0
 
     @property
     def num_hidden(self) -> int:

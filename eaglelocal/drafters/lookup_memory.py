@@ -1,8 +1,9 @@
 """The texts of each owner on disk, for lookups that outlive the process (`--lookup-memory`).
 
 A file of token ids per owner, and nothing else: no key, no name, no text. Ids are little-endian int32, and BREAK ends
-each text. The folder holds the files of one vocabulary; a file's name is a hash of its owner. Ids that the vocabulary
-lacks end a text too, so that a damaged file can only lead to drafts that the target rejects.
+each text. The folder holds the files of one vocabulary; a file's name is a hash of its owner, by the owner's key if
+there is one. Ids that the vocabulary lacks end a text too, so that a damaged file can only lead to drafts that the
+target rejects.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import hashlib
 import os
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.folders import PRIVATE, make_folder
-from eaglelocal.core.request import LOCAL
+from eaglelocal.core.request import NO_NAMES, stored_owner
 
 SUFFIX = ".tokens"
 BREAK = -1
@@ -29,10 +30,11 @@ class LookupMemory:
 
     max_tokens  kept for each owner
     n_vocab     number of tokens of the vocabulary
+    owners      owners' names on disk, by owner (see core.plan.Owners)
     """
 
-    def __init__(self, folder: Path, max_tokens: int, n_vocab: int) -> None:
-        self._folder, self.max_tokens, self._n_vocab = folder, max_tokens, n_vocab
+    def __init__(self, folder: Path, max_tokens: int, n_vocab: int, owners: Mapping[str, str] = NO_NAMES) -> None:
+        self._folder, self.max_tokens, self._n_vocab, self._owners = folder, max_tokens, n_vocab, owners
         self.has_failed = False
 
     def read(self, owner: str) -> list[array[int]]:
@@ -62,8 +64,8 @@ class LookupMemory:
             self.has_failed = True
 
     def _path(self, owner: str) -> Path:
-        """Return an owner's file; chats with an engine of their own and servers without keys have the same."""
-        return self._folder / f"{hashlib.blake2b((owner or LOCAL).encode(), digest_size=16).hexdigest()}{SUFFIX}"
+        name = stored_owner(owner, self._owners)
+        return self._folder / f"{hashlib.blake2b(name.encode(), digest_size=16).hexdigest()}{SUFFIX}"
 
 
 def read_newest(path: Path, max_tokens: int) -> array[int]:

@@ -34,18 +34,21 @@ ONE_CALL = ToolChoice(use=ToolUse.REQUIRED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstraintSpec:
-    """The arguments of tool_grammar.make_constraint for one request."""
+    """The arguments of tool_grammar.make_constraint for one request, and its owner."""
 
     split: Split
     choice: ToolChoice
     constraint: Constraint | None  # of the request itself
     tokens: Mapping[str, int]
     is_split: bool
+    owner: str = ""
 
     def make(self, tools: tuple[Tool, ...]) -> Constraint | None:
         """Return the constraint of an answer that may call these tools; None if it needs none."""
         split = replace(self.split, tools=tools)
-        return make_constraint(split, self.choice, self.constraint, tokens=self.tokens, is_split=self.is_split)
+        return self._own(
+            make_constraint(split, self.choice, self.constraint, tokens=self.tokens, is_split=self.is_split)
+        )
 
     def list_unbound(self, tools: Sequence[Tool]) -> Iterator[str]:
         """Yield the keywords of the request's schemas that a constraint with these tools cannot keep."""
@@ -59,7 +62,10 @@ class ConstraintSpec:
     def make_call(self, tool: Tool) -> Constraint | None:
         """Return the constraint of an answer that is one call of this tool."""
         split = replace(self.split, tools=(tool,))
-        return make_constraint(split, ONE_CALL, None, tokens=self.tokens, is_split=True)
+        return self._own(make_constraint(split, ONE_CALL, None, tokens=self.tokens, is_split=True))
+
+    def _own(self, found: Constraint | None) -> Constraint | None:
+        return found if found is None or found.owner == self.owner else replace(found, owner=self.owner)
 
 
 class AnswerConstraint:
@@ -67,7 +73,7 @@ class AnswerConstraint:
 
     def __init__(self, constraints: Constraints) -> None:
         self._constraints = constraints
-        self._loosened: OrderedDict[Tool, Tool] = OrderedDict()
+        self._loosened: OrderedDict[tuple[str, Tool], Tool] = OrderedDict()  # by owner and tool
 
     def fit_text(self, constraint: Constraint | None) -> Constraint | None:
         """Return the tightest form of a constraint on the whole text that compiles.
@@ -108,7 +114,7 @@ class AnswerConstraint:
     def _candidates(self, spec: ConstraintSpec) -> Iterator[tuple[Tool, ...]]:
         """Yield the tools as last loosened, then each as it compiles alone, then all with any arguments."""
         tools = spec.split.tools
-        remembered = tuple(self._loosened.get(tool, tool) for tool in tools)
+        remembered = tuple(self._loosened.get((spec.owner, tool), tool) for tool in tools)
         yield remembered
         each_alone = self._loosen_each(tools, spec)
         if each_alone != remembered:
@@ -153,7 +159,7 @@ class AnswerConstraint:
                 loosened, is_costly = allow_any_arguments(tool), True
                 break
         if loosened is not tool:
-            self._loosened[tool] = loosened
+            self._loosened[spec.owner, tool] = loosened
             if len(self._loosened) > MAX_LOOSENED:
                 self._loosened.popitem(last=False)
         return loosened, is_costly

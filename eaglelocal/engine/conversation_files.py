@@ -4,9 +4,10 @@
              the server is stopped, and started again
     text 2   [system prompt, files, question, answer, question]    read from disk instead of computed
 
-A file holds the tokens, the cells as llama.cpp copies them, and recurrent states. It is used only if its checksum is
-right; a damaged one is removed, and the prompt is read as usual. Drafters start anew. One thread writes; lanes read
-(engine/input_queue.py). The folder is that of one model file, cache and build, so files of another are never found.
+A file holds a description, the tokens, the cells as llama.cpp copies them, and recurrent states. It is used only if its
+checksums are right; a damaged one is removed, and the prompt is read as usual. Drafters start anew. One thread writes;
+lanes read (engine/input_queue.py). The folder is that of one model file, cache and build, so files of another are never
+found; the description names the owner, so that a prompt finds no more of another's text than a shared beginning.
 """
 
 from __future__ import annotations
@@ -32,12 +33,16 @@ from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
 from eaglelocal.core.atomic_file import remove_abandoned, writing_atomically
 from eaglelocal.core.batch import Bytes
 from eaglelocal.core.json_text import read_object
+from eaglelocal.core.request import NO_NAMES, Request, stored_owner
+from eaglelocal.scheduler.host_swap import SwappedText
+from eaglelocal.scheduler.slot import Slot
 from eaglelocal.scheduler.stored_texts import StoredText, StoredTexts
 
 SUFFIX = ".cells"
-MAGIC = b"eaglelocal cells 1\n"
+MAGIC = b"eaglelocal cells 2\n"
 TOKEN_BYTES = 4
-LENGTH = struct.Struct("<I")  # of the description
+HEAD = struct.Struct("<II")  # length and checksum of the description
+CHECK = struct.Struct("<I")
 MAX_DESCRIPTION = 64 * 1024  # bytes
 MAX_TOKENS = 2**24
 PIECE_BYTES = 4 * 2**20
@@ -52,6 +57,7 @@ class StoredCells(NamedTuple):
     text: StoredText
     cells: Bytes
     states: dict[int, bytearray]  # recurrent ones, by position
+    owner: str = ""  # as requests name it
     adapters: AdapterMix = NO_ADAPTERS
 
 
@@ -64,12 +70,15 @@ class ConversationFiles:
 
     folder     of one model and layout; beside it lie those of others, and all share the bound
     max_bytes  of all files; the least recently used go first
+    owners     owners' names on disk, by owner (see core.plan.Owners)
     adapters   fingerprints of the adapters' files, by id: ids differ between runs
     """
 
-    def __init__(self, folder: Path, max_bytes: int, adapters: Sequence[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, max_bytes: int, owners: Mapping[str, str] = NO_NAMES, adapters: Sequence[str] = ()
+    ) -> None:
         self.index, self.problem = StoredTexts(), ""
-        self._folder, self._max_bytes, self._adapters = folder, max_bytes, adapters
+        self._folder, self._max_bytes, self._owners, self._adapters = folder, max_bytes, owners, adapters
         self._read: deque[StoredCells] = deque()
         self._writing: list[StoredText] = []  # texts that are not in the index yet
         self._num_pending = 0  # bytes of their cells
@@ -81,7 +90,7 @@ class ConversationFiles:
         for path in sorted(self._folder.glob(f"*{SUFFIX}"), key=used_at):
             try:
                 with path.open("rb") as file:
-                    text, _ = read_text(file, path.name)
+                    text, *_ = read_text(file, path.name)
             except DamagedFileError:
                 self._remove(path)
             except OSError:
@@ -93,27 +102,25 @@ class ConversationFiles:
     def _name(self, mix: AdapterMix) -> str:
         return " ".join(sorted(f"{self._adapters[number]}:{scale!r}" for number, scale in mix))
 
-    def wants(self, tokens: Sequence[int], adapters: AdapterMix = NO_ADAPTERS) -> bool:
+    def wants(self, held: Slot | SwappedText) -> bool:
         """Return whether a text is worth writing, and the writer keeps up."""
         if self.problem or self._num_pending > MAX_PENDING_BYTES:
             return False
-        return self.index.wants(tokens, self._writing, self._name(adapters))
+        return self.index.wants(self._describe(held), self._writing)
 
-    def write_later(
-        self,
-        tokens: Sequence[int],
-        places: tuple[int, ...] | None,
-        cells: Bytes,
-        states: Mapping[int, bytearray] = NO_STATES,
-        *,
-        adapters: AdapterMix = NO_ADAPTERS,
-    ) -> None:
+    def _describe(self, held: Slot | SwappedText) -> StoredText:
+        owner = stored_owner(held.owner, self._owners)
+        return StoredText("", held.tokens, owner=owner, adapters=self._name(held.adapters))
+
+    def write_later(self, held: SwappedText, cells: Bytes, states: Mapping[int, bytearray] = NO_STATES) -> None:
         """Write a text in the background, unless it is larger than all files may be. The cells may not change."""
-        num_bytes = len(cells) + sum(map(len, states.values())) + TOKEN_BYTES * len(tokens)
+        num_bytes = len(cells) + sum(map(len, states.values())) + TOKEN_BYTES * len(held.tokens)
         if num_bytes > self._max_bytes:
             return
-        name = self._name(adapters)
-        text = StoredText(file_name(tokens, name), list(tokens), places, num_bytes, name)
+        text = self._describe(held)
+        text = dataclasses.replace(
+            text, name=file_name(text), tokens=list(held.tokens), places=held.places, num_bytes=num_bytes
+        )
         self._writing = [*self._writing, text]
         self._num_pending += num_bytes
         self._writer.submit(self._write, text, cells, dict(states))
@@ -148,19 +155,21 @@ class ConversationFiles:
             path.unlink(missing_ok=True)
 
     # ---- reading: called from lanes
-    def fetch(self, prompt: Sequence[int], num_held: int, max_bytes: int, adapters: AdapterMix = NO_ADAPTERS) -> None:
+    def fetch(self, request: Request, num_held: int, max_bytes: int) -> None:
         """Read the cells that save a prompt most, if memory holds much less of it. Called from a lane.
 
         num_held   tokens of the prompt that memory holds
         max_bytes  of cells that memory takes
         """
         self._scan.result()
-        text = self.index.best(prompt, num_held, max_bytes, self._name(adapters))
+        named = dataclasses.replace(request, owner=stored_owner(request.owner, self._owners))
+        text = self.index.best(named, num_held, max_bytes, self._name(request.adapters))
         if text is None:
             return
         path = self._folder / text.name
         try:
-            self._read.append(read_file(path)._replace(adapters=adapters))
+            owner = request.owner if text.owner == named.owner else self._find_owner(text.owner)
+            self._read.append(read_file(path)._replace(owner=owner, adapters=request.adapters))
             os.utime(path)
         except DamagedFileError:
             self._remove(path)
@@ -168,6 +177,10 @@ class ConversationFiles:
             self.index.drop(text.name)
         except (OSError, MemoryError):
             return  # the prompt is read as usual
+
+    def _find_owner(self, name: str) -> str:
+        """Return the owner who has this name on disk; the name itself, which nobody else has, if their key is gone."""
+        return next((owner for owner, own in self._owners.items() if own == name), name)
 
     def take_read(self) -> Iterator[StoredCells]:
         """Yield what was read since the last call."""
@@ -190,8 +203,9 @@ class ConversationFiles:
         self._writer.shutdown(wait=False, cancel_futures=True)
 
 
-def file_name(tokens: Sequence[int], adapters: str = "") -> str:
-    return hashlib.blake2b(to_bytes(tokens) + adapters.encode(), digest_size=16).hexdigest() + SUFFIX
+def file_name(text: StoredText) -> str:
+    content = to_bytes(text.tokens) + f"{text.adapters}\0{text.owner}".encode()
+    return hashlib.blake2b(content, digest_size=16).hexdigest() + SUFFIX
 
 
 def to_bytes(tokens: Sequence[int]) -> bytes:
@@ -214,7 +228,8 @@ def size_of(path: Path) -> int:
     return 0
 
 
-# ---- the file: MAGIC, the description's length, the description (JSON), tokens, cells, states in order of positions
+# ---- the file: MAGIC, HEAD, the description (JSON), tokens, cells, states in order of positions, and the checksum of
+# the description and all that follows it
 def write_file(path: Path, text: StoredText, cells: Bytes, states: Mapping[int, bytearray]) -> None:
     """Write a file, whole or not at all. Raises OSError."""
     parts = [memoryview(to_bytes(text.tokens)), cells.data, *(memoryview(states[at]) for at in sorted(states))]
@@ -223,35 +238,44 @@ def write_file(path: Path, text: StoredText, cells: Bytes, states: Mapping[int, 
         "cells": len(cells),
         "states": [[at, len(states[at])] for at in sorted(states)],
         "places": text.places,
-        **({"adapters": text.adapters} if text.adapters else {}),
+        "owner": text.owner,
+        "adapters": text.adapters,
         "tokens_check": zlib.crc32(parts[0]),
     }
     encoded = json.dumps(description).encode()
     with writing_atomically(path) as file:
-        file.write(MAGIC + LENGTH.pack(len(encoded)) + encoded)
-        check = 0
+        check = zlib.crc32(encoded)
+        file.write(MAGIC + HEAD.pack(len(encoded), check) + encoded)
         for part in parts:
             for piece in pieces_of(part):
                 check = zlib.crc32(piece, check)
                 file.write(piece)
-        file.write(LENGTH.pack(check))
+        file.write(CHECK.pack(check))
 
 
 def pieces_of(part: memoryview) -> Iterator[memoryview]:
     return (part[at : at + PIECE_BYTES] for at in range(0, len(part), PIECE_BYTES))
 
 
-def read_text(file: BinaryIO, name: str) -> tuple[StoredText, dict[str, object]]:
-    """Read a file's tokens, and its description. Raises DamagedFileError and OSError."""
+def read_description(file: BinaryIO) -> tuple[dict[str, object], int]:
+    """Read a file's description; return it and its checksum. Raises DamagedFileError and OSError."""
     if file.read(len(MAGIC)) != MAGIC:
         raise DamagedFileError
-    size = int(LENGTH.unpack(read_exactly(file, LENGTH.size))[0])
+    size, check = HEAD.unpack(read_exactly(file, HEAD.size))
     if size > MAX_DESCRIPTION:
         raise DamagedFileError
+    encoded = read_exactly(file, size)
+    if zlib.crc32(encoded) != check:
+        raise DamagedFileError
     try:
-        described = read_object(read_exactly(file, size))
+        return read_object(encoded), check
     except ValueError as error:
         raise DamagedFileError from error
+
+
+def read_text(file: BinaryIO, name: str) -> tuple[StoredText, dict[str, object], int]:
+    """Read a file's tokens, its description, and the checksum of both. Raises DamagedFileError and OSError."""
+    described, check = read_description(file)
     num_tokens, places = whole(described.get("tokens")), described.get("places")
     if not 0 < num_tokens <= MAX_TOKENS:
         raise DamagedFileError
@@ -262,10 +286,11 @@ def read_text(file: BinaryIO, name: str) -> tuple[StoredText, dict[str, object]]
     if sys.byteorder == "big":
         tokens.byteswap()
     resumable = None if places is None else tuple(map(whole, values(places)))
-    adapters = described.get("adapters", "")
-    if not isinstance(adapters, str):
+    owner, adapters = described.get("owner"), described.get("adapters")
+    if not isinstance(owner, str) or not isinstance(adapters, str):
         raise DamagedFileError
-    return StoredText(name, tokens.tolist(), resumable, adapters=adapters), described
+    text = StoredText(name, tokens.tolist(), resumable, owner=owner, adapters=adapters)
+    return text, described, zlib.crc32(content, check)
 
 
 def whole(value: object) -> int:
@@ -292,20 +317,19 @@ def read_exactly(file: BinaryIO, size: int) -> bytes:
 def read_file(path: Path) -> StoredCells:
     """Read a file and check all of it. Raises DamagedFileError, OSError and MemoryError."""
     with path.open("rb") as file:
-        text, described = read_text(file, path.name)
-        left = os.fstat(file.fileno()).st_size - file.tell() - LENGTH.size
+        text, described, check = read_text(file, path.name)
+        left = os.fstat(file.fileno()).st_size - file.tell() - CHECK.size
         states = [list(map(whole, values(pair))) for pair in values(described.get("states"))]
         if any(len(pair) != 2 for pair in states):
             raise DamagedFileError
         sizes = [whole(described.get("cells")), *(size for _, size in states)]
         if sum(sizes) != left:
             raise DamagedFileError
-        check = zlib.crc32(to_bytes(text.tokens))
         parts = []
         for size in sizes:
             part, check = read_part(file, size, check)
             parts.append(part)
-        if LENGTH.pack(check) != read_exactly(file, LENGTH.size):
+        if CHECK.pack(check) != read_exactly(file, CHECK.size):
             raise DamagedFileError
     cells, *others = parts
     return StoredCells(text, cells, {at: bytearray(part) for (at, _), part in zip(states, others, strict=True)})

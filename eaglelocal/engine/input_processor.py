@@ -9,11 +9,12 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from eaglelocal.core.adapters import NO_ADAPTERS, AdapterFile, AdapterMix, make_mix, usual_mix
+from eaglelocal.core.common_prefix import common_prefix
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.context_hint import suggest_ctx
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.ports import Constraints, ImageReader, TextPart, Vocabulary
-from eaglelocal.core.request import ChatRequest, Image, Mixed, Request
+from eaglelocal.core.request import ChatRequest, Image, Message, Mixed, Request
 from eaglelocal.core.sampling import SamplingParams, fill_recommended
 from eaglelocal.core.tools import Split, ToolUse
 from eaglelocal.engine.answer_constraint import AnswerConstraint, ConstraintSpec
@@ -32,6 +33,7 @@ from eaglelocal.text.templates.literal_text import HiddenSpellings, Span, Spelli
 from eaglelocal.text.templates.prefilled_answer import PrefilledAnswer, read_prefill, reopen_reasoning
 from eaglelocal.text.tool_calls.tool_grammar import list_callable_tools
 
+SHARED_BEHIND = ("", "e", " a", ".", "\n\nB")  # what may follow a shared text: its end, its last word going on, others
 IMAGE_TEXT = "<__media__>"  # stands for an image in a prompt's text, as in llama-server
 
 
@@ -71,6 +73,7 @@ class InputProcessor:
         self.vocabulary, self._n_ctx, self._sampling = vocabulary, n_ctx, sampling or {}
         self._image_reader = image_reader
         self._num_adapters, self.adapters = 0, NO_ADAPTERS  # of requests that choose none
+        self.shared: list[tuple[int, ...]] = []  # beginnings of prompts that owners share
         self._trained_ctx = trained_ctx
         self._prompts = PromptCache(self.make_prompt)
         self._constraints = NoConstraints() if constraints is None else constraints
@@ -80,6 +83,20 @@ class InputProcessor:
     def offer_adapters(self, files: Sequence[AdapterFile]) -> None:
         """Let requests choose among these LoRA adapters; those that do not get all of them, with their scales."""
         self._num_adapters, self.adapters = len(files), usual_mix(files)
+
+    def share(self, text: str) -> None:
+        """Let owners share the cells of this text, where it begins the system prompt. Raises RequestError.
+
+        Shared are the tokens before its end that do not depend on what follows it.
+        """
+        systems = [Message("system", text + behind) for behind in SHARED_BEHIND]
+        chats = [ChatRequest(id="", messages=(system, Message("user", "?"))) for system in systems]
+        tokens, *others = [self.make_prompt(chat).tokens for chat in chats]
+        self.shared.append(tokens[: min(common_prefix(tokens, other) for other in others)])
+
+    def _count_shared(self, prompt: tuple[int, ...]) -> int:
+        """Return how many tokens the longest shared beginning has with which a prompt begins."""
+        return max((len(shared) for shared in self.shared if prompt[: len(shared)] == shared), default=0)
 
     def close(self) -> None:
         self.template.close()
@@ -118,6 +135,7 @@ class InputProcessor:
             split=split if request.is_split and split and list_markers(split) else None,
             tells_tokens=request.tells_tokens,
             reuses_cache=request.reuses_cache,
+            num_shared=self._count_shared(prompt.tokens),
             line_limit_s=request.line_limit_s,
             is_private=request.is_private,
             adapters=self._read_adapters(request),
@@ -278,14 +296,16 @@ class InputProcessor:
 
     def _make_constraint(self, request: ChatRequest, split: Split | None) -> Constraint | None:
         """Return the answer's constraint, which has been compiled once to check it."""
+        given = None if request.constraint is None else dataclasses.replace(request.constraint, owner=request.owner)
         if split is None:
-            return self._answer_constraint.fit_text(request.constraint)
+            return self._answer_constraint.fit_text(given)
         spec = ConstraintSpec(
             split=split,
             choice=request.tool_choice,
-            constraint=request.constraint,
+            constraint=given,
             tokens=self._find_marker_tokens(split),
             is_split=request.is_split,
+            owner=request.owner,
         )
         return self._answer_constraint.fit_split(spec)
 

@@ -81,8 +81,8 @@ def may_compile_grammar(request: ChatRequest) -> bool:
 
 
 def make_constraint_key(request: ChatRequest) -> tuple[object, ...]:
-    """Return the fields of the request that determine its grammar."""
-    return request.constraint, request.tools, request.tool_choice, request.is_split
+    """Return the fields of the request that determine its grammar, and its owner: see make_prompt_key."""
+    return request.owner, request.constraint, request.tools, request.tool_choice, request.is_split
 
 
 def count_raw_chars(request: ChatRequest) -> int:
@@ -106,11 +106,14 @@ def count_chars(request: ChatRequest) -> int:
 
 
 def make_prompt_key(request: ChatRequest) -> tuple[object, ...]:
-    """Return the fields that determine a prompt: requests with equal keys have equal prompts."""
+    """Return the fields that determine a prompt: requests with equal keys have equal prompts.
+
+    And the owner: a prompt that is there at once tells that somebody sent it before.
+    """
     begins_anew = request.constraint is not None or request.tool_choice.use is ToolUse.REQUIRED
     content = (request.messages, request.text, request.tokens, request.mixed, request.infill, request.suffix)
     how = (request.tools, request.tool_choice, request.template_values, request.resumes, begins_anew)
-    return (*content, *how, request.tells_prompt, request.is_counted)
+    return (request.owner, *content, *how, request.tells_prompt, request.is_counted)
 
 
 class PromptCache:

@@ -131,11 +131,8 @@ class SlotCaches:
         self._forget_swapped()
 
     def _store(self, conversation: SwappedText, cells: Bytes, states: dict[int, bytearray]) -> None:
-        if self.files is None or conversation.is_private:
-            return
-        tokens, adapters = conversation.tokens, conversation.adapters
-        if self.files.wants(tokens, adapters):
-            self.files.write_later(tokens, conversation.places, cells, states, adapters=adapters)
+        if self.files is not None and not conversation.is_private and self.files.wants(conversation):
+            self.files.write_later(conversation, cells, states)
 
     def take_read(self) -> None:
         """Keep in RAM what lanes have read from disk. Call it between reading requests and giving them slots.
@@ -143,8 +140,9 @@ class SlotCaches:
         Drafters start over behind such a text, so it counts as seen by them.
         """
         swap = self._scheduler.swap
-        for text, cells, states, adapters in () if self.files is None else self.files.take_read():
-            key = swap.put(SwappedText(list(text.tokens), is_seen=True, places=text.places, adapters=adapters))
+        for text, cells, states, owner, adapters in () if self.files is None else self.files.take_read():
+            tokens = list(text.tokens)
+            key = swap.put(SwappedText(tokens, is_seen=True, places=text.places, owner=owner, adapters=adapters))
             if swap.make_room(key, len(cells) + sum(map(len, states.values()))):
                 self._swapped[key] = SwappedSlot(cells, states, drafters=None)
         self._forget_swapped()

@@ -59,8 +59,7 @@ class WaitingRequests:
         """Read a request on a lane, and what the disk holds of its prompt."""
         prompt, request = self._input_processor.process(chat)
         if self.files is not None and request is not None and request.reuses_cache:
-            held = self._scheduler.num_held(request.prompt, request.adapters)
-            self.files.fetch(request.prompt, held, self._scheduler.swap.max_bytes, request.adapters)
+            self.files.fetch(request, self._scheduler.num_held(request), self._scheduler.swap.max_bytes)
         return prompt, request
 
     def wait(self) -> None:

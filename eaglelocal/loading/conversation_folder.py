@@ -25,4 +25,5 @@ def open_conversation_files(parts: FittedPlan, library: str) -> ConversationFile
     layout = [*weights, plan.kv_type, plan.flash_attn, context, library]
     folder = hashlib.blake2b("\n".join(layout).encode(), digest_size=12).hexdigest()
     adapters = [fingerprint(adapter.path) for adapter in plan.adapters]
-    return ConversationFiles(locations.conversation_cells_dir() / folder, int(plan.cache_disk * GB), adapters)
+    cells = locations.conversation_cells_dir() / folder
+    return ConversationFiles(cells, int(plan.cache_disk * GB), dict(plan.owners.names), adapters)

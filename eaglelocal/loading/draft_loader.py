@@ -70,7 +70,7 @@ def open_memory(plan: Plan, target: Header, n_vocab: int) -> LookupMemory | None
     if not plan.lookup_memory:
         return None
     vocabulary = hashlib.blake2b(target.array_bytes(TOKENS_KEY), digest_size=8).hexdigest()
-    return LookupMemory(locations.lookups_dir() / vocabulary, plan.lookup_memory, n_vocab)
+    return LookupMemory(locations.lookups_dir() / vocabulary, plan.lookup_memory, n_vocab, dict(plan.owners.names))
 
 
 def open_model_drafter(

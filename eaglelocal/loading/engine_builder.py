@@ -22,7 +22,7 @@ from eaglelocal.backend.weight_pages import Range, moving_weights
 from eaglelocal.core.adapters import usual_mix
 from eaglelocal.core.background_work import BackgroundWork
 from eaglelocal.core.events import EngineInfo, LoadProgress, Report
-from eaglelocal.core.plan import Plan
+from eaglelocal.core.plan import Owners, Plan
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
 from eaglelocal.drafters.drafter import Drafter, Lookup
 from eaglelocal.drafters.head_holder import HeadHolder
@@ -31,7 +31,7 @@ from eaglelocal.engine.engine import Engine
 from eaglelocal.engine.input_processor import InputProcessor
 from eaglelocal.engine.input_queue import start_lanes
 from eaglelocal.engine.warmup import WaitUntilQuiet, Warmup
-from eaglelocal.errors import LibraryError
+from eaglelocal.errors import LibraryError, RequestError
 from eaglelocal.gguf.draft_pairing import branch_problem, read_model
 from eaglelocal.gguf.model_fingerprint import fingerprint_model
 from eaglelocal.gguf.recommended_sampling import read_recommended_sampling
@@ -104,7 +104,8 @@ def build(plan: Plan, report: Report) -> Engine:
         scheduler = make_scheduler(loader, machine, target, drafters, files)
         description = describe_engine(loader, target, draft)
         input_processor = make_input_processor(description, target, context, image_reader, template)
-        notes = collect_notes(parts, info, library, (template_check.note(), no_images), description.max_draft)
+        lacks = (template_check.note(), no_images, *share_prefixes(input_processor, plan.owners))
+        notes = collect_notes(parts, info, library, lacks, description.max_draft)
         warmup = make_warmup(plan, context, drafters, constraints.wait)
         idle_work = calibrate(loader, machine, warmup, controller)
         restore_acceptance(loader, controller, drafters)
@@ -205,6 +206,17 @@ def make_input_processor(
     )
     input_processor.offer_adapters(description.adapters)
     return input_processor
+
+
+def share_prefixes(input_processor: InputProcessor, owners: Owners) -> list[str]:
+    """Let owners share the beginnings of system prompts; return a note for each that this model cannot have."""
+    notes = []
+    for text in owners.shared_prefixes:
+        try:
+            input_processor.share(text)
+        except RequestError as error:
+            notes.append(f"--shared-prefix: {error.message}")
+    return notes
 
 
 def restore_original_draft(plan: Plan) -> Plan:

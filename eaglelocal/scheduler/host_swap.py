@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
 from eaglelocal.core.common_prefix import common_prefix
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.request import Request
 
 MIN_SWAP_ROWS = 64  # fewer rows are prefilled again rather than swapped
 MIN_SWAP_ROWS_WITH_STATES = 512  # recurrent states, checkpoints included, are as large as hundreds of rows of cells
@@ -28,6 +29,7 @@ class SwappedText:
     places      positions at which it can resume, besides its end; None: all
     is_in_slot  its slot still holds it: it was copied ahead of its eviction
     is_private  it must not be written to disk
+    owner       whose it is: no other owner's prompt may reuse more than a shared beginning
     adapters    with which its cells were computed
     """
 
@@ -37,19 +39,20 @@ class SwappedText:
     num_bytes: int = 0
     is_in_slot: bool = False
     is_private: bool = False
+    owner: str = ""
     adapters: AdapterMix = NO_ADAPTERS
 
     def continues(self, other: SwappedText) -> bool:
-        """Return whether it begins as the other text, or is that."""
-        is_alike = self.adapters == other.adapters
+        """Return whether it begins as the other text of its owner, or is that."""
+        is_alike = (self.owner, self.adapters) == (other.owner, other.adapters)
         return is_alike and common_prefix(self.tokens, other.tokens) == len(other.tokens)
 
-    def match(self, prompt: Sequence[int], margin: int) -> tuple[int, int]:
-        """Return two numbers of tokens: those that a prompt reuses, and those that its drafters may rely on.
+    def match(self, request: Request, margin: int) -> tuple[int, int]:
+        """Return two numbers of tokens: those that a request reuses, and those that its drafters may rely on.
 
         The second is `margin` larger, unless the prompt resumes at the end.
         """
-        common = min(common_prefix(self.tokens, prompt), len(prompt) - 1)
+        common = min(request.count_reusable(self.tokens, self.owner), len(request.prompt) - 1)
         if common == len(self.tokens) and self.is_seen:
             return common, common
         most = max(common - margin, 0)
@@ -145,18 +148,18 @@ class HostSwap:
             self.forget(other)
         return True
 
-    def num_held(self, prompt: Sequence[int], adapters: AdapterMix = NO_ADAPTERS) -> int:
-        """Return how many tokens of a prompt a conversation in RAM would save. May be called from any thread."""
-        held = [one for one in list(self._texts.values()) if one.adapters == adapters]
-        return max((one.match(prompt, 0)[0] for one in held), default=0)
+    def num_held(self, request: Request) -> int:
+        """Return how many prompt tokens a conversation in RAM would save. May be called from any thread."""
+        held = [one for one in list(self._texts.values()) if one.adapters == request.adapters]
+        return max((one.match(request, 0)[0] for one in held), default=0)
 
-    def best(self, prompt: Sequence[int], *, adapters: AdapterMix = NO_ADAPTERS, margin: int = 0) -> SwapMatch | None:
-        """Return the conversation with these adapters of which a prompt reuses most; None if there is none.
+    def best(self, request: Request, *, margin: int = 0) -> SwapMatch | None:
+        """Return the conversation with its adapters of which a request reuses most; None if there is none.
 
         margin  rows of a reused prefix that are decoded again
         """
-        fitting = [(key, one) for key, one in self._texts.items() if one.adapters == adapters]
-        matches = [SwapMatch(key, *one.match(prompt, margin)) for key, one in fitting]
+        fitting = [(key, one) for key, one in self._texts.items() if one.adapters == request.adapters]
+        matches = [SwapMatch(key, *one.match(request, margin)) for key, one in fitting]
         return max(matches, key=lambda each: each.num_reused, default=None)
 
     def take(self, match: SwapMatch) -> SwappedText:

@@ -4,8 +4,10 @@
     RAM           the conversation was evicted from its slot, and is swapped in (host_swap.py)
     another slot  holds the prefix, or is about to prefill it: the cells are copied as soon as they are there
 
-Equal tokens have equal cells, whoever sent them, if the same LoRA adapters computed them. Pure bookkeeping: tokens and
-positions, no cells. It knows neither queue nor steps.
+Equal tokens have equal cells if the same LoRA adapters computed them. But how much of a prompt is found there tells its
+sender what the found text says. So a prompt reuses texts of its own owner, and of others only a beginning that the
+operator shares (Request.count_reusable). Pure bookkeeping: tokens and positions, no cells. It knows neither queue nor
+steps.
 """
 
 from __future__ import annotations
@@ -14,8 +16,6 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Several
 from dataclasses import replace
 
-from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
-from eaglelocal.core.common_prefix import common_prefix
 from eaglelocal.core.request import Request
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.scheduler.checkpoints import BEFORE_END, Checkpoints
@@ -46,7 +46,7 @@ class PrefixCache:
         checkpoints: Checkpoints | None = None,
         min_fork: int | None = None,
         swap: HostSwap | None = None,
-        may_store: Callable[[Several[int], AdapterMix], bool] | None = None,
+        may_store: Callable[[Slot], bool] | None = None,
     ) -> None:
         self.slots = [Slot(index, last_used=index - num_slots) for index in range(num_slots)]
         self.can_cut, self.checkpoints, self.swap = can_cut, checkpoints or Checkpoints(0), swap or HostSwap()
@@ -72,7 +72,7 @@ class PrefixCache:
     def _num_common(self, slot: Slot, request: Request) -> int:
         """Return the number of tokens in the slot's cache with which the request begins, if it may reuse any."""
         may_reuse = request.reuses_cache and request.adapters == slot.adapters
-        return common_prefix(slot.tokens, request.prompt) if may_reuse else 0
+        return request.count_reusable(slot.tokens, slot.owner) if may_reuse else 0
 
     def admit(self, sequence: Sequence, readers: Several[Sequence]) -> tuple[SlotAssignment, PrefixSource | None]:
         """Decide what the sequence starts from, and what becomes of the text in its slot.
@@ -84,7 +84,8 @@ class PrefixCache:
         slot = self.slots[sequence.slot]
         num_common = self._num_common(slot, sequence.request)
         old = self._describe(slot)
-        slot.is_private, slot.adapters = sequence.request.is_private, sequence.request.adapters
+        request = sequence.request
+        slot.owner, slot.is_private, slot.adapters = request.owner, request.is_private, request.adapters
         own = self._reuse_own(slot, sequence, num_common)
         assignment, source = self.reuse(own, readers)
         return self._swap_out(assignment, old, num_common, starts_elsewhere=assignment is not own), source
@@ -138,10 +139,9 @@ class PrefixCache:
     def _swap_in(self, own: SlotAssignment, source: PrefixSource | None) -> SlotAssignment | None:
         """Return how a sequence starts from a conversation in RAM; None if a slot's cells are as good."""
         sequence, slot = own.sequence, self.slots[own.sequence.slot]
-        request = sequence.request
-        if not request.reuses_cache:
+        if not sequence.request.reuses_cache:
             return None
-        match = self.swap.best(request.prompt, adapters=request.adapters, margin=self._reuse_margin)
+        match = self.swap.best(sequence.request, margin=self._reuse_margin)
         if match is None or match.num_reused - sequence.num_reused < self.swap.min_rows:
             return None
         if source is not None and source.num_tokens >= match.num_unchanged:
@@ -191,21 +191,15 @@ class PrefixCache:
                 return slot.index
         if self._may_store is None or len(oldest_first) < len(self.slots):
             return None
-        stored = (
-            slot
-            for slot in reversed(oldest_first)
-            if not slot.is_private and self._may_store(slot.tokens, slot.adapters)
-        )
+        stored = (slot for slot in reversed(oldest_first) if not slot.is_private and self._may_store(slot))
         return next((slot.index for slot in stored if self._is_worth_keeping(slot)), None)
 
     def _is_worth_keeping(self, slot: Slot) -> bool:
         return self.swap.is_worth_keeping(self._describe(slot), 0, starts_elsewhere=True)
 
-    def num_held(self, prompt: Several[int], adapters: AdapterMix = NO_ADAPTERS) -> int:
-        """Return how many tokens of a prompt slots and RAM would save. May be called from any thread."""
-        alike = [slot for slot in self.slots if slot.adapters == adapters]
-        in_slots = max((common_prefix(slot.tokens, prompt) for slot in alike), default=0)
-        return max(in_slots, self.swap.num_held(prompt, adapters))
+    def num_held(self, request: Request) -> int:
+        """Return how many prompt tokens slots and RAM would save. May be called from any thread."""
+        return max(self.swap.num_held(request), *(self._num_common(slot, request) for slot in self.slots))
 
     def put_copy(self, index: int) -> int:
         """Note that the slot's conversation is being copied to RAM, and return its key."""
@@ -215,8 +209,14 @@ class PrefixCache:
         return slot.copy_key
 
     def _describe(self, slot: Slot) -> SwappedText:
-        places = self._resumable(slot)
-        return SwappedText(slot.tokens, slot.is_seen, places, is_private=slot.is_private, adapters=slot.adapters)
+        return SwappedText(
+            slot.tokens,
+            slot.is_seen,
+            self._resumable(slot),
+            is_private=slot.is_private,
+            owner=slot.owner,
+            adapters=slot.adapters,
+        )
 
     def _resumable(self, slot: Slot) -> tuple[int, ...] | None:
         """Return the positions at which the slot's text can resume, besides its end; None: all."""
@@ -228,14 +228,13 @@ class PrefixCache:
 
     def _best_source(self, sequence: Sequence, readers: Several[Sequence]) -> PrefixSource | None:
         """Return the slot that holds most of the prompt, or will hold so much more that waiting pays; or None."""
-        if self._min_fork is None or not sequence.request.reuses_cache:
+        request, best = sequence.request, None
+        if self._min_fork is None or not request.reuses_cache:
             return None
-        prompt = sequence.request.prompt
-        best = None
         least = sequence.num_reused_rows + self._reuse_margin + self._min_fork
         for slot, reader in self._candidates(sequence, readers):
             tokens = self.slots[slot].tokens if reader is None else reader.request.prompt
-            num_common = min(common_prefix(tokens, prompt), len(prompt) - 1)
+            num_common = min(request.count_reusable(tokens, self.slots[slot].owner), len(request.prompt) - 1)
             more = 0 if reader is None else self._min_fork  # to wait for a little more is no gain
             num_rows = sequence.rows_before(num_common)
             if num_rows >= (least if best is None else sequence.rows_before(best.num_tokens) + 1 + more):

@@ -9,7 +9,6 @@ slot is about to prefill the same prefix, the prompt waits for it without rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from collections.abc import Sequence as Several
 from itertools import takewhile
 
 from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
@@ -159,9 +158,9 @@ class Scheduler:
         """Name no slot to copy until an answer starts or ends."""
         self._may_copy = False
 
-    def num_held(self, prompt: Several[int], adapters: AdapterMix = NO_ADAPTERS) -> int:
-        """Return how many tokens of a prompt slots and RAM would save. May be called from any thread."""
-        return self._prefix_cache.num_held(prompt, adapters)
+    def num_held(self, request: Request) -> int:
+        """Return how many prompt tokens slots and RAM would save. May be called from any thread."""
+        return self._prefix_cache.num_held(request)
 
     def resume(self) -> list[SlotAssignment]:
         """Return the assignments of slots that wait no longer: the prefix is there, or its reader is gone.

@@ -16,6 +16,7 @@ class Slot:
     index: int
     last_used: int  # number of the last admission to it
     tokens: list[int] = field(default_factory=list)
+    owner: str = ""  # of its last request, and so of the text
     adapters: AdapterMix = NO_ADAPTERS  # with which the cells were computed
     is_seen: bool = True  # the drafters have seen exactly these rows
     has_images: bool = False  # in its last prompt

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from eaglelocal.core.common_prefix import common_prefix
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.request import Request
 
 MIN_STORED_ROWS = 512  # fewer are read anew in about the time in which a file is found, read and checked
 MAX_UNUSED = 8  # a file is read for at least this part of its text
@@ -21,6 +22,7 @@ GROWTH = 4  # a text is stored again when it has grown by a quarter: each of its
 class StoredText:
     """A text on disk. places: positions at which it can resume, besides its end; None: all.
 
+    owner     names whose it is: prompts of others may reuse no more of it than a shared beginning
     adapters  names the files and scales of the LoRA adapters with which its cells were computed
     """
 
@@ -28,11 +30,16 @@ class StoredText:
     tokens: Sequence[int]
     places: tuple[int, ...] | None = None
     num_bytes: int = 0
+    owner: str = ""
     adapters: str = ""
 
-    def num_reused(self, prompt: Sequence[int]) -> int:
-        """Return how many tokens of a prompt it would save."""
-        common = min(common_prefix(self.tokens, prompt), len(prompt) - 1)
+    def is_like(self, other: StoredText) -> bool:
+        """Return whether it has the other text's owner and adapters."""
+        return (self.owner, self.adapters) == (other.owner, other.adapters)
+
+    def num_reused(self, request: Request) -> int:
+        """Return how many prompt tokens it would save. The request's owner is named as in `owner`."""
+        common = min(request.count_reusable(self.tokens, self.owner), len(request.prompt) - 1)
         if self.places is None or common == len(self.tokens):
             return common
         return max((place for place in self.places if place <= common), default=0)
@@ -48,21 +55,22 @@ class StoredTexts:
     def __len__(self) -> int:
         return len(self._texts)
 
-    def wants(self, tokens: Sequence[int], being_written: Iterable[StoredText] = (), adapters: str = "") -> bool:
+    def wants(self, text: StoredText, being_written: Iterable[StoredText] = ()) -> bool:
         """Return whether a text is worth storing: it is long, holds no image, and most of its end is not on disk."""
+        tokens = text.tokens
         if len(tokens) < MIN_STORED_ROWS or min(tokens) < 0:
             return False
-        known = [one.tokens for one in (*self._texts, *being_written) if one.adapters == adapters]
+        known = [one.tokens for one in (*self._texts, *being_written) if one.is_like(text)]
         covered = max((common_prefix(one, tokens) for one in known), default=0)
         return len(tokens) - covered >= max(len(tokens) // GROWTH, MIN_STORED_ROWS // GROWTH)
 
-    def best(self, prompt: Sequence[int], num_held: int, max_bytes: int, adapters: str = "") -> StoredText | None:
-        """Return the text with these adapters of which a prompt reuses most; None if reading it does not pay.
+    def best(self, request: Request, num_held: int, max_bytes: int, adapters: str = "") -> StoredText | None:
+        """Return the text with these adapters of which a request reuses most; None if reading it does not pay.
 
         The smallest of several is taken. It pays if it saves well more than memory holds, and a fair part of the file.
         """
         fitting = [one for one in self._texts if one.num_bytes <= max_bytes and one.adapters == adapters]
-        gains = [(one.num_reused(prompt), -one.num_bytes, one) for one in fitting]
+        gains = [(one.num_reused(request), -one.num_bytes, one) for one in fitting]
         gain, _, found = max(gains, key=lambda each: each[:2], default=(0, 0, None))
         if found is None or gain - num_held < max(MIN_STORED_ROWS, len(found.tokens) // MAX_UNUSED):
             return None
@@ -71,8 +79,7 @@ class StoredTexts:
     def add(self, text: StoredText) -> list[str]:
         """Add a text. Returns the names of those that it continues, which are dropped."""
         with self._lock:
-            alike = [one for one in self._texts if one.adapters == text.adapters]
-            continued = [one for one in alike if is_prefix(one.tokens, text.tokens)]
+            continued = [one for one in self._texts if one.is_like(text) and is_prefix(one.tokens, text.tokens)]
             self._texts = [one for one in self._texts if one not in continued] + [text]
         return [one.name for one in continued if one.name != text.name]
 

@@ -7,6 +7,7 @@ merely left unreadable to it.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import ipaddress
 import os
@@ -76,6 +77,15 @@ class ApiKeys:
     def learning_owners(self) -> frozenset[str]:
         """Return the owners from whose answers `--learn` may learn: without keys, who started the server."""
         return self.learning | {THIS_MACHINE} if self else frozenset({LOCAL})
+
+    @property
+    def names_on_disk(self) -> tuple[tuple[str, str], ...]:
+        """Return each owner with a digest of their key, which stands for them on disk (see core.plan.Owners).
+
+        The key of this machine's chat is another one at each start, and nobody else can have its name.
+        """
+        listed = [(name, key) for name, key in self.by_name if name != THIS_MACHINE]
+        return tuple((name, hashlib.blake2b(key.encode(), digest_size=16).hexdigest()) for name, key in listed)
 
     @property
     def short_names(self) -> tuple[str, ...]:

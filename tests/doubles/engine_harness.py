@@ -88,8 +88,9 @@ class EngineHarness:
         lanes: Lanes = INLINE,
         adapters: Sequence[AdapterFile] = (),
         controller: Controller | None = None,
+        shared: tuple[int, ...] = (),
     ) -> None:
-        """min_fork: copy prefixes between slots if that spares so many rows.
+        """min_fork: copy prefixes between slots if that spares so many rows. shared: a beginning that owners share.
 
         branches: of each slot's trees; if there are any, the cache is a unified one, and rows cost nothing.
         """
@@ -104,6 +105,7 @@ class EngineHarness:
         vocabulary = vocabulary or LetterVocabulary(table.n_vocab)
         reader = InputProcessor(vocabulary, n_ctx, LetterConstraints(), image_reader=image_reader)
         reader.offer_adapters(adapters)
+        reader.shared = [shared]
         self.engine = Engine(
             context=self.context,
             input_processor=reader,

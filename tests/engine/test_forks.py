@@ -49,7 +49,7 @@ def test_what_an_idle_or_running_slot_holds_is_taken_over(kind: str) -> None:
     harness = EngineHarness(TABLE, drafter, num_draft_tokens=2, num_slots=3)
     first = harness.run([ask("first", STEM, max_tokens=5)])["first"]
     chat = (*STEM, *first.tokens)
-    running, other = ask("running", (*chat, 3, 4), max_tokens=40), ask("other", (*STEM[:50], 7), owner="someone else")
+    running, other = ask("running", (*chat, 3, 4), max_tokens=40), ask("other", (*STEM[:50], 7))
     conversing = Conversing(harness)
     conversing.submit(running)
     conversing.step()
@@ -61,6 +61,22 @@ def test_what_an_idle_or_running_slot_holds_is_taken_over(kind: str) -> None:
     conversing.submit(onward)
     finish_whole(conversing)
     assert cached(result["onward"]) == 50 + len(result["other"].tokens)  # the next turn finds what was taken over
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("num_shared", [0, 40])
+def test_another_owner_copies_no_more_than_what_is_shared(kind: str, num_shared: int) -> None:
+    """Whether the other's slot is idle, running or still reading the very same prompt."""
+    drafter = make_drafter(kind)
+    harness = EngineHarness(TABLE, drafter, num_draft_tokens=2, num_slots=4, shared=STEM[:num_shared])
+    harness.run([ask("idle", STEM, owner="ann", max_tokens=5)])
+    conversing = Conversing(harness)
+    conversing.submit(ask("running", (*STEM, 3, 4), owner="ann", max_tokens=40))
+    conversing.step()
+    conversing.submit(*[ask(f"{owner} reads", (*STEM, 9, 9, 9), owner=owner) for owner in ("bob", "carol")])
+    result = finish_whole(conversing)
+    expected = num_shared - drafter.traits.reuse_margin if num_shared else 0
+    assert [cached(result[f"{owner} reads"]) for owner in ("bob", "carol")] == [expected] * 2
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "model"])

@@ -20,6 +20,8 @@ from doubles.real_engine import TINY, ask, real_engine
 from doubles.windowed_model import write_windowed
 
 from eaglelocal import locations
+from eaglelocal.core.request import Request
+from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.conversation_files import ConversationFiles
 from eaglelocal.engine.engine import Engine
 from eaglelocal.scheduler.stored_texts import MIN_STORED_ROWS
@@ -220,7 +222,7 @@ def test_a_write_that_was_cut_off_leaves_nothing(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / ".eaglelocal-left.part").write_bytes(b"half")
     files = ConversationFiles(folder, 10**9)
-    files.fetch(list(range(600)), 0, 10**9)
+    files.fetch(Request(id="a", prompt=tuple(range(600)), params=SamplingParams()), 0, 10**9)
     files.close()
     assert os.listdir(folder) == []
 

@@ -44,10 +44,16 @@ def harness_of(
     num_slots: int = 1,
     most_bytes: int = PLENTY,
     context_kind: type[ScriptedContext] = ScriptedContext,
+    shared: tuple[int, ...] = (),
 ) -> EngineHarness:
-    swap = HostSwap(most_bytes, min_rows=20)
     return EngineHarness(
-        TABLE, make_drafter(kind), num_draft_tokens=3, num_slots=num_slots, swap=swap, context_kind=context_kind
+        TABLE,
+        make_drafter(kind),
+        num_draft_tokens=3,
+        num_slots=num_slots,
+        swap=HostSwap(most_bytes, min_rows=20),
+        context_kind=context_kind,
+        shared=shared,
     )
 
 
@@ -290,7 +296,7 @@ def test_branches_of_trees_hold_nothing_of_what_was_there(seed: int) -> None:
 
 def test_what_one_owner_was_answered_is_drafted_for_no_other() -> None:
     """The other's prompt ends where the first one's did; only the first one has the answer to draft from."""
-    harness = harness_of("ngram")
+    harness = harness_of("ngram", shared=TEXTS[0])
     answer = tuple(run(harness, ask("a", TEXTS[0], owner="ann", max_tokens=20))["a"].tokens)
     run(harness, ask("b", TEXTS[1], owner="bob"))
     result = run(harness, ask("same", TEXTS[0], owner="bob", max_tokens=20))["same"]
@@ -300,6 +306,22 @@ def test_what_one_owner_was_answered_is_drafted_for_no_other() -> None:
     assert [result.finished and result.finished.speculation.draft_tokens] == [
         alone.finished and alone.finished.speculation.draft_tokens
     ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("num_slots", [1, 2])
+@pytest.mark.parametrize("num_shared", [0, 40])
+def test_of_anothers_conversation_in_ram_no_more_comes_back_than_is_shared(
+    kind: str, num_slots: int, num_shared: int
+) -> None:
+    harness = harness_of(kind, num_slots=num_slots, shared=TEXTS[0][:num_shared])
+    run(harness, ask("ann", TEXTS[0], owner="ann", max_tokens=5))
+    for number in range(num_slots):
+        run(harness, ask(f"bob {number}", TEXTS[1 + number], owner="bob"))
+    result = run(harness, ask("guess", (*TEXTS[0], 7, 7), owner="bob"))["guess"]
+    margin = make_drafter(kind).traits.reuse_margin
+    assert cached(result) == (num_shared - margin if num_shared else 0)
+    assert harness.context.swaps > 0
 
 
 def wait(harness: EngineHarness) -> int:
@@ -402,10 +424,11 @@ def test_a_copy_that_fails_is_not_tried_over_and_over() -> None:
 
 
 def turn_of(chat: list[int], name: str, rng: random.Random) -> ChatRequest:
-    """It goes on, or is edited somewhere."""
+    """It goes on, or is edited somewhere. Now and then another owner sends it."""
     cut = rng.choice([rng.randint(1, len(chat)), rng.randint(len(chat) // 2, len(chat)), len(chat), len(chat)])
     prompt = (*chat[: min(cut, 90)], rng.randint(1, 3))
-    return ask(name, prompt, owner=rng.choice("ab"), max_tokens=rng.randint(1, 12))
+    owner = "ab"[chat[0] % 2] if rng.random() < 0.9 else "c"
+    return ask(name, prompt, owner=owner, max_tokens=rng.randint(1, 12))
 
 
 def check_books(harness: EngineHarness) -> None:

@@ -6,12 +6,15 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from eaglelocal.core.request import Request
+from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.conversation_files import (
     ConversationFiles,
     DamagedFileError,
@@ -19,6 +22,7 @@ from eaglelocal.engine.conversation_files import (
     read_file,
     write_file,
 )
+from eaglelocal.scheduler.host_swap import SwappedText
 from eaglelocal.scheduler.stored_texts import StoredText
 
 TOKENS = list(range(1000))
@@ -41,13 +45,21 @@ def files(tmp_path: Path) -> Iterator[ConversationFiles]:
     opened.close()
 
 
-def fetch(files: ConversationFiles, prompt: list[int]) -> StoredCells | None:
-    files.fetch(prompt, 0, 10**9)
+def asked(prompt: list[int], **changes: Any) -> Request:
+    return Request(id="a", prompt=tuple(prompt), params=SamplingParams(), **changes)
+
+
+def held(tokens: list[int], **changes: Any) -> SwappedText:
+    return SwappedText(tokens, is_seen=True, **changes)
+
+
+def fetch(files: ConversationFiles, prompt: list[int], **changes: Any) -> StoredCells | None:
+    files.fetch(asked(prompt, **changes), 0, 10**9)
     return next(files.take_read(), None)
 
 
 def test_what_was_written_comes_back(files: ConversationFiles, tmp_path: Path) -> None:
-    files.write_later(TOKENS, (40, 900), CELLS, STATES)
+    files.write_later(held(TOKENS, places=(40, 900)), CELLS, STATES)
     files.wait()
     again = ConversationFiles(tmp_path, 10**9)
     found = fetch(again, [*TOKENS, 5])
@@ -72,16 +84,113 @@ def test_any_change_of_a_file_is_noticed(tmp_path: Path, data: st.DataObject) ->
     else:
         content[at:at] = data.draw(st.binary(min_size=1, max_size=50))
     path.write_bytes(content)
-    try:
-        found = read_file(path)
-    except DamagedFileError:
-        return
-    assert list(found.text.tokens) == TOKENS and (found.cells == CELLS).all()  # white space in the description
-    assert found.states == STATES
+    with pytest.raises(DamagedFileError):
+        read_file(path)
+
+
+@pytest.mark.parametrize(
+    ("written", "flipped"),
+    [
+        (b'"owner": "ann"', b'"owner": "bob"'),
+        (b'"adapters": "a:1.0"', b'"adapters": "b:1.0"'),
+        (b"[40, 900]", b"[40, 901]"),
+    ],
+    ids=["owner", "adapters", "places"],
+)
+def test_a_description_that_was_changed_is_refused_when_the_folder_is_read(
+    tmp_path: Path, written: bytes, flipped: bytes
+) -> None:
+    path = tmp_path / "a.cells"
+    write_file(path, StoredText(path.name, TOKENS, (40, 900), owner="ann", adapters="a:1.0"), CELLS, STATES)
+    content = path.read_bytes()
+    assert content.count(written) == 1
+    path.write_bytes(content.replace(written, flipped))
+    opened = ConversationFiles(tmp_path, 10**9)
+    opened.wait()
+    opened.close()
+    assert (len(opened.index), path.exists()) == (0, False)
+
+
+def test_a_whole_description_of_another_file_is_refused(tmp_path: Path) -> None:
+    """It fits itself and the tokens, but not these cells."""
+    contents = []
+    for owner, cells in (("ann", CELLS), ("bob", CELLS[::-1].copy())):
+        path = tmp_path / "a.cells"
+        write_file(path, StoredText(path.name, TOKENS, owner=owner), cells, {})
+        contents.append(path.read_bytes())
+    path.write_bytes(contents[0][: -len(CELLS) - 4] + contents[1][-len(CELLS) - 4 :])
+    with pytest.raises(DamagedFileError):
+        read_file(path)
+
+
+def test_a_file_without_an_owner_is_nobodys(files: ConversationFiles, tmp_path: Path) -> None:
+    """As versions before this one wrote them."""
+    files.write_later(held(TOKENS), CELLS)
+    files.wait()
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes().replace(b"cells 2", b"cells 1"))
+    opened = ConversationFiles(tmp_path, 10**9)
+    assert fetch(opened, [*TOKENS, 5]) is None and not path.exists()
+    opened.close()
+
+
+NAMES = {"ann": "digest of ann's key", "bob": "digest of bob's key"}
+
+
+@pytest.mark.parametrize(
+    ("owner", "names", "num_shared", "found_owner"),
+    [
+        ("ann", NAMES, 0, "ann"),
+        ("bob", NAMES, 0, None),
+        ("carol", NAMES, 0, None),
+        ("anna", {"anna": NAMES["ann"]}, 0, "anna"),  # the key has another name now
+        ("ann", {"ann": "digest of another key"}, 0, None),  # another person has the name
+        ("ann", {}, 0, None),  # the server has no keys anymore
+        ("local", {}, 0, None),
+        ("bob", NAMES, 600, "ann"),
+        ("bob", {"bob": NAMES["bob"]}, 600, NAMES["ann"]),  # who wrote it has no key anymore
+        ("bob", NAMES, 400, None),  # too little to read a file for
+    ],
+)
+def test_a_text_on_disk_is_found_by_the_key_that_wrote_it(
+    tmp_path: Path, owner: str, names: dict[str, str], num_shared: int, found_owner: str | None
+) -> None:
+    """Of others' texts no more than a shared beginning is found, and what was read still is its writer's."""
+    first = ConversationFiles(tmp_path, 10**9, NAMES)
+    first.write_later(held(TOKENS, owner="ann"), CELLS)
+    first.close()
+    (path,) = tmp_path.iterdir()
+    assert b"ann's key" in path.read_bytes()[:200]
+    again = ConversationFiles(tmp_path, 10**9, names)
+    found = fetch(again, [*TOKENS, 5], owner=owner, num_shared=num_shared)
+    again.close()
+    assert (None if found is None else found.owner) == found_owner
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader"), [("", "local"), ("local", ""), ("", ""), ("this machine", "this machine")]
+)
+def test_without_a_key_of_their_own_owners_are_known_by_name(tmp_path: Path, writer: str, reader: str) -> None:
+    first = ConversationFiles(tmp_path, 10**9)
+    first.write_later(held(TOKENS, owner=writer), CELLS)
+    first.close()
+    again = ConversationFiles(tmp_path, 10**9)
+    found = fetch(again, [*TOKENS, 5], owner=reader)
+    again.close()
+    assert found is not None and found.owner == reader
+
+
+def test_equal_texts_of_two_owners_are_two_files(files: ConversationFiles, tmp_path: Path) -> None:
+    for owner in ("ann", "bob"):
+        assert files.wants(held(TOKENS, owner=owner))
+        files.write_later(held(TOKENS, owner=owner), CELLS)
+    files.wait()
+    assert len(list(tmp_path.iterdir())) == len(files.index) == 2
+    assert not files.wants(held(TOKENS, owner="ann")) and files.wants(held(TOKENS, owner="carol"))
 
 
 def test_a_file_that_vanished_is_no_text(files: ConversationFiles, tmp_path: Path) -> None:
-    files.write_later(TOKENS, None, CELLS)
+    files.write_later(held(TOKENS), CELLS)
     files.wait()
     for path in tmp_path.iterdir():
         path.unlink()
@@ -97,7 +206,7 @@ def test_lanes_may_look_while_texts_are_written(files: ConversationFiles) -> Non
         try:
             for _ in range(20):
                 for text in texts:
-                    files.fetch([*text, 5], 0, 10**9)
+                    fetch(files, [*text, 5])
         except Exception as error:
             problems.append(error)
 
@@ -105,7 +214,7 @@ def test_lanes_may_look_while_texts_are_written(files: ConversationFiles) -> Non
     for thread in threads:
         thread.start()
     for text in texts:
-        files.write_later(text, None, CELLS)
+        files.write_later(held(text), CELLS)
     for thread in threads:
         thread.join()
     files.wait()
@@ -115,7 +224,7 @@ def test_lanes_may_look_while_texts_are_written(files: ConversationFiles) -> Non
 def test_two_processes_share_a_folder(files: ConversationFiles, tmp_path: Path) -> None:
     other = ConversationFiles(tmp_path, 10**9)
     for opened in (files, other):
-        opened.write_later(TOKENS, None, CELLS)
+        opened.write_later(held(TOKENS), CELLS)
         opened.wait()
     assert len(list(tmp_path.iterdir())) == 1
     assert fetch(files, [*TOKENS, 5]) is not None and fetch(other, [*TOKENS, 5]) is not None
@@ -123,8 +232,8 @@ def test_two_processes_share_a_folder(files: ConversationFiles, tmp_path: Path) 
 
 
 def test_what_a_longer_text_continues_is_removed(files: ConversationFiles, tmp_path: Path) -> None:
-    files.write_later(TOKENS, None, CELLS)
-    files.write_later([*TOKENS, *TOKENS], None, CELLS)
+    files.write_later(held(TOKENS), CELLS)
+    files.write_later(held([*TOKENS, *TOKENS]), CELLS)
     files.wait()
     assert len(list(tmp_path.iterdir())) == 1
     found = fetch(files, [*TOKENS, *TOKENS[:10], 7])
@@ -133,8 +242,8 @@ def test_what_a_longer_text_continues_is_removed(files: ConversationFiles, tmp_p
 
 def test_a_text_larger_than_the_bound_is_not_written_and_removes_nothing(tmp_path: Path) -> None:
     few = ConversationFiles(tmp_path, 3 * len(CELLS))
-    few.write_later(TOKENS, None, CELLS)
-    few.write_later([7, *TOKENS], None, np.zeros(4 * len(CELLS), np.uint8))
+    few.write_later(held(TOKENS), CELLS)
+    few.write_later(held([7, *TOKENS]), np.zeros(4 * len(CELLS), np.uint8))
     few.wait()
     assert len(list(tmp_path.iterdir())) == 1 and not few.problem
     few.close()
@@ -144,7 +253,7 @@ def test_the_bound_holds_for_the_files_of_all_models_together(tmp_path: Path) ->
     bound = int(2.5 * (len(CELLS) + 4 * len(TOKENS) + 300))  # bytes of two files
     for number in range(4):
         one = ConversationFiles(tmp_path.parent / f"model{number}", bound)
-        one.write_later([number, *TOKENS], None, CELLS)
+        one.write_later(held([number, *TOKENS]), CELLS)
         one.wait()
         one.close()
         (written,) = (tmp_path.parent / f"model{number}").glob("*.cells")
@@ -158,13 +267,13 @@ def test_a_slow_disk_does_not_fill_memory(tmp_path: Path, monkeypatch: pytest.Mo
     may_go_on = threading.Event()
     monkeypatch.setattr("eaglelocal.engine.conversation_files.write_file", lambda *_: may_go_on.wait(30))
     files = ConversationFiles(tmp_path, 10**9)
-    assert files.wants(TOKENS)
-    files.write_later(TOKENS, None, CELLS)
-    assert not files.wants(TOKENS)  # it is being written
-    assert files.wants([5, *TOKENS])
-    files.write_later([5, *TOKENS], None, CELLS)
-    assert not files.wants([6, *TOKENS])
+    assert files.wants(held(TOKENS))
+    files.write_later(held(TOKENS), CELLS)
+    assert not files.wants(held(TOKENS))  # it is being written
+    assert files.wants(held([5, *TOKENS]))
+    files.write_later(held([5, *TOKENS]), CELLS)
+    assert not files.wants(held([6, *TOKENS]))
     may_go_on.set()
     files.wait()
-    assert files.wants([6, *TOKENS])
+    assert files.wants(held([6, *TOKENS]))
     files.close()

@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.adapters import AdapterMix
+from eaglelocal.core.request import Request
+from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.scheduler.host_swap import HostSwap, SwapMatch, SwappedText
 
 LONG = list(range(100))
@@ -14,6 +16,10 @@ LONG = list(range(100))
 
 def swap(max_bytes: int = 1000, min_rows: int = 50) -> HostSwap:
     return HostSwap(max_bytes, min_rows=min_rows)
+
+
+def asked(prompt: list[int], adapters: AdapterMix = ()) -> Request:
+    return Request(id="a", prompt=tuple(prompt), params=SamplingParams(), adapters=adapters)
 
 
 def text(tokens: list[int], adapters: AdapterMix = ()) -> SwappedText:
@@ -63,7 +69,7 @@ def test_what_was_not_used_for_longest_leaves() -> None:
     held = swap()
     keys = [put(held, [i, *LONG], 400) for i in range(200, 204)]
     assert [key in held for key in keys] == [False, False, True, True]
-    taken = held.take(held.best([202, *LONG]))  # type: ignore[arg-type] # it is there
+    taken = held.take(held.best(asked([202, *LONG])))  # type: ignore[arg-type] # it is there
     assert taken.tokens == [202, *LONG]
     keys.append(put(held, [205, *LONG], 600))
     assert [key in held for key in keys] == [False, False, False, True, True]
@@ -87,11 +93,11 @@ def test_it_stays_where_more_of_it_is_left_after_than_goes_on() -> None:
 
 def test_the_one_that_spares_most_is_found_and_the_last_token_is_decoded() -> None:
     held = swap()
-    assert held.best(LONG) is None
+    assert held.best(asked(LONG)) is None
     short, long = put(held, [*LONG[:60], 3]), put(held, [*LONG[:90], 3])
-    assert held.best([*LONG, 1]) == SwapMatch(long, 90, 90)
-    assert held.best([*LONG[:60], 3, 4]) == SwapMatch(short, 61, 61)
-    assert held.best([*LONG[:90], 3]) == SwapMatch(long, 90, 90)
+    assert held.best(asked([*LONG, 1])) == SwapMatch(long, 90, 90)
+    assert held.best(asked([*LONG[:60], 3, 4])) == SwapMatch(short, 61, 61)
+    assert held.best(asked([*LONG[:90], 3])) == SwapMatch(long, 90, 90)
 
 
 texts = st.lists(st.integers(0, 2), min_size=1, max_size=12)
@@ -106,7 +112,7 @@ def test_there_is_never_more_than_there_is_room_for(moves: list[tuple[str, list[
             key = held.put(SwappedText(tokens, is_seen=False))
             held.make_room(key, num_bytes)
             assert key in held
-        elif move == "take" and (found := held.best(tokens)) is not None:
+        elif move == "take" and (found := held.best(asked(tokens))) is not None:
             common = held[found.key].tokens[: found.num_reused]
             assert common == tokens[: found.num_reused] and found.num_reused < len(tokens)
             assert held.take(found).tokens[: found.num_reused] == common
@@ -159,9 +165,9 @@ def test_texts_with_other_adapters_are_other_texts() -> None:
     plain, adapted = put(held, LONG), held.put(text([*LONG, 1], ((0, 1.0),)))
     assert plain in held
     assert held.make_room(adapted, 100)
-    assert held.best([*LONG, 1, 2]) == SwapMatch(plain, 100, 100)
-    assert held.best([*LONG, 1, 2], adapters=((0, 1.0),)) == SwapMatch(adapted, 101, 101)
-    assert held.best([*LONG, 1, 2], adapters=((0, 0.5),)) is None
-    assert (held.num_held([*LONG, 1, 2]), held.num_held(LONG, ((0, 0.5),))) == (100, 0)
+    assert held.best(asked([*LONG, 1, 2])) == SwapMatch(plain, 100, 100)
+    assert held.best(asked([*LONG, 1, 2], ((0, 1.0),))) == SwapMatch(adapted, 101, 101)
+    assert held.best(asked([*LONG, 1, 2], ((0, 0.5),))) is None
+    assert (held.num_held(asked([*LONG, 1, 2])), held.num_held(asked(LONG, ((0, 0.5),)))) == (100, 0)
     assert held.is_worth_keeping(text(LONG, ((0, 0.5),)), 0, starts_elsewhere=False)
     assert not held.is_worth_keeping(text(LONG, ((0, 1.0),)), 0, starts_elsewhere=False)
