@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from eaglelocal.conversation.conversation import Conversation, Turn
-from eaglelocal.core.surrogates import join_surrogates
+from eaglelocal.core.surrogates import join_surrogates, make_printable
 from eaglelocal.errors import ResourceError, UsageError
 
 MAX_NAME_BYTES = 255  # the limit of file systems
@@ -20,8 +20,8 @@ MAX_NAME_BYTES = 255  # the limit of file systems
 
 def format_markdown(conversation: Conversation, *, target: str) -> str:
     """Return the document: title, system message, then question and answer of each turn, reasoning folded."""
-    title = f"# {conversation.name or 'Conversation'}"
-    parts = [title, f"*{target}*"]
+    title = f"# {make_printable(conversation.name) or 'Conversation'}"
+    parts = [title, f"*{make_printable(target)}*"]
     if conversation.system:
         parts += ["**System:**", _quote(conversation.system)]
     return "\n\n".join([*parts, *(part for turn in conversation.turns for part in _format_turn(turn))]) + "\n"
