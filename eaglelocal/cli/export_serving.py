@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from eaglelocal.cli.load_model import load_settings, make_run_options
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.surrogates import HALVES, make_printable
+from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import IncompatibleError, ResourceError, UsageError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class ServingOrder:
 
     @property
     def file(self) -> Path | None:
-        return Path(os.path.expanduser(self.out)) if self.out else None
+        return expand_path(self.out) if self.out else None
 
     def locate_head(self, head: Path) -> Path:
         """Return the folder on this machine that a head is exported to: beside the file that is written."""
@@ -293,7 +293,7 @@ def check_helm_file(form: str, name: str, *, as_json: bool) -> None:
     if form != HELM:
         raise UsageError("only Helm values can be checked", hint=f"eaglelocal export helm --check {shlex.quote(name)}")
     output: Output = standard_output()
-    problems = list(list_problems(read_values(Path(os.path.expanduser(name))), load_catalog()))
+    problems = list(list_problems(read_values(expand_path(name)), load_catalog()))
     if as_json:
         output.object({"file": name, "problems": problems})
     elif not problems:

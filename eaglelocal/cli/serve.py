@@ -13,7 +13,6 @@ import socket
 import sys
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
@@ -28,6 +27,7 @@ from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.server_engines import ServerEngines
 from eaglelocal.conversation.session import ModelChoice
 from eaglelocal.core.collector import settle
+from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.server.listening_socket import bind_socket, find_lan_address
 from eaglelocal.settings import Settings
@@ -207,7 +207,7 @@ def open_access(settings: Settings, output: Output) -> tuple[Access, list[str], 
         read_keys,
     )
 
-    key_file = Path(settings.api_key_file).expanduser() if settings.api_key_file else None
+    key_file = expand_path(settings.api_key_file) if settings.api_key_file else None
     is_new = key_file is not None and not key_file.exists()
     listed_keys = read_keys(key_file, os.environ)
     keys, own_key = add_chat_key(listed_keys)

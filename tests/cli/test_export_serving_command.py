@@ -201,7 +201,9 @@ def test_an_own_head_is_exported_beside_the_file(environ: dict[str, str], tmp_pa
 
 
 HOSTILE = ("x\nevil: yes\n#", "x\revil: yes", "x\x85evil: yes", "x\u2028evil: yes", "x\x1b[31m", "\ufeff#", "${HOME}")
-NAMES = st.one_of(st.sampled_from(HOSTILE), st.text(max_size=12), st.text("#:-'\"\\\n\r\t \x85${}&*!|>%@`", max_size=12))
+NAMES = st.one_of(
+    st.sampled_from(HOSTILE), st.text(max_size=12), st.text("#:-'\"\\\n\r\t \x85${}&*!|>%@`", max_size=12)
+)
 
 
 def make_serving_order(form: str) -> ServingOrder:
