@@ -151,7 +151,7 @@ def ollama_store_paths(environ: Mapping[str, str] = os.environ) -> tuple[Path, .
 
 def _expand(text: str) -> Path:
     """Return a path with variables and `~` expanded, as the hub's client does."""
-    return Path(os.path.expandvars(os.path.expanduser(text)))  # Path.expanduser raises for an unknown user
+    return Path(os.path.expandvars(os.path.expanduser(text)))
 
 
 def pulled_drafts_file() -> Path:

@@ -15,6 +15,7 @@ from eaglelocal.bench.report import format_interval, row_label
 from eaglelocal.bench.results import CategoryResult
 from eaglelocal.bench.statistics import Bound
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.surrogates import make_printable
 
 WIDTH, LEFT, RIGHT = 760, 100, 200
 TOP, BAR, GAP, BOTTOM = 64, 16, 10, 44
@@ -74,7 +75,7 @@ def draw_chart(runs: Sequence[CategoryResult], *, title: str, subtitle: str) -> 
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {size}>',
-            f"<title>{escape(title)}</title><style>{STYLE}</style>",
+            f"<title>{escape(make_printable(title))}</title><style>{STYLE}</style>",
             f'<rect class="page" {size}/>',
             draw_text(16, 22, title, weight="bold"),
             draw_text(16, 40, subtitle, shade="faint"),
@@ -121,4 +122,4 @@ def draw_text(
     x: float, y: float, content: str, *, anchor: str = "start", shade: str = "ink", weight: str = "normal"
 ) -> str:
     style = f'text-anchor="{anchor}" font-weight="{weight}"'
-    return f'<text class="{shade}" x="{x:.1f}" y="{y:.1f}" {style}>{escape(content)}</text>'
+    return f'<text class="{shade}" x="{x:.1f}" y="{y:.1f}" {style}>{escape(make_printable(content))}</text>'

@@ -16,8 +16,10 @@ from eaglelocal.core.byte_sizes import GIB
 from eaglelocal.core.plurals import count_noun
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.stats import sum_stats
+from eaglelocal.core.surrogates import make_printable
 
 NOT_KNOWN = "not known"
+MARKUP = str.maketrans({char: f"\\{char}" for char in "\\`*[]<>&|"})  # of Markdown, in names
 MODE_HEADINGS = ("mode", "at once", "plain tok/s", "tok/s", "speed-up, 95 %", "acceptance length", "accepted by depth")
 LEGEND = "Tokens a second are medians, speed-ups geometric means over prompts. Written by `eaglelocal bench --report`."
 
@@ -136,7 +138,7 @@ def report_object(facts: ReportFacts) -> dict[str, object]:
 def format_page(facts: ReportFacts) -> str:
     """Return the page as Markdown."""
     parts = [
-        f"### {facts.model.target}, {facts.model.draft}",
+        f"### {escape_markdown(f'{facts.model.target}, {facts.model.draft}')}",
         format_table(("", ""), list_facts(facts)),
         format_table(
             MODE_HEADINGS,
@@ -187,4 +189,9 @@ def format_mode(mode: ModeFacts, summary: Summary) -> tuple[str, ...]:
 def format_table(head: Sequence[str], rows: Iterator[tuple[str, ...]] | Sequence[tuple[str, ...]]) -> str:
     """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(map(escape_markdown, line))} |" for line in lines)
+
+
+def escape_markdown(text: str) -> str:
+    """Return the text on one line, without a meaning in Markdown or HTML: names in a model's file are not trusted."""
+    return make_printable(text).translate(MARKUP)

@@ -20,6 +20,7 @@ from dataclasses import field
 from pathlib import Path
 
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import UsageError
 
 GGUF_SUFFIX = ".gguf"
@@ -98,7 +99,7 @@ def parse_reference(text: str, *, exists: Callable[[str], bool] = os.path.exists
     if named is not None and not exists(text):
         return Repo(named["name"], named["file"])
     if text.endswith(GGUF_SUFFIX) or text.startswith(("/", "./", "../", "~")) or exists(text):
-        return File(Path(os.path.expanduser(text)))
+        return File(expand_path(text))
     repo = _REPO.fullmatch(text)
     if repo is not None:
         return Repo(f"{repo['user']}/{repo['name']}", repo["quant"])

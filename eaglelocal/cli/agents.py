@@ -6,23 +6,38 @@ Nothing is written into their configuration. Sources: their documentation, and d
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.surrogates import make_printable
+from eaglelocal.core.toml_text import write_text_value
+from eaglelocal.errors import UsageError
 
 KEY_VARIABLE = "EAGLELOCAL_API_KEY"
 NO_KEY = "unused"  # programs insist on one
+SUBSTITUTED = re.compile("[{}]")
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A server that answers: `url` without /v1, the model's name in requests, its context in tokens."""
+    """A server that answers: `url` without /v1, the model's name in requests, its context in tokens.
+
+    Raises UsageError for an address or a model that a program's configuration cannot hold. The server chose its model's
+    name, and opencode would put the content of ~/.ssh/id_rsa in the place of `{file:~/.ssh/id_rsa}`.
+    """
 
     url: str
     model: str
     n_ctx: int
     api_key: str = ""
+
+    def __post_init__(self) -> None:
+        for what, text in (("address", self.url), ("model", self.model)):
+            if not text.isprintable() or SUBSTITUTED.search(text):
+                reason = "it holds braces or control characters"
+                raise UsageError(f"no program gets the {what} {make_printable(text)!r}: {reason}")
 
     @property
     def key(self) -> str:
@@ -73,12 +88,15 @@ def set_up_codex(server: Endpoint) -> Setup:
         "model_providers.eaglelocal.wire_api": "responses",
         "model_providers.eaglelocal.env_key": KEY_VARIABLE,
     }
-    settings = [*values.items(), ("model_context_window", server.n_ctx)]
-    arguments = [argument for name, value in settings for argument in ("-c", f"{name}={json.dumps(value)}")]
+    texts = {name: write_text_value(text) for name, text in values.items()}
+    settings = [*texts.items(), ("model_context_window", server.n_ctx)]
+    arguments = [argument for name, value in settings for argument in ("-c", f"{name}={value}")]
     return Setup(arguments, {KEY_VARIABLE: server.key})
 
 
 def set_up_opencode(server: Endpoint) -> Setup:
+    if re.search(r'[{}"\\]', server.key):  # it is put into the text of the configuration
+        raise UsageError("opencode reads no key with braces, quotes or backslashes", hint="give the server another key")
     limit = {"context": server.n_ctx, "output": server.n_ctx // 4}
     provider = {
         "npm": "@ai-sdk/openai-compatible",

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from eaglelocal.core.user_paths import expand_path
+
 DEFAULT_PAIRS = 5
 LIMIT_S = 100.0  # for each mode, loading excluded; only if no flag sets the length of the run
 MIN_ANSWER = 16  # tokens: the speed of shorter answers is too uncertain
@@ -17,14 +19,17 @@ Modes = Annotated[
 ]
 Against = Annotated[str | None, typer.Option(metavar="URL", help="Compare with this OpenAI-compatible server too.")]
 AgainstModel = Annotated[str | None, typer.Option(metavar="NAME", help="Model of that server; unset: its first.")]
-KeyFile = Annotated[Path | None, typer.Option(metavar="FILE", help="File with the key of that server.")]
+KeyFile = Annotated[
+    Path | None, typer.Option(parser=expand_path, metavar="FILE", help="File with the key of that server.")
+]
 
 # which prompts
 Category = Annotated[
     str, typer.Option(metavar="NAME,...", help="Categories of prompts, such as chat,math; unset: all.")
 ]
 Prompts = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="File of your own prompts, one a line, as text or JSON.")
+    Path | None,
+    typer.Option(parser=expand_path, metavar="FILE", help="File of your own prompts, one a line, as text or JSON."),
 ]
 Pairs = Annotated[
     int | None,
@@ -49,11 +54,13 @@ Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the answers, if --
 Parallel = Annotated[str | None, typer.Option(metavar="N", help="Slots; unset: the largest --concurrency.")]
 
 # what comes out
-Svg = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a chart to this SVG file.")]
+Svg = Annotated[Path | None, typer.Option(parser=expand_path, metavar="FILE", help="Write a chart to this SVG file.")]
 Report = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="Write a page to post: machine, model, predicted and measured (and FILE's .json)."
+        parser=expand_path,
+        metavar="FILE",
+        help="Write a page to post: machine, model, predicted and measured (and FILE's .json).",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]

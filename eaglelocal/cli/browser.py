@@ -12,10 +12,10 @@ import secrets
 import socket
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from pathlib import Path
 
 from eaglelocal.cli.output import Output
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import UsageError
 from eaglelocal.server.access import Access, ApiKeys
 from eaglelocal.settings import Settings
@@ -98,7 +98,7 @@ def serve_pages(url: str, api_key: str, settings: Settings, output: Output) -> N
 
     check_display_options(make_display_options(settings))
     watched_url = KeepAliveConnection(url).url
-    key_file = Path(settings.api_key_file).expanduser() if settings.api_key_file else None
+    key_file = expand_path(settings.api_key_file) if settings.api_key_file else None
     keys = read_keys(key_file, os.environ)
     check_bind(settings.host, keys)
     for warning in key_warnings(key_file, keys):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
-from eaglelocal.errors import EagleLocalError
+from eaglelocal.core.user_paths import expand_path
+from eaglelocal.errors import EagleLocalError, UsageError
 
 GGUF = ".gguf"
 Complete = Callable[[str], list[str]]
@@ -105,8 +105,8 @@ def list_paths(begun: str) -> list[str]:
     if not slash:  # "." or "~": only a folder can follow
         return [f"{begun}/"]
     try:
-        found = sorted(Path(folder or "/").expanduser().iterdir())
-    except OSError:
+        found = sorted(expand_path(folder or "/").iterdir())
+    except (OSError, UsageError):
         return []
     return [
         f"{folder}/{path.name}{'/' if path.is_dir() else ''}"

@@ -5,7 +5,6 @@ The inverse of `import`: nothing is loaded, and no number changes unless it was 
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from eaglelocal.cli.import_head import show_fraction
 from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import standard_output
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import UsageError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def check_export_flags(form: str, weight_type: str, out: str | None) -> Path:
         raise UsageError(f"--type must be one of {', '.join(TYPES)}, not {weight_type!r}")
     if out is None:
         raise UsageError("--out is missing: name the folder to write", hint="eaglelocal export HEAD --out ./my-head")
-    return Path(os.path.expanduser(out))
+    return expand_path(out)
 
 
 def choose_target_repo(head: ExportHead, form: str, given: str | None) -> str:

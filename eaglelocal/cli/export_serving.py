@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
+import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -16,6 +16,8 @@ from eaglelocal.cli.export_head import HeadOrder, export_head
 from eaglelocal.cli.load_model import load_settings, make_run_options
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.surrogates import HALVES, make_printable
+from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import IncompatibleError, ResourceError, UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ class ServingOrder:
 
     @property
     def file(self) -> Path | None:
-        return Path(os.path.expanduser(self.out)) if self.out else None
+        return expand_path(self.out) if self.out else None
 
     def locate_head(self, head: Path) -> Path:
         """Return the folder on this machine that a head is exported to: beside the file that is written."""
@@ -75,10 +77,10 @@ def export_serving(order: ServingOrder, *, as_json: bool) -> None:
     output = standard_output(colour=load_settings({}).colour)
     plan = plan_order(order)
     draft = plan.pair.draft
+    text = format_plan(order, plan)
     notes = [*plan.notes]
     if draft is not None and draft.head_file is not None and plan.schedule:
         notes += export_own_head(order, plan, draft.head_file)
-    text = format_plan(order, plan)
     if order.file is not None:
         write_text(order.file, text)
     if as_json:
@@ -213,23 +215,32 @@ def export_own_head(order: ServingOrder, plan: VllmPlan, head: Path) -> list[str
 
 
 def format_plan(order: ServingOrder, plan: VllmPlan) -> str:
-    """Return the text of the command or file."""
+    """Return the text of the command or file. Raises UsageError on a name that is no text."""
     from eaglelocal.planning.vllm.compose_file import make_compose_file
     from eaglelocal.planning.vllm.helm_values import make_helm_values
     from eaglelocal.planning.vllm.vllm_arguments import VLLM_VERSION, make_command
 
     if order.form == VLLM:
-        return make_command(plan) + "\n"
-    import yaml
-
+        return check_is_text(make_command(plan)) + "\n"
     draft = plan.pair.draft
     if order.form == COMPOSE:
         folder = order.locate_head(draft.head_file) if draft and draft.head_file and plan.schedule else None
         content = make_compose_file(plan, folder)
     else:
         content = make_helm_values(plan, order.queue)
-    head = f"# {plan.pair.target.id} in vLLM {VLLM_VERSION}, by eaglelocal export {order.form}\n"
-    return head + str(yaml.safe_dump(content, sort_keys=False, width=1 << 16, allow_unicode=True))
+    import yaml
+
+    name = make_printable(plan.pair.target.id)
+    head = f"# {name} in vLLM {VLLM_VERSION}, by eaglelocal export {order.form}\n"
+    check_is_text(json.dumps(content, ensure_ascii=False))
+    return head + str(yaml.safe_dump(content, sort_keys=False, width=1 << 16))  # U+0085 must be escaped
+
+
+def check_is_text(text: str) -> str:
+    """Return the text. Raises UsageError if it names a file whose name is not UTF-8, which cannot be written."""
+    if found := re.search(rf"[^\s\"']*{HALVES.pattern}[^\s\"']*", text):
+        raise UsageError(f"the name {found[0]!r} is not UTF-8, so no other program can read it", hint="rename it")
+    return text
 
 
 def describe_plan(order: ServingOrder, plan: VllmPlan, text: str, notes: list[str]) -> dict[str, object]:
@@ -282,7 +293,7 @@ def check_helm_file(form: str, name: str, *, as_json: bool) -> None:
     if form != HELM:
         raise UsageError("only Helm values can be checked", hint=f"eaglelocal export helm --check {shlex.quote(name)}")
     output: Output = standard_output()
-    problems = list(list_problems(read_values(Path(os.path.expanduser(name))), load_catalog()))
+    problems = list(list_problems(read_values(expand_path(name)), load_catalog()))
     if as_json:
         output.object({"file": name, "problems": problems})
     elif not problems:

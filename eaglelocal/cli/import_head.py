@@ -6,7 +6,6 @@ Reads, checks, writes and tries the head; a head that predicts its target too ba
 from __future__ import annotations
 
 import dataclasses
-import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from eaglelocal.cli.next_command import make_chat_command
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.conversation.session import ChatClient, ModelChoice
 from eaglelocal.core.events import LoadProgress
+from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import UsageError
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def resolve_out(out: str, name: str) -> Path:
 
     Raises UsageError if it exists and is not a head.
     """
-    path = Path(os.path.expanduser(out))
+    path = expand_path(out)
     path = path / name if path.is_dir() else path
     if path.exists() and not is_head(path):
         raise UsageError(

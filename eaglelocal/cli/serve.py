@@ -29,6 +29,7 @@ from eaglelocal.cli.server_engines import ServerEngines
 from eaglelocal.conversation.session import ModelChoice
 from eaglelocal.core.collector import settle
 from eaglelocal.core.plan import Owners
+from eaglelocal.core.user_paths import expand_path
 from eaglelocal.core.utf8_text import FaultInLine, format_place, read_text_file
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 from eaglelocal.server.listening_socket import bind_socket, find_lan_address
@@ -212,7 +213,7 @@ def open_access(settings: Settings, output: Output) -> tuple[Access, list[str], 
         read_keys,
     )
 
-    key_file = Path(settings.api_key_file).expanduser() if settings.api_key_file else None
+    key_file = expand_path(settings.api_key_file) if settings.api_key_file else None
     is_new = key_file is not None and not key_file.exists()
     listed_keys = read_keys(key_file, os.environ)
     keys, own_key = add_chat_key(listed_keys)
@@ -232,7 +233,7 @@ def open_access(settings: Settings, output: Output) -> tuple[Access, list[str], 
 
 def read_shared_prefixes(settings: Settings) -> tuple[str, ...]:
     """Return the texts of --shared-prefix, without white space at their ends. Raises UsageError."""
-    return tuple(read_shared_prefix(Path(name).expanduser()) for name in settings.shared_prefix)
+    return tuple(read_shared_prefix(expand_path(name)) for name in settings.shared_prefix)
 
 
 def read_shared_prefix(path: Path) -> str:

@@ -17,6 +17,7 @@ from eaglelocal.cli.load_model import make_run_options, plan_run
 from eaglelocal.cli.output import Output
 from eaglelocal.conversation.session import ModelChoice
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import UsageError
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def resolve_options(settings: Settings, output: Output, device: str, given: Head
     source = find_head_source(given.start, found, num_depths=num_depths, is_medusa=is_medusa)
     check_draft_vocab(given.draft_vocab, source)
     parts = [str(found.path.resolve())]
-    folder = Path(given.work).expanduser() if given.work else locations.training_dir() / hash_parts(parts)
+    folder = expand_path(given.work) if given.work else locations.training_dir() / hash_parts(parts)
     return TrainOptions(
         found=found,
         source=source,

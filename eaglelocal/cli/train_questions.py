@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
-from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.bench.bench_prompts import read_prompts
@@ -15,6 +14,7 @@ from eaglelocal.core.plurals import count_noun
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.core.user_paths import expand_path
 from eaglelocal.demo.corpus.mixture import KINDS, tasks_of
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.training.conversations import question_key
@@ -37,7 +37,7 @@ def load_questions(prompts: str | None, params: SamplingParams, *, has_template:
     Raises UsageError on a bad file, or one with images or with fewer than `least` different questions.
     """
     if prompts is not None:
-        found = read_prompts(Path(prompts).expanduser())
+        found = read_prompts(expand_path(prompts))
         if any(each.has_images for each in found):
             raise UsageError(
                 f"{prompts} has images, and heads are trained on text only", hint="leave those prompts out"

@@ -70,8 +70,8 @@ class RunningServer:
 
 def normalize_reference(target: str) -> str:
     """Return a reference to a model as every command of this machine compares it: the real path of a file."""
-    path = Path(os.path.expanduser(target))
-    return str(path.resolve()) if path.exists() else target.lower()
+    path = os.path.expanduser(target)
+    return os.path.realpath(path) if os.path.exists(path) else target.lower()
 
 
 def describe_this_server(

@@ -5,23 +5,21 @@ Answers stay as the model wrote them; questions become quotes, so that a heading
 
 from __future__ import annotations
 
-import errno
 import os
 import shlex
 from pathlib import Path
 from typing import TextIO
 
 from eaglelocal.conversation.conversation import Conversation, Turn
-from eaglelocal.core.surrogates import join_surrogates
+from eaglelocal.core.surrogates import join_surrogates, make_printable
+from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import ResourceError, UsageError
-
-MAX_NAME_BYTES = 255  # the limit of file systems
 
 
 def format_markdown(conversation: Conversation, *, target: str) -> str:
     """Return the document: title, system message, then question and answer of each turn, reasoning folded."""
-    title = f"# {conversation.name or 'Conversation'}"
-    parts = [title, f"*{target}*"]
+    title = f"# {make_printable(conversation.name) or 'Conversation'}"
+    parts = [title, f"*{make_printable(target)}*"]
     if conversation.system:
         parts += ["**System:**", _quote(conversation.system)]
     return "\n\n".join([*parts, *(part for turn in conversation.turns for part in _format_turn(turn))]) + "\n"
@@ -32,9 +30,9 @@ def export_markdown(conversation: Conversation, name: str, *, target: str) -> Pa
 
     Raises UsageError, ResourceError; a partly written file is removed then.
     """
-    path = Path(os.path.expanduser(name))  # unlike Path.expanduser, no error for an unknown user
     if not conversation.turns:
         raise UsageError("there is nothing to export yet")
+    path = expand_path(name)
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # as private as the conversation itself
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -42,27 +40,10 @@ def export_markdown(conversation: Conversation, name: str, *, target: str) -> Pa
         return path.absolute()
     except FileExistsError:
         raise UsageError(f"{path} already exists", hint="/export ANOTHER.md") from None
-    except ValueError as problem:  # a NUL byte in the name
-        raise UsageError(f"{name!r} is not the name of a file: {problem}", hint="/export NAME.md") from None
     except OSError as problem:
-        if reason := _explain_bad_name(path, problem):
-            raise UsageError(reason[0], hint=reason[1]) from None
         command = "mkdir -p" if isinstance(problem, FileNotFoundError) else "ls -ld"
         hint = f"{command} {shlex.quote(str(path.parent))}"
         raise ResourceError(f"cannot write {path}: {problem.strerror}", hint=hint) from problem
-
-
-def _explain_bad_name(path: Path, problem: OSError) -> tuple[str, str] | None:
-    """Return the error in the name itself, and a hint; None if the name is valid."""
-    if problem.errno == errno.ENOENT and str(path).startswith("~") and len(path.parts) > 1:
-        return f"there is no user {path.parts[0][1:]!r}", "/export ~/NAME.md"
-    if problem.errno != errno.ENAMETOOLONG:
-        return None
-    longest = max(len(os.fsencode(part)) for part in path.parts)
-    if longest > MAX_NAME_BYTES:
-        size = f"{longest} bytes, and a file name has at most {MAX_NAME_BYTES}"
-        return f"the name is too long: {size}", "/export SHORTER.md"
-    return f"the path is too long: {len(os.fsencode(path))} bytes", "/export SHORTER.md"
 
 
 def _write(file: TextIO, path: Path, text: str) -> None:

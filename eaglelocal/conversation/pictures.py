@@ -21,6 +21,7 @@ from urllib.parse import unquote
 from eaglelocal.core.image_formats import MAX_PICTURE_BYTES, MAX_PICTURES, NAMES, SIZE_HINT, media_type, size_problem
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import Image, Message
+from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import UsageError
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def _opener(path: str, flags: int) -> int:
 
 def read_pictures(paths: Iterable[str]) -> Pictures:
     """Read the pictures at these paths. Raises UsageError if one is unreadable or there are too many."""
-    return join_pictures((), (read_picture(_path(path)) for path in paths))
+    return join_pictures((), (read_picture(expand_path(_path(path))) for path in paths))
 
 
 def join_pictures(attached: Pictures, more: Iterable[AttachedPicture]) -> Pictures:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.user_paths import expand_path
 
 MAX_ADAPTERS = 16
 MAX_SCALE = 1000.0
@@ -33,7 +34,7 @@ def parse_adapter(text: str) -> AdapterFile:
     """
     path, colon, behind = text.rpartition(":")
     scale = _read_number(behind) if colon and path else None
-    file = AdapterFile(Path(text).expanduser()) if scale is None else AdapterFile(Path(path).expanduser(), scale)
+    file = AdapterFile(expand_path(text)) if scale is None else AdapterFile(expand_path(path), scale)
     if scale is None and path.lower().endswith(".gguf"):
         raise ValueError(f"FILE or FILE:SCALE: {behind!r} is not a number")
     if not text.strip() or not is_scale(file.scale):

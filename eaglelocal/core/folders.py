@@ -6,6 +6,7 @@ is stricter than the permissions asked for stays in force.
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -28,8 +29,8 @@ def make_folder(folder: Path, mode: int = PRIVATE) -> None:
         make_folder(folder.parent, mode)
         make_folder(folder, mode)
     except FileExistsError:
-        if not folder.is_dir():
-            raise
+        if not folder.is_dir():  # a file, or a link that leads nowhere
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
     else:
         sync_folder(folder.parent)
 

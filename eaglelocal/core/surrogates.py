@@ -1,6 +1,7 @@
 """Joins halves of UTF-16 surrogate pairs in outside text: JSON can spell them, and Python reads file names with them.
 
-Two halves are one character; a single half is none, and cannot be encoded. Pure.
+Two halves are one character; a single half is none, and cannot be encoded. `make_printable` cleans names for one line
+of a list, a comment or a heading. Pure.
 
 >>> join_surrogates("\\ud83e\\udd85 \\ud83e")
 '🦅 �'
@@ -22,6 +23,15 @@ def join_surrogates(text: str) -> str:
     if not HALVES.search(text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def make_printable(text: str) -> str:
+    """Return the text as one line: line ends, other control characters and halves of surrogate pairs become U+FFFD.
+
+    >>> make_printable("x\\nevil: yes")
+    'x�evil: yes'
+    """
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def join_in_json(value: object) -> object:

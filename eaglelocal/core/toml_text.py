@@ -57,7 +57,7 @@ def set_text_key(content: str, name: str, value: str) -> str:
 
     Raises ValueError if the key is there in a form that cannot be replaced, or the text is not TOML.
     """
-    before, line = read_toml(content), f"{name} = {json.dumps(value)}"
+    before, line = read_toml(content), f"{name} = {write_text_value(value)}"
     if name in before:
         written = rf"^[ \t]*{re.escape(name)}[ \t]*=[ \t]*(\"[^\"\n]*\"|'[^'\n]*')"
         changed = re.sub(written, lambda _: line, content, count=1, flags=re.MULTILINE)
@@ -66,6 +66,15 @@ def set_text_key(content: str, name: str, value: str) -> str:
     if read_toml(changed) != {**before, name: value}:
         raise ValueError(f"{name} is set in a form that cannot be replaced")
     return changed
+
+
+def write_text_value(text: str) -> str:
+    r"""Return a text as a string of TOML. Half of a surrogate pair cannot be written: it stays, and is no TOML.
+
+    >>> write_text_value('a "b"\n\U0001f985')
+    '"a \\"b\\"\\n\U0001f985"'
+    """
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f")
 
 
 def _deep_line(text: str) -> int:

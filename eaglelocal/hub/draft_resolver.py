@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -89,7 +90,7 @@ def find_draft(reference: str, target: FoundTarget) -> FoundDraft:
 def check_one_model(reference: str) -> None:
     """Raise UsageError if a reference names several models by commas, with the nearest name where one is mistyped."""
     models = reference.split(",")
-    if len(models) == 1 or Path(reference).expanduser().exists():
+    if len(models) == 1 or os.path.exists(os.path.expanduser(reference)):
         return
     mended = models.copy()
     for at, name in enumerate(models):

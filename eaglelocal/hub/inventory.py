@@ -15,6 +15,7 @@ from pathlib import Path
 from eaglelocal import locations
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.surrogates import make_printable
 from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.architectures import HEAD_ARCHITECTURES
 from eaglelocal.gguf.eagle_info import TARGET_NAME_KEY, VERIFIER_KEY
@@ -182,7 +183,7 @@ def describe(header: Header) -> HeaderSummary:
 def _read_head_target(header: Header) -> str:
     names = (header.metadata.get(key) for key in (TARGET_NAME_KEY, VERIFIER_KEY))
     name = next((name for name in names if isinstance(name, str) and name), "")
-    return "".join(char for char in name if char.isprintable())[:MAX_LABEL_CHARS]
+    return make_printable(name)[:MAX_LABEL_CHARS]
 
 
 def _find_kind(header: Header, architecture: str) -> str:

@@ -25,6 +25,7 @@ from eaglelocal.catalog.reference import (
     split_derived,
 )
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.hub_cache import repo_folder
 from eaglelocal.hub.ollama_store import LATEST, is_blob, list_ollama_models
@@ -127,7 +128,7 @@ def _is_known(parsed: Profile | Repo) -> bool:
 
 def _list_all(folders: Sequence[str]) -> Iterator[LibraryModel]:
     for folder in folders:
-        yield from list_folder(Path(os.path.expanduser(folder)))
+        yield from list_folder(expand_path(folder))
     for place in locations.lm_studio_dirs():
         yield from list_folder(place, LM_STUDIO)
     for store in locations.ollama_dirs():

@@ -7,7 +7,6 @@ fit is an error.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import AUTO, NONE
+from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError, UsageError
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.projector import Projector, check_projector, is_audio_only
@@ -56,7 +56,7 @@ def find_projector(reference: str, target: FoundTarget) -> FoundProjector:
         return FoundProjector()
     if not is_text:
         raise UsageError(f"--mmproj {reference}: {target.label} reads only text", hint="--mmproj none")
-    path = Path(os.path.expanduser(reference))
+    path = expand_path(reference)
     return FoundProjector(path, read_projector_file(path, target.header))
 
 

@@ -28,6 +28,7 @@ from eaglelocal.catalog.reference import (
 from eaglelocal.catalog.unknown_target import describe_unknown_target
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.surrogates import make_printable
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.gguf.draft_pairing import read_model
 from eaglelocal.gguf.header import Header
@@ -160,20 +161,19 @@ def demo_sources() -> tuple[Path, Path]:
 
 
 def make_label(name: str, path: Path) -> str:
-    """Return the file's name, after the name in its header if they have nothing in common; both without what a
-    terminal does not show.
+    """Return the file's name, after the name in its header if they have nothing in common; both as they can be printed.
 
     >>> make_label("Smollm2 135M 8k Lc100K Mix1 Ep2", Path("SmolLM2-135M-Instruct.Q4_1.gguf"))
     'SmolLM2-135M-Instruct.Q4_1.gguf'
     >>> make_label("Qwen3 8B", Path("ggml-model-q4_0.gguf"))
     'Qwen3 8B (ggml-model-q4_0.gguf)'
     """
-    shown = "".join(char for char in name if char.isprintable()).strip()[:MAX_LABEL_CHARS]
+    shown, file_name = make_printable(name).strip()[:MAX_LABEL_CHARS], make_printable(path.name)
     if is_blob(path):
         return shown or f"the blob {path.name[:19]}"
     first, *_ = [*NAME_PART.findall(shown.lower()), ""]
     is_named = first in NAME_PART.findall(path.stem.lower())
-    return path.name if not shown or is_named else f"{shown} ({path.name})"
+    return file_name if not shown or is_named else f"{shown} ({file_name})"
 
 
 def make_unknown_target_error(entry: Profile, catalog: Catalog) -> UsageError:

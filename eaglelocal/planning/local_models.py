@@ -6,7 +6,6 @@ Reads headers, loads nothing. An option's drafts are those that may be loaded fo
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from eaglelocal.catalog.draft_entries import EAGLE
 from eaglelocal.catalog.reference import File, Repo
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import AUTO, NONE, RunOptions
+from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.head_requantization import choose_head_type, requantize_header
 from eaglelocal.gguf.header import Header
@@ -100,7 +100,7 @@ def choose_projector(option: ModelOption, options: RunOptions) -> ModelOption:
         return option
     if options.mmproj == NONE:
         return dataclasses.replace(option, projector=None)
-    named = read_projector_file(Path(os.path.expanduser(options.mmproj)), option.header)
+    named = read_projector_file(expand_path(options.mmproj), option.header)
     return dataclasses.replace(option, projector=named)
 
 

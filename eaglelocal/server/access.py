@@ -197,6 +197,8 @@ def write_key(path: Path) -> None:
         make_folder(path.parent, PRIVATE)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(f"default: {secrets.token_urlsafe(24)}\n")
+    except FileExistsError:
+        raise UsageError(f"the key file {path} is a link to a file that does not exist") from None
     except OSError as error:
         raise UsageError(f"the key file {path} cannot be written: {error.strerror}") from error
 

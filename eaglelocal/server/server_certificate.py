@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from eaglelocal import locations
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import ResourceError, UsageError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def choose_certificate(ssl_mode: str, certificate: str, key: str, names: Sequenc
         missing = "--ssl-key" if certificate else "--ssl-cert"
         raise UsageError("a certificate and its key belong together", hint=f"{missing} FILE.pem")
     if certificate:
-        pair = ServerCertificate(Path(certificate).expanduser(), Path(key).expanduser())
+        pair = ServerCertificate(expand_path(certificate), expand_path(key))
         check_pair(pair)
         return pair
     return find_own_certificate(names) if ssl_mode == "auto" else None

@@ -6,9 +6,11 @@ import copy
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,12 @@ import pytest
 import yaml
 from doubles.loopback_hub import HubRepo, LoopbackHub, serving
 from doubles.shell_words import split_command
+from hypothesis import given
+from hypothesis import strategies as st
 
 from eaglelocal.catalog.catalog import load_catalog
+from eaglelocal.cli.export_serving import ServingOrder, format_plan, plan_order
+from eaglelocal.errors import UsageError
 from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.planning.vllm.helm_check import list_problems
 from eaglelocal.planning.vllm.helm_values import PAIR, digest_pins
@@ -192,6 +198,75 @@ def test_an_own_head_is_exported_beside_the_file(environ: dict[str, str], tmp_pa
     assert json.loads((folder / "config.json").read_text())["speculators_model_type"] == "eagle3"
     done = run(environ, "vllm", *own)
     assert done.returncode == 0 and "eaglelocal export" in done.stderr and "--out" in done.stderr
+
+
+HOSTILE = ("x\nevil: yes\n#", "x\revil: yes", "x\x85evil: yes", "x\u2028evil: yes", "x\x1b[31m", "\ufeff#", "${HOME}")
+NAMES = st.one_of(
+    st.sampled_from(HOSTILE), st.text(max_size=12), st.text("#:-'\"\\\n\r\t \x85${}&*!|>%@`", max_size=12)
+)
+
+
+def make_serving_order(form: str) -> ServingOrder:
+    names = ("target_repo", "revision", "draft_repo", "draft_revision", "draft_method")
+    pins = {**dict.fromkeys(names, ""), "target_repo": "Qwen/Qwen3-8B", "revision": TARGET_COMMIT}
+    return ServingOrder(
+        form=form,
+        target=str(TARGET),
+        draft=str(HEAD) if form == "compose" else "none",
+        machine="rtx-4090",
+        load="batch",
+        queue="batch",
+        **dict.fromkeys(("out", "ctx", "parallel")),
+        **dict.fromkeys(("is_forced", "wants_slice"), False),
+        **pins,
+    )  # type: ignore[arg-type]
+
+
+def replace_texts(content: object, old: str, new: str) -> object:
+    """Return a document with one text in the place of another in all its texts."""
+    if isinstance(content, str):
+        return content.replace(old, new)
+    if isinstance(content, list):
+        return [replace_texts(one, old, new) for one in content]
+    return {key: replace_texts(one, old, new) for key, one in content.items()} if isinstance(content, dict) else content
+
+
+@pytest.mark.parametrize("form", ["compose", "helm"])
+def test_a_name_changes_nothing_in_a_file_but_its_own_value(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    order, plain = make_serving_order(form), "harmless"
+    plan = plan_order(order)
+    folder = Path("/srv")
+    monkeypatch.setattr(ServingOrder, "locate_head", lambda order, head: folder / head.name)
+
+    def write(name: str) -> object:
+        draft = plan.pair.draft and replace(plan.pair.draft, head_file=Path(name))
+        target = replace(plan.pair.target, id=name)
+        text = format_plan(order, replace(plan, pair=replace(plan.pair, target=target, draft=draft)))
+        found = yaml.safe_load(text)
+        if form == "helm":
+            assert re.fullmatch("[a-z0-9-]+", found["servingEngineSpec"]["modelSpec"][0].pop("name"))
+        return found
+
+    content = write(plain)
+
+    @given(NAMES.filter(lambda name: name not in ("", ".", "..") and not set(name) & set("/\0")))
+    def check(name: str) -> None:
+        escaped = name.replace("$", "$$") if form == "compose" else name
+        assert write(name) == replace_texts(content, plain, escaped)
+
+    check()
+    with pytest.raises(UsageError, match="is not UTF-8"):
+        write("x\udcff")
+
+
+def test_a_file_that_names_itself_an_entry_makes_none(environ: dict[str, str], tmp_path: Path) -> None:
+    pins = ("--machine", "rtx-4090", "--target-repo", "Qwen/Qwen3-8B", "--draft", "none")
+    for number, name in enumerate(("x", *HOSTILE, "-x", "x\udcff")):
+        (tmp_path / f"{name}.gguf").symlink_to(TARGET)
+        done = run(environ, "helm", str(tmp_path / f"{name}.gguf"), *pins, "--out", str(tmp_path / f"{number}.yaml"))
+        assert done.returncode == 0, done.stderr
+        assert yaml.safe_load((tmp_path / f"{number}.yaml").read_text()).keys() == {"servingEngineSpec"}
 
 
 @pytest.fixture

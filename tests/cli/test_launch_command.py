@@ -15,9 +15,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from eaglelocal.cli.agents import AGENTS, Endpoint
 from eaglelocal.cli.launch import format_command
+from eaglelocal.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 SERVER = Endpoint("http://127.0.0.1:8421", "qwen", 65_536, "key")
@@ -97,6 +100,40 @@ def test_opencode_reads_a_config() -> None:
     config = json.loads(AGENTS["opencode"].set_up(SERVER).environment["OPENCODE_CONFIG_CONTENT"])
     assert config["model"] == "eaglelocal/qwen"
     assert config["provider"]["eaglelocal"]["models"]["qwen"]["limit"]["context"] == 65_536
+
+
+HOSTILE = ("{file:~/.ssh/id_rsa}", "{env:HOME}", "a}", "a\nb", "a\x1bb", "a\x85b", "a\0b", "\ud800")
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_name_in_which_a_program_would_substitute_is_refused(name: str) -> None:
+    for url, model in ((SERVER.url, name), (f"http://127.0.0.1/{name}", "qwen")):
+        with pytest.raises(UsageError, match="braces or control characters") as raised:
+            Endpoint(url, model, 65_536)
+        assert raised.value.message.isprintable()
+
+
+@pytest.mark.parametrize("key", ["{file:~/.ssh/id_rsa}", 'a"b', "a\\b"])
+def test_opencode_gets_no_key_that_changes_its_config(key: str) -> None:
+    with pytest.raises(UsageError, match="no key with braces"):
+        AGENTS["opencode"].set_up(Endpoint(SERVER.url, "qwen", 65_536, key))
+
+
+@given(st.text(min_size=1).filter(lambda name: name.isprintable() and not set(name) & set("{}")))
+def test_any_other_name_of_a_model_arrives_unchanged(name: str) -> None:
+    server = Endpoint(SERVER.url, name, 65_536, "key")
+    config = json.loads(AGENTS["opencode"].set_up(server).environment["OPENCODE_CONFIG_CONTENT"])
+    assert config["model"] == f"eaglelocal/{name}" and list(config["provider"]["eaglelocal"]["models"]) == [name]
+    assert tomllib.loads("\n".join(AGENTS["codex"].set_up(server).arguments[1::2]))["model"] == name
+    assert AGENTS["aider"].set_up(server).arguments == ("--model", f"openai/{name}")  # never a flag
+    assert AGENTS["claude"].set_up(server).environment["ANTHROPIC_MODEL"] == name
+
+
+def test_a_remote_model_cannot_name_a_file_to_send(environ: dict[str, str]) -> None:
+    with serving_model("{file:~/.ssh/id_rsa}", 65_536) as url:
+        done = run(environ, "launch", "opencode", "--print", "--url", url)
+    assert done.returncode == 2 and done.stdout == ""
+    assert "error: no program gets the model '{file:~/.ssh/id_rsa}'" in done.stderr
 
 
 def test_a_joined_server_answers_the_agent(environ: dict[str, str]) -> None:

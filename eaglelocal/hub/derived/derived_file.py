@@ -19,6 +19,7 @@ from eaglelocal.backend.quantizer import quantize_file
 from eaglelocal.catalog.reference import GGUF_SUFFIX
 from eaglelocal.core.atomic_file import flush_and_rename
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.surrogates import make_printable
 from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.gguf.header import Header, Shard
@@ -80,7 +81,8 @@ def derive_target(source: Header, recipe: Recipe, reference: str) -> DerivedFile
     """
     model = ModelInfo.from_header(source)
     stem = source.path.name.removesuffix(GGUF_SUFFIX)
-    label = recipe.describe(stem if source.path.name.endswith(GGUF_SUFFIX) else model.name, model.n_layer)
+    source_name = make_printable(stem if source.path.name.endswith(GGUF_SUFFIX) else model.name)
+    label = recipe.describe(source_name, model.n_layer)
     digest = hash_content(source)
     path = locations.generated_models_dir() / f"{stem[:MAX_STEM]}@{make_slug(recipe, digest)}.gguf"
     made = DerivedFile(path, label, source, source, recipe, recipe.quantized_to)
@@ -90,7 +92,7 @@ def derive_target(source: Header, recipe: Recipe, reference: str) -> DerivedFile
     names = {entry.key for entry in plan.changed}
     labels = {
         NAME_KEY: label,
-        REFERENCE_KEY: reference,
+        REFERENCE_KEY: make_printable(reference),
         SOURCE_KEY: source.path.absolute().as_uri(),
         SOURCE_HASH_KEY: digest,
     }

@@ -18,6 +18,7 @@ from pathlib import Path
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.core.folders import SHARED, make_folder, sync_folder
+from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import IncompatibleError, ModelFileError, ResourceError, UsageError
 from eaglelocal.gguf.architectures import EAGLE
 from eaglelocal.gguf.draft_pairing import detect_draft_kind, is_same_model
@@ -45,7 +46,7 @@ def find_head_file(reference: str) -> Path:
 
     Raises UsageError or ModelFileError with what would name one.
     """
-    path = Path(os.path.expanduser(reference))
+    path = expand_path(reference)
     if path.is_dir():
         raise UsageError(f"{path} is a folder", hint="name the GGUF file of a head")
     if path.exists():
@@ -90,7 +91,7 @@ def find_target_repo(header: Header, info: EagleInfo) -> str:
 
 def check_target_repo(repo: str) -> str:
     """Return the name of a target. Raises UsageError where it is neither a repository nor a folder."""
-    if not REPOSITORY.fullmatch(repo) and not Path(repo).is_dir():
+    if not REPOSITORY.fullmatch(repo) and not os.path.isdir(repo):
         raise UsageError(f"{repo!r} is neither a repository nor a folder", hint="--target-repo USER/REPO")
     return repo
 

@@ -5,7 +5,6 @@ Finds and reads the files; dialects, and what a head is, are not known here.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 from eaglelocal import locations
 from eaglelocal.core import json_text
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.hub.heads.safetensors_files import StoredTensor, check_count, read_safetensors
 from eaglelocal.hub.heads.torch_files import read_pickled
@@ -54,7 +54,7 @@ class PublishedHead:
 
 def find_published_folder(reference: str) -> tuple[Path, str]:
     """Return the folder and the head's name. Raises UsageError or ModelFileError where there is none."""
-    path = Path(os.path.expanduser(reference))
+    path = expand_path(reference)
     if path.is_dir():
         return path, path.resolve().name
     if path.exists():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from eaglelocal.catalog.estimated_shapes import BLOCK_LAYERS, P_EAGLE_LAYERS
 from eaglelocal.catalog.target_entries import TargetEntry
 from eaglelocal.core.json_text import read_object
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import IncompatibleError, UsageError
 from eaglelocal.gguf.draft_pairing import is_same_model
 from eaglelocal.gguf.eagle_info import VERIFIER_KEY, EagleInfo
@@ -172,7 +172,7 @@ def find_vocab_size(repo: str, catalog: Catalog) -> int | None:
 def read_vocab_size(folder: str) -> int | None:
     """Return the number of tokens of a model in a folder, as its config.json says; None if it does not."""
     try:
-        size = read_object((Path(os.path.expanduser(folder)) / "config.json").read_bytes()).get("vocab_size")
+        size = read_object((expand_path(folder) / "config.json").read_bytes()).get("vocab_size")
     except (OSError, ValueError):
         return None
     return size if isinstance(size, int) else None

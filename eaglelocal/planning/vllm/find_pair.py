@@ -7,7 +7,6 @@ hub; a commit that a person states is compared with the hub if it can be reached
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from eaglelocal.catalog.draft_entries import DraftEntry
 from eaglelocal.catalog.reference import DerivedModel, EmbeddedModel, File
 from eaglelocal.catalog.target_entries import TargetEntry
 from eaglelocal.core.run_options import AUTO, NONE, RunOptions
+from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import DownloadError, ResourceError, UsageError
 from eaglelocal.gguf.draft_pairing import is_same_model
 from eaglelocal.hub.heads.export_folder import find_head_file
@@ -214,7 +214,7 @@ def pin_weights(pin: WeightsPin, flag: str) -> WeightsPin:
     flag  which states the commit
     """
     if names_folder(pin.repo):
-        folder = Path(os.path.expanduser(pin.repo))
+        folder = expand_path(pin.repo)
         if not folder.is_dir():
             raise UsageError(f"there is no folder {folder}", hint="--target-repo USER/REPO")
         if pin.revision:

@@ -43,6 +43,7 @@ RUNS = [
     run("chat", "8", Bound(0.6, 0.5, 0.7, 0.52)),
     run("math", "auto", Bound(1.1, 0.1, 40.0, 0.2)),
     run("a<&b", "auto", Bound(2.0)),
+    run("\x1b[31m\udcff", "auto", Bound(2.0)),
     run("copy", "auto", None),
     run("mixed", "auto", Bound(1.2, 1.1, 1.3, 1.12), concurrency=4),
 ]
@@ -57,6 +58,7 @@ def test_it_is_well_formed_and_says_everything_in_words() -> None:
     for text in (
         "a <model> & more",
         "a<&b",
+        "\ufffd[31m\ufffd",
         "auto  1.50x 1.30..1.70",
         "8  0.60x 0.50..0.70",
         "mixed x4",
@@ -70,7 +72,7 @@ def test_bars_are_to_scale_and_whiskers_only_where_an_interval_is_known() -> Non
     root = drawn(RUNS)
     widths = [float(r.attrib["width"]) for r in root.iter(f"{SVG}rect") if "fill" in r.attrib]
     assert widths[0] / widths[1] == pytest.approx(1.5 / 0.6, rel=0.01)
-    assert len(widths) == 5
+    assert len(widths) == 6
     whiskers = [path.attrib["d"] for path in root.iter(f"{SVG}path")]
     assert len(whiskers) == 4
     assert [" l5 4" in d.replace("l5", " l5") for d in whiskers] == [False, False, True, False]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from eaglelocal.bench.report_page import (
     MachineFacts,
@@ -127,6 +130,14 @@ def test_the_page_has_a_row_for_each_mode() -> None:
     assert widths == {3, 8}
 
 
+@pytest.mark.parametrize("name", ["x\n# evil", "x\r\n\n![a](https://x)", "<img src=x>", "x\u2028y", "`x", "x\udcff"])
+def test_a_name_writes_no_markup(name: str) -> None:
+    plain = replace(make_facts(make_mode("auto", 1.1)), model=replace(MODEL, target="harmless"))
+    page = format_page(replace(plain, model=replace(MODEL, target=name)))
+    assert len(page.split("\n")) == len(format_page(plain).split("\n")) and page.encode()
+    assert not re.search(r"(?<!\\)[<>`\[\]]", page.partition("\n")[0])
+
+
 def test_a_bar_in_a_name_does_not_break_the_table() -> None:
     odd = replace(describe_machine(MACHINE), cpu="A | B")
-    assert "| processor | A / B |" in format_page(make_facts(make_mode("auto", 1.1), machine=odd))
+    assert "| processor | A \\| B |" in format_page(make_facts(make_mode("auto", 1.1), machine=odd))

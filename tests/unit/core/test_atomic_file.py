@@ -64,7 +64,7 @@ def test_a_stricter_umask_and_a_folder_that_is_there_stay(tmp_path: Path) -> Non
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(FileExistsError):
+    with pytest.raises(NotADirectoryError):
         make_folder(tmp_path / "file")
     with pytest.raises(NotADirectoryError):
         make_folder(tmp_path / "file" / "below")

@@ -1,0 +1,49 @@
+"""Paths as people write them, in flags, variables and the config file, and as hints name them in commands."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+from pathlib import Path
+
+from eaglelocal.errors import UsageError
+
+MAX_NAME_BYTES = 255  # the limit of file systems
+MAX_SHOWN = 60  # characters of a wrong path
+
+
+def expand_path(text: str | Path) -> Path:
+    """Return the path with `~` and `~user` expanded; the file need not exist.
+
+    Raises UsageError for a path that no file can have: of an unknown user, too long, or not encodable.
+    """
+    written = str(text)
+    path = os.path.expanduser(written)
+    shown = repr(written if len(written) <= MAX_SHOWN else f"{written[:MAX_SHOWN]}...")
+    home = written.partition("/")[0]
+    if home.startswith("~") and path == written and not os.path.lexists(home):
+        whose = f"there is no user {home[1:]!r}" if len(home) > 1 else "your home folder is not known"
+        raise UsageError(f"{shown}: {whose}", hint="write the whole path")
+    try:
+        os.lstat(path)
+    except UnicodeEncodeError:
+        raise UsageError(f"no file can be named {shown}: it is not Unicode") from None
+    except ValueError:
+        raise UsageError(f"no file can be named {shown}: it contains a NUL character") from None
+    except OSError as problem:
+        if problem.errno == errno.ENAMETOOLONG:
+            raise UsageError(f"the path {shown} is too long: {_describe_length(path)}") from None
+    return Path(path)
+
+
+def quote_path(path: str | Path) -> str:
+    """Return a path as a word of a shell's command that no program takes for a flag."""
+    return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
+
+
+def _describe_length(path: str) -> str:
+    longest = max(len(os.fsencode(part)) for part in path.split("/"))
+    if longest > MAX_NAME_BYTES:
+        return f"{longest} bytes, and the name of a file has at most {MAX_NAME_BYTES}"
+    return f"{len(os.fsencode(path))} bytes"

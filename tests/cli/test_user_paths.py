@@ -1,0 +1,170 @@
+"""Every option that takes a path refuses a path that no file can have, in every command, in one line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from doubles.empty_home import enter_empty_home
+from typer.main import get_command
+
+from eaglelocal.cli.command_table import ALL, make_app
+from eaglelocal.cli.import_head import resolve_out
+from eaglelocal.cli.main import convert_error, run
+from eaglelocal.core.user_paths import expand_path, quote_path
+from eaglelocal.errors import EagleLocalError, UsageError
+from eaglelocal.hub.target_resolver import demo_sources
+
+PACKAGE = Path(__file__).parents[2] / "eaglelocal"
+TARGET, HEAD = demo_sources()
+PATHS = ("FILE", "FOLDER", "PATH", "REF", "HEAD", "TARGET")  # in metavars
+NO_PATHS = ("--target-repo", "--draft-repo")
+DEMO = ("--target", "demo@native")
+# what a command needs besides, by its name or by its name and the option
+BESIDE: dict[str, tuple[str, ...]] = {
+    "chat": ("hello", *DEMO),
+    "chat --target": ("hello",),
+    "serve": ("--no-tui", "--port", "0", *DEMO),
+    "serve --target": ("--no-tui", "--port", "0"),
+    "top": ("http://127.0.0.1:9", "--web", "--web-port", "0"),
+    "launch": ("aider", "--print", "--url", "none"),
+    "bench": DEMO,
+    "bench --target": (),
+    "bench --against-key-file": (*DEMO, "--against", "http://127.0.0.1:9"),
+    "train": DEMO,
+    "train --target": (),
+    "tune": DEMO,
+    "tune --target": (),
+    "import head": DEMO,
+    "import": (str(HEAD),),
+    "serve --ssl-cert": ("--no-tui", "--ssl-key", str(HEAD)),
+    "serve --ssl-key": ("--no-tui", "--ssl-cert", str(HEAD)),
+    "export what": ("--out", "./head"),
+    "export target": ("vllm",),
+    "export --draft": ("vllm", "demo@native", "--target-repo", "a/b", "--revision", "1" * 40),
+    "export --out": (str(HEAD),),
+    "export --check": ("helm",),
+}
+UNASKED = {
+    "forget target": "a file of which answers are kept may be gone",
+    "launch --target": "only shows that a server would be started",
+    "import --out": "is read after the head",  # see test_a_new_head_has_a_possible_path
+    "pull --draft": "a hub is asked first",
+    "pull --mmproj": "a hub is asked first",
+}
+WRONG = {
+    "user": "~nosuchuser/k.gguf",
+    "nul": "a\0b.gguf",
+    "name": "x" * 300 + ".gguf",
+    "path": "x/" * 3000 + "k.gguf",
+    "half": "\ud800.gguf",
+}
+
+
+def list_path_options() -> Iterator[str]:
+    for command, parsed in get_command(make_app(ALL)).commands.items():  # type: ignore[attr-defined]
+        for option in parsed.params:
+            flag = next((name for name in option.opts if name.startswith("--")), option.name)
+            names_path = any(word in (option.metavar or "") for word in PATHS)
+            if names_path and flag not in NO_PATHS and f"{command} {flag}" not in UNASKED:
+                yield f"{command} {flag}"
+
+
+OPTIONS = sorted(list_path_options())
+
+
+def test_the_options_are_found() -> None:
+    assert len(OPTIONS) > 40 and {"serve --api-key-file", "chat --image", "train --work", "rm ref"} <= set(OPTIONS)
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    enter_empty_home(monkeypatch, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with open(os.devnull) as nothing:
+        monkeypatch.setattr("sys.stdin", nothing)
+        yield
+
+
+def fail(arguments: list[str]) -> EagleLocalError:
+    with pytest.raises(Exception) as raised:  # whatever a person would see
+        run(arguments)
+    return convert_error(raised.value)
+
+
+@pytest.mark.parametrize("value", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("option", OPTIONS)
+def test_an_impossible_path_is_no_bug(option: str, value: str, tmp_path: Path) -> None:
+    command, flag = option.split()
+    beside = BESIDE.get(option, BESIDE.get(command, ()))
+    error = fail([command, *beside, *([flag] if flag.startswith("--") else []), value])
+    assert "this is a bug" not in error.message and error.exit_code in (1, 2)
+    assert any(part in error.message for part in (value[:30], repr(value)[1:-1][:30])), error.message
+    assert list(tmp_path.glob("~*")) == []
+
+
+@pytest.mark.parametrize("value", WRONG.values(), ids=WRONG)
+def test_a_new_head_has_a_possible_path(value: str) -> None:
+    with pytest.raises(UsageError):
+        resolve_out(value, "head.gguf")
+
+
+@pytest.mark.parametrize("value", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("name", ["API_KEY_FILE", "SSL_CERT", "MMPROJ", "LORA"])
+def test_neither_is_one_of_a_variable_or_of_the_config_file(
+    name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config/eaglelocal/config.toml"
+    config.parent.mkdir(parents=True)
+    command = ["serve", "--no-tui", "--port", "0", "--ssl-key", str(HEAD), "--target", str(TARGET)]
+    command = command[:4] + command[6:] if name != "SSL_CERT" else command
+    if "\0" not in value and value.isascii():
+        monkeypatch.setenv(f"EAGLELOCAL_{name}", value)
+        assert "this is a bug" not in fail(command).message
+        monkeypatch.delenv(f"EAGLELOCAL_{name}")
+    if value.isascii():
+        config.write_text(f'{name.lower()} = "{value}"'.replace("\0", "\\u0000"))
+        assert "this is a bug" not in fail(command).message
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        ("~nosuchuser/k", "'~nosuchuser/k': there is no user 'nosuchuser'"),
+        ("a\0b", "no file can be named 'a\\x00b': it contains a NUL character"),
+        ("\ud800", "no file can be named '\\ud800': it is not Unicode"),
+        ("x" * 300, "300 bytes, and the name of a file has at most 255"),
+        ("x/" * 3000, "is too long: 6000 bytes"),
+    ],
+)
+def test_an_impossible_path_is_refused(value: str, what: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        expand_path(value)
+    assert what in raised.value.message and len(raised.value.message) < 200
+
+
+def test_a_possible_path_is_expanded(tmp_path: Path) -> None:
+    (tmp_path / "~there").mkdir()
+    paths = {"~/k": tmp_path / "k", "~there/k": Path("~there/k"), "\udcff": Path("\udcff"), "a/../b": Path("a/../b")}
+    assert {text: expand_path(text) for text in paths} == paths
+    assert [quote_path(text) for text in ("a b", "-x", "x\ny")] == ["'a b'", "./-x", "'x\ny'"]
+
+
+LENIENT = {
+    "core/user_paths.py": "it is the reader",
+    "locations.py": "variables of other programs are read as those do",
+    "settings.py": "asks whether a model's reference is a folder",
+    "hub/draft_resolver.py": "asks whether a name with commas is a file",
+    "client/running_servers.py": "compares references, which may name no file",
+    "conversation/session.py": "of a file that is loaded",
+    "conversation/pictures.py": "text of a question may name no file",
+}
+
+
+def test_paths_are_expanded_in_one_way() -> None:
+    files = {path.relative_to(PACKAGE).as_posix(): path.read_text() for path in PACKAGE.rglob("*.py")}
+    assert {name for name, text in files.items() if ".expanduser(" in text} == set(LENIENT)
+    assert not [name for name, text in files.items() if ").expanduser(" in text]  # pathlib's raises RuntimeError
