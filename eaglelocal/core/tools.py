@@ -141,6 +141,12 @@ class CallForm:
     def markers(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(filter(None, (self.begin, self.end, *self.inside, *self.section))))
 
+    @property
+    def opening(self) -> str:
+        """Return the marker that an answer's calls begin with; "" if there is none."""
+        first = self.around[0] or self.call
+        return max((marker for marker in self.markers if first.startswith(marker)), key=len, default="")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:

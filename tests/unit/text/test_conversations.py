@@ -59,7 +59,7 @@ def test_ids_are_short_where_the_template_wants_them_so() -> None:
     events = lines(SHOWN + "{# [TOOL_CALLS] #}")
     ids = re.findall(r"\(\w+ (\w+)\)", events[2])
     assert all(re.fullmatch("[0-9a-f]{9}", one) for one in ids) and len(set(ids)) == 2
-    assert events[3].endswith(ids[1]) and events[4].endswith(ids[0])
+    assert events[3].endswith(ids[0]) and events[4].endswith(ids[1])
     short = (Message("assistant", "", tool_calls=(ToolCall("abcdefghi", "look_up", "{}"),)),)
     assert "abcdefghi" in lines(SHOWN + "{# [TOOL_CALLS] #}", (TALK[1], *short))[1]
 
