@@ -8,6 +8,7 @@ them, and rendering.py tries them.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
@@ -96,4 +97,5 @@ def count_lost(sketch: Sequence[Turn], rendered: str) -> int:
 
 
 def _list_marks(turn: Turn) -> list[str]:
-    return _MARK.findall(f"{turn['content']}{turn.get(LEAD, '')}{list_calls(turn)}")
+    calls = json.dumps(list_calls(turn), ensure_ascii=False)
+    return _MARK.findall(f"{turn['content']}{turn.get(LEAD, '')}{calls}")

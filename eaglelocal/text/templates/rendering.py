@@ -86,9 +86,10 @@ class Rendering:
             turns = [*turns[:-1], {**turns[-1], "content": f"{POSITION}{turns[-1]['content']}{POSITION}"}]
         if not self._takes_developers:
             turns = rename_developers(turns)
+        turns = join_assistant_turns(order_results(turns))
         if not self._begins_answers and turns[-1]["role"] in SYSTEMS:  # only a question makes the model answer
             turns = [*turns[:-1], *convert_systems_to_users(turns[-1:])]
-        turns, tools = self._place_tools(join_assistant_turns(order_results(turns)), tools)
+        turns, tools = self._place_tools(turns, tools)
         self._check_names(values)
         variables = {
             **values,

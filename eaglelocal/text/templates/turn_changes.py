@@ -179,10 +179,10 @@ def separate_texts(turns: Sequence[Turn]) -> list[Turn]:
 def _separate_text(turn: Turn) -> list[Turn]:
     if not turn["content"]:
         return [turn]
-    calls: Turn = {**turn, "content": ""}
-    if "reasoning" in turn:
+    calls: Turn = {"role": turn["role"], "content": "", "tool_calls": turn["tool_calls"]}
+    if "reasoning" in turn:  # gpt-oss shows it before a call only
         calls["thinking"] = turn["reasoning"]
-    return [{"role": turn["role"], "content": turn["content"]}, calls]
+    return [{key: turn[key] for key in turn if key != "tool_calls"}, calls]
 
 
 def mark_leads(turns: Sequence[Turn]) -> list[Turn]:
