@@ -43,13 +43,12 @@ def iter_forms(turns: Sequence[Turn], *, can_lead: bool) -> Iterator[list[Turn]]
     placed = [list(turns), rename_developers(turns), joined, with_users]
     without_systems = join_user_turns(convert_systems_to_users(joined))
     bases = [*placed, *map(merge_system_into_user, placed), *map(join_user_turns, placed), without_systems]
-    changed = (map(change, bases) for change in (convert_orphans_to_users, alternate_turns))
-    for variants in (bases, *changed):
-        for base in variants:
-            yield base
-            if can_lead:
-                yield mark_leads(base)
-            yield separate_texts(base)
+    ordered = [*bases, *map(convert_orphans_to_users, bases), *map(alternate_turns, bases)]
+    for form in ordered:
+        yield form
+        if can_lead:
+            yield mark_leads(form)
+    yield from map(separate_texts, ordered)
 
 
 def needs_sketch(turns: Sequence[Turn]) -> bool:

@@ -104,7 +104,7 @@ def test_a_system_that_is_not_known_begins_the_first_question() -> None:
 def test_a_stand_in_for_tools_alternates_too() -> None:
     events = "\n".join(lines(ALTERNATING, TALK[1:5]))
     assert events.count("[user]") == 2 and events.count("[assistant]") == 1
-    assert "<tool_response>\na deer\n</tool_response>\n<tool_response>\na bird\n</tool_response>" in events
+    assert "<tool_response>\na bird\n</tool_response>\n<tool_response>\na deer\n</tool_response>" in events
 
 
 def test_what_one_side_says_in_a_row_is_one_turn() -> None:
@@ -313,7 +313,6 @@ ANSWERS_RESULTS = EACH + (
 )
 
 
-def test_what_is_said_after_a_result_is_said_with_it_where_it_must_be() -> None:
+def test_what_is_said_after_a_result_follows_an_answer_where_it_must() -> None:
     events = "\n".join(lines(ANSWERS_RESULTS, TALK[1:]))
-    assert events.endswith("[tool] a bird\n\nSure?")
-    assert "[tool] a deer\n" in events
+    assert events.endswith("[tool] a bird\n[tool] a deer\n[assistant] OK.\n[user] Sure?")
