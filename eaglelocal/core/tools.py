@@ -141,6 +141,12 @@ class CallForm:
     def markers(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(filter(None, (self.begin, self.end, *self.inside, *self.section))))
 
+    @property
+    def opening(self) -> str:
+        """Return the marker that an answer's calls begin with; "" if there is none."""
+        first = self.around[0] or self.call
+        return max((marker for marker in self.markers if first.startswith(marker)), key=len, default="")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
@@ -151,6 +157,7 @@ class Split:
     reasoning_label: str = ""  # a word after the first of them that is not part of the reasoning
     in_reasoning: bool = False  # the prompt ends inside the reasoning
     in_text: bool = False  # the prompt ends inside the answer's text: no reasoning follows
+    after_reasoning: bool = False  # the prompt has closed the reasoning: a constraint holds from the first token
     text_markers: tuple[str, str] = ("", "")  # around the text after the reasoning
     control_tokens: tuple[tuple[int, str], ...] = ()  # those among the markers, with their texts
     tools: tuple[Tool, ...] = ()  # that may be called; empty: calls are treated as text

@@ -202,23 +202,29 @@ class InputProcessor:
         Only the template may write control tokens: those that a message spells become plain text.
         """
         literals, beginning = HiddenSpellings(self._spellings), self._find_beginning(request)
+        values, family = read_values(request.template_values), self.template.family
         text = self.template.render(
             beginning.messages,
             tools=() if request.tool_choice.use is ToolUse.NONE else request.tools,
-            values=read_values(request.template_values),
+            values=values,
             literals=literals,
             continues=beginning.has_text,
         )
         if beginning.reasoning:
-            text = reopen_reasoning(self.template.family, text) + literals.hide(beginning.reasoning)
-        in_reasoning = bool(beginning.reasoning) or (
-            not beginning.has_text and self.template.family.ends_in_reasoning(text)
-        )
+            text = reopen_reasoning(family, text) + literals.hide(beginning.reasoning)
+        in_reasoning = bool(beginning.reasoning) or (not beginning.has_text and family.ends_in_reasoning(text))
+        is_off = values.get("enable_thinking") is False and "enable_thinking" in self.template.text
         if not request.is_counted:
             self._check_length(len(text), is_chat=True)
         prompt = self._tokenize(list(literals.pieces(text)))
         rendered = join_text(literals.pieces(text)) if request.tells_prompt else ""
-        return dataclasses.replace(prompt, in_reasoning=in_reasoning, in_text=beginning.has_text, rendered=rendered)
+        return dataclasses.replace(
+            prompt,
+            in_reasoning=in_reasoning,
+            in_text=beginning.has_text,
+            after_reasoning=not in_reasoning and (is_off or family.ends_after_reasoning(text)),
+            rendered=rendered,
+        )
 
     def _find_beginning(self, request: ChatRequest) -> PrefilledAnswer:
         """Return the messages, and the answer's beginning if the last message is to be continued.
@@ -280,6 +286,7 @@ class InputProcessor:
             family.make_split(),
             in_reasoning=prompt.in_reasoning,
             in_text=prompt.in_text,
+            after_reasoning=prompt.after_reasoning,
             tools=list_callable_tools(request.tools, request.tool_choice),
             parallel=request.tool_choice.parallel,
         )

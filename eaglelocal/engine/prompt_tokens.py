@@ -21,12 +21,14 @@ class PromptTokens:
     """The prompt's tokens and images.
 
     in_reasoning, in_text  the prompt ends within the answer's reasoning, or within its text
+    after_reasoning        the prompt ends after the answer's reasoning, or thinking is off
     """
 
     tokens: tuple[int, ...]
     images: tuple[PlacedImage, ...] = ()
     in_reasoning: bool = False
     in_text: bool = False
+    after_reasoning: bool = False
     rendered: str = ""  # the template's output, if the request wants the prompt shown
 
     @property

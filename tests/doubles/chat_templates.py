@@ -261,7 +261,11 @@ APERTUS = """\
             {%- endfor -%}
             {{- ']<|tools_suffix|>' -}}
         {%- else -%}{{- '<|assistant_end|>' -}}{%- endif -%}
-    {%- elif message.role == 'tool' -%}{{- '[' + message.content + ']' -}}
+    {%- elif message.role == 'tool' -%}
+        {%- if loop.first or not (loop.previtem.tool_calls or loop.previtem.role == 'tool') -%}
+            {{- raise_exception('a result outside of an answer') -}}
+        {%- endif -%}
+        {{- '[' + message.content + ']' -}}
     {%- else -%}{{- '<|' + message.role + '_start|>' + message.content + '<|' + message.role + '_end|>' -}}
     {%- endif -%}
 {%- endfor -%}
@@ -290,4 +294,131 @@ SOLAR = """\
     {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|begin|>assistant' }}{%- endif %}
+"""
+
+# ---- Gemma 4: results in the model's turn, and a text after them
+GEMMA = """\
+{{- bos_token }}
+{%- set ns = namespace(is_open=false, has_results=false) %}
+{%- if tools or messages[0].role == 'system' %}
+    {{- '<|turn>system\\n' }}
+    {%- if messages[0].role == 'system' %}{{- messages[0].content | trim }}{%- endif %}
+    {%- for tool in tools or [] %}{{- '<|tool>declaration:' + tool.function.name + '<tool|>' }}{%- endfor %}
+    {{- '<turn|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role != 'tool' and not (loop.first and message.role == 'system') %}
+        {%- set role = 'model' if message.role == 'assistant' else message.role %}
+        {%- if ns.is_open and role != 'model' %}{{- '<turn|>\\n' }}{%- endif %}
+        {%- if not ns.is_open or role != 'model' %}{{- '<|turn>' + role + '\\n' }}{%- endif %}
+        {%- if message.reasoning and message.tool_calls %}
+            {{- '<|channel>thought\\n' + message.reasoning + '\\n<channel|>' }}
+        {%- endif %}
+        {%- for call in message.tool_calls %}
+            {{- '<|tool_call>call:' + call.function.name + '{' }}
+            {%- for key, value in call.function.arguments.items() %}
+                {{- key + ':' + (('<|"|>' + value + '<|"|>') if value is string else (value | tojson)) }}
+                {{- '' if loop.last else ',' }}
+            {%- endfor %}
+            {{- '}<tool_call|>' }}
+        {%- endfor %}
+        {%- set scan = namespace(stopped=not message.tool_calls) %}
+        {%- set ns.has_results = false %}
+        {%- for result in messages[loop.index:] %}
+            {%- set scan.stopped = scan.stopped or result.role != 'tool' %}
+            {%- if not scan.stopped %}
+                {%- set ns.has_results = true %}
+                {{- '<|tool_response>response:' + (result.name or 'unknown') }}
+                {{- '{value:<|"|>' + result.content + '<|"|>}<tool_response|>' }}
+            {%- endif %}
+        {%- endfor %}
+        {{- message.content | trim }}
+        {%- set ns.is_open = ns.has_results and not message.content %}
+        {%- if not ns.is_open %}{{- '<turn|>\\n' }}{%- endif %}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt and not ns.has_results %}
+    {{- '<|turn>model\\n' }}
+    {%- if not enable_thinking %}{{- '<|channel>thought\\n<channel|>' }}{%- endif %}
+{%- endif %}
+"""
+
+# ---- Mistral: user and assistant alternate, where messages with calls and results do not count
+_ALTERNATING = """\
+{{- bos_token }}
+{%- set rest = messages[1:] if messages[0].role == 'system' else messages %}
+{%- if messages[0].role == 'system' %}{{- '[SYSTEM_PROMPT]' + messages[0].content + '[/SYSTEM_PROMPT]' }}{%- endif %}
+{%- set ns = namespace(index=0) %}
+{%- for message in rest if message.role != 'tool' and not message.tool_calls %}
+    {%- if message.role == 'system' %}{{- raise_exception('a system message must come first') }}{%- endif %}
+    {%- if (message.role == 'user') != (ns.index % 2 == 0) %}
+        {{- raise_exception('conversation roles must alternate') }}
+    {%- endif %}
+    {%- set ns.index = ns.index + 1 %}
+{%- endfor %}
+{%- if tools %}{{- '[AVAILABLE_TOOLS]' + (tools | tojson) + '[/AVAILABLE_TOOLS]' }}{%- endif %}
+"""
+MISTRAL_SMALL = (
+    _ALTERNATING
+    + """\
+{%- for message in rest %}
+    {%- if message.role == 'user' %}{{- '[INST]' + message.content + '[/INST]' }}
+    {%- elif message.role == 'tool' %}
+        {{- '[TOOL_RESULTS]' + message.tool_call_id + '[TOOL_CONTENT]' + message.content + '[/TOOL_RESULTS]' }}
+    {%- elif message.tool_calls %}
+        {%- for call in message.tool_calls %}
+            {{- '[TOOL_CALLS]' + call.function.name + '[CALL_ID]' + call.id }}
+            {{- '[ARGS]' + (call.function.arguments | tojson) }}
+        {%- endfor %}
+        {{- eos_token }}
+    {%- else %}{{- message.content + eos_token }}
+    {%- endif %}
+{%- endfor %}
+"""
+)
+MINISTRAL = (
+    _ALTERNATING
+    + """\
+{#- [THINK] [/THINK] #}
+{%- for message in rest %}
+    {%- if message.role == 'user' %}{{- '[INST]' + message.content + '[/INST]' }}
+    {%- elif message.role == 'tool' %}{{- '[TOOL_RESULTS]' + message.content + '[/TOOL_RESULTS]' }}
+    {%- elif not message.content and not message.tool_calls %}{{- raise_exception('an assistant must say something') }}
+    {%- else %}
+        {{- message.content }}
+        {%- for call in message.tool_calls %}
+            {{- '[TOOL_CALLS]' + call.function.name + '[ARGS]' + (call.function.arguments | tojson) }}
+        {%- endfor %}
+        {{- eos_token }}
+    {%- endif %}
+{%- endfor %}
+"""
+)
+
+# ---- DeepSeek 3.1: all system messages at the front
+DEEPSEEK_31 = """\
+{{- bos_token }}
+{%- for message in messages if message.role == 'system' %}{{- message.content }}{%- endfor %}
+{%- for message in messages %}
+    {%- if message.role == 'user' %}{{- '<｜User｜>' + message.content }}
+    {%- elif message.role == 'tool' %}
+        {{- '<｜tool▁output▁begin｜>' + message.content + '<｜tool▁output▁end｜>' }}
+    {%- elif message.role == 'assistant' %}
+        {%- if loop.previtem is defined and loop.previtem.role == 'user' %}
+            {{- '<｜Assistant｜></think>' }}
+        {%- endif %}
+        {{- message.content }}
+        {%- if message.tool_calls %}
+            {{- '<｜tool▁calls▁begin｜>' }}
+            {%- for call in message.tool_calls %}
+                {{- '<｜tool▁call▁begin｜>' + call.function.name + '<｜tool▁sep｜>' }}
+                {{- call.function.arguments + '<｜tool▁call▁end｜>' }}
+            {%- endfor %}
+            {{- '<｜tool▁calls▁end｜>' }}
+        {%- endif %}
+        {{- '<｜end▁of▁sentence｜>' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<｜Assistant｜>' + ('<think>' if thinking else '</think>') }}{%- endif %}
+{#- tools #}
 """

@@ -117,6 +117,12 @@ class Family:
             return False
         return rendered.rstrip().endswith(f"{self.reasoning.begin}{self.reasoning.label}")
 
+    def ends_after_reasoning(self, rendered: str) -> bool:
+        """Return whether the prompt ends with reasoning that it has closed, as templates write it with thinking off."""
+        if self.form.headers is not None:
+            return rendered.endswith(self.form.headers.reasoning + self.form.headers.next_header)
+        return self.reasoning is not None and rendered.rstrip().endswith(self.reasoning.end)
+
 
 @dataclass(frozen=True, slots=True)
 class TemplateFeatures:

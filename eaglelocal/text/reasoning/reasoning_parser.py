@@ -1,8 +1,8 @@
 """A parser of the reasoning before an answer, between <think> and </think> or a family's own markers.
 
 Reasoning is at the beginning, or was begun by the prompt. Everything after it goes to the parser of calls, and a
-marker there is text. If the model ends inside its reasoning, calls at the end of that count, though they stay
-reasoning too.
+marker there is text, except for a closing one right before a call. If the model ends inside its reasoning, calls at the
+end of that count, though they stay reasoning too.
 """
 
 from __future__ import annotations
@@ -71,6 +71,9 @@ class ReasoningParser:
         self._text_begin, self._text_end = split.text_markers
         # where a call ends the answer, it ends the reasoning as well
         self._call_begin = split.form.begin if split.form and split.form.ends_turn and split.tools else ""
+        self._call_openings = (split.form.begin, *split.form.section) if split.form and split.tools else ()
+        self._stray_end = ""  # a closing marker after text, and white space: dropped if a call follows
+        self._is_begin_quoted = False  # the text has an opening marker, so the closing one belongs to it
         self._state = (
             ReasoningState.REASONING
             if split.in_reasoning
@@ -96,6 +99,7 @@ class ReasoningParser:
         self._end_label()
         if self._state is ReasoningState.REASONING and not is_cut:
             self._tail.emit_calls(self._collector)
+        self._release_stray_end(before=None)
         if self._state is not ReasoningState.AFTER and self._space:
             self._answer.push(self._space)
         self._answer.finish(is_cut=is_cut)
@@ -156,7 +160,24 @@ class ReasoningParser:
         self._label = ""
 
     def _push_answer(self, item: Item) -> None:
-        if isinstance(item, Marker) and item.name in (self._begin, self._end):
-            self._answer.push(item.text)
-        elif not (isinstance(item, Marker) and self._is_framed and item.name == self._text_end):
-            self._answer.push(item)
+        """Pass an item on. A marker of reasoning is text here, except for a closing one right before a call."""
+        if self._stray_end and isinstance(item, str) and not item.strip():
+            self._stray_end += item
+            return
+        self._release_stray_end(before=item)
+        match item:
+            case Marker(name=self._end) if not self._is_begin_quoted:
+                self._stray_end = item.text
+            case Marker(name=self._begin | self._end):
+                self._is_begin_quoted = item.name == self._begin
+                self._answer.push(item.text)
+            case Marker(name=self._text_end) if self._is_framed:
+                pass
+            case _:
+                self._answer.push(item)
+
+    def _release_stray_end(self, *, before: Item | None) -> None:
+        held, self._stray_end = self._stray_end, ""
+        is_before_call = isinstance(before, Marker) and before.name in self._call_openings
+        if held and not is_before_call:
+            self._answer.push(held)

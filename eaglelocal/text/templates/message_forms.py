@@ -1,60 +1,100 @@
 """The forms of a conversation that templates may accept, the usual one first.
 
 Templates differ in what they accept: several leading system messages, one after the first question, any at all, two
-turns of one side in a row. Some refuse what they do not accept, others silently leave it out, which `make_sketch`
-detects. This file has the order of the forms; turn_changes.py makes each of them, and rendering.py tries them.
+turns of one side in a row, text beside calls. Some refuse what they do not accept, others silently leave it out or move
+it, which `make_sketch` and `count_lost` detect. This file has the order of the forms; turn_changes.py makes each of
+them, and rendering.py tries them.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 from eaglelocal.text.templates.literal_text import CLOSE, OPEN
 from eaglelocal.text.templates.template_messages import SYSTEMS, Turn
 from eaglelocal.text.templates.turn_changes import (
-    clear_empty_contents,
+    LEAD,
+    alternate_turns,
+    convert_orphans_to_users,
     convert_systems_to_users,
     join_systems,
     join_user_turns,
-    merge_remarks_into_results,
+    list_calls,
+    mark_leads,
     merge_system_into_user,
     rename_developers,
-    stringify_arguments,
-    wrap_arguments,
+    separate_texts,
 )
 
+_MARK = re.compile(f"{OPEN}turn [0-9.]+{CLOSE}")
 
-def iter_forms(turns: Sequence[Turn], *, wants_none: bool) -> Iterator[list[Turn]]:
+
+def iter_forms(turns: Sequence[Turn], *, can_lead: bool) -> Iterator[list[Turn]]:
     """Yield the forms of a conversation; conversations with the same roles have equally many.
 
-    `wants_none`: an empty content may have to be None.
+    `can_lead`: a text can be written before the marker of its turn's calls.
     """
     joined = join_systems(rename_developers(turns))
     # later system messages stay in place: moving them to the front would change the prompt from its beginning
     with_users = [joined[0], *convert_systems_to_users(joined[1:])]
     placed = [list(turns), rename_developers(turns), joined, with_users]
-    contents = [content for one in placed for content in ([clear_empty_contents(one), one] if wants_none else [one])]
-    for plain in (*contents, *map(merge_system_into_user, contents), *map(join_user_turns, contents)):
-        yield plain
-        yield stringify_arguments(plain)
-        yield wrap_arguments(plain)
     without_systems = join_user_turns(convert_systems_to_users(joined))
-    yield without_systems
-    for plain in (list(turns), merge_system_into_user(turns), join_user_turns(with_users), without_systems):
-        yield merge_remarks_into_results(plain)
+    bases = [*placed, *map(merge_system_into_user, placed), *map(join_user_turns, placed), without_systems]
+    ordered = [*bases, *map(convert_orphans_to_users, bases), *map(alternate_turns, bases)]
+    for form in ordered:
+        yield form
+        if can_lead:
+            yield mark_leads(form)
+    yield from map(separate_texts, ordered)
 
 
-def make_sketch(turns: Sequence[Turn]) -> tuple[list[Turn], list[str]]:
-    """Return the turns with a mark in each system message, and the marks; other contents are short, to render fast.
+def needs_sketch(turns: Sequence[Turn]) -> bool:
+    """Return whether a template may lose a part of the conversation: it has more than questions and answers."""
+    return any(turn["role"] not in ("user", "assistant") or list_calls(turn) for turn in turns)
+
+
+def make_sketch(turns: Sequence[Turn]) -> list[Turn]:
+    """Return the turns with a mark in each content and in each call; texts are short, to render fast.
 
     A mark is more reliable than the text: templates trim and quote, and the same text may occur elsewhere.
     """
-    sketch, marks = list[Turn](), list[str]()
-    for index, turn in enumerate(turns):
-        text = str(turn["content"])
-        if turn["role"] in SYSTEMS and text.strip():
-            marks.append(f"{OPEN}system {index}{CLOSE}")
-            sketch.append({**turn, "content": text + marks[-1]})
-        else:
-            sketch.append({**turn, "content": text and "x"})
-    return sketch, marks
+    return [_sketch_turn(turn, index) for index, turn in enumerate(turns)]
+
+
+def _sketch_turn(turn: Turn, index: int) -> Turn:
+    text, mark = str(turn["content"]), f"{OPEN}turn {index}{CLOSE}"
+    if text.strip():
+        turn = {**turn, "content": text + mark if turn["role"] in SYSTEMS else mark}
+    if calls := list_calls(turn):
+        turn = {**turn, "tool_calls": [_sketch_call(call, f"{index}.{at}") for at, call in enumerate(calls)]}
+    return turn
+
+
+def _sketch_call(call: Turn, number: str) -> Turn:
+    function, mark = call["function"], f"{OPEN}turn {number}{CLOSE}"
+    assert isinstance(function, dict)
+    arguments = mark if isinstance(function["arguments"], str) else {"at": mark}
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def count_lost(sketch: Sequence[Turn], rendered: str) -> int:
+    """Return how many marks of a sketch the rendered text lacks or shows out of order.
+
+    Leading system messages may stand anywhere: some templates show them with the last question.
+    """
+    leading = list(takewhile(lambda turn: turn["role"] in SYSTEMS, sketch))
+    num_lost = sum(mark not in rendered for turn in leading for mark in _list_marks(turn))
+    end = 0
+    for mark in (mark for turn in sketch[len(leading) :] for mark in _list_marks(turn)):
+        found = rendered.find(mark, end)
+        num_lost += found < 0
+        end = end if found < 0 else found
+    return num_lost
+
+
+def _list_marks(turn: Turn) -> list[str]:
+    calls = json.dumps(list_calls(turn), ensure_ascii=False)
+    return _MARK.findall(f"{turn['content']}{turn.get(LEAD, '')}{calls}")

@@ -12,7 +12,9 @@ import contextlib
 import functools
 import pickle
 import re
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from types import TracebackType
 
 import jinja2
@@ -20,24 +22,41 @@ import jinja2
 from eaglelocal.errors import EagleLocalError, ModelFileError, RequestError
 from eaglelocal.text.reasoning.model_families import MAX_TEMPLATE_BYTES, detect_family
 from eaglelocal.text.templates.literal_text import POSITION
-from eaglelocal.text.templates.message_forms import iter_forms, make_sketch
+from eaglelocal.text.templates.message_forms import count_lost, iter_forms, make_sketch, needs_sketch
 from eaglelocal.text.templates.render_inputs import RenderInputs, TemplateSource
 from eaglelocal.text.templates.sandbox import MAX_TEXT_CHARS, LimitExceeded, Refused, Sandbox
-from eaglelocal.text.templates.template_messages import Turn
+from eaglelocal.text.templates.template_messages import SYSTEMS, Turn
 from eaglelocal.text.templates.turn_changes import (
     add_tools_to_system,
+    clear_empty_contents,
+    convert_systems_to_users,
     convert_to_hermes,
+    join_assistant_turns,
+    order_results,
+    place_leads,
     rename_developers,
     shorten_ids,
     split_calls,
     split_into_parts,
+    stringify_arguments,
+    wrap_arguments,
     write_calls_into_content,
 )
 
 MAX_REASON_CHARS = 500
+MAX_SKETCHES = 48  # of one conversation; further forms count as complete
 RESERVED = ("self", "messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
-_CONTENT_IS_NONE = re.compile(r"\bcontent(?:['\"]\])? is none")
 _TOOLS_IN_MESSAGE = re.compile(r"""\bmessage(\.|\[['"])tools\b""")
+
+
+CallChange = Callable[[Sequence[Turn]], list[Turn]]
+OBJECT_CHANGES: tuple[tuple[CallChange, ...], ...] = (
+    (),
+    (clear_empty_contents,),
+    (stringify_arguments,),
+    (clear_empty_contents, stringify_arguments),
+)
+TEXT_CHANGES: tuple[tuple[CallChange, ...], ...] = ((), (wrap_arguments,))
 
 
 class Rendering:
@@ -49,10 +68,10 @@ class Rendering:
     def __init__(self, source: TemplateSource) -> None:
         template = source.template
         self.family = detect_family(template)
-        self._wants_none = _CONTENT_IS_NONE.search(template) is not None
         self._shows_calls = "tool_calls" in template
         self._finds_tools_in_system = _TOOLS_IN_MESSAGE.search(template) is not None
         self._takes_developers = "developer" in template
+        self._begins_answers = "add_generation_prompt" in template
         self._special = {"bos_token": source.bos_text, "eos_token": source.eos_text}
         self._sandbox = Sandbox()
         self._template = _compile(self._sandbox, template)
@@ -67,6 +86,9 @@ class Rendering:
             turns = [*turns[:-1], {**turns[-1], "content": f"{POSITION}{turns[-1]['content']}{POSITION}"}]
         if not self._takes_developers:
             turns = rename_developers(turns)
+        turns = join_assistant_turns(order_results(turns))
+        if not self._begins_answers and turns[-1]["role"] in SYSTEMS:  # only a question makes the model answer
+            turns = [*turns[:-1], *convert_systems_to_users(turns[-1:])]
         turns, tools = self._place_tools(turns, tools)
         self._check_names(values)
         variables = {
@@ -99,7 +121,7 @@ class Rendering:
         if not self._shows_calls:
             turns = write_calls_into_content(turns, family.form)
         elif family.form.is_one_call:
-            turns = split_calls(turns)
+            turns = order_results(split_calls(turns))
         if family.form.has_short_ids:
             turns = shorten_ids(turns)
         if offered and self._finds_tools_in_system:
@@ -107,22 +129,43 @@ class Rendering:
         return turns, offered
 
     def _iter_forms(self, turns: list[Turn], variables: Mapping[str, object]) -> Iterator[list[Turn]]:
-        """Yield the forms of the conversation in order, first those in which the template shows all system messages."""
-        sketch, marks = make_sketch(turns)
-        known, incomplete = list[list[Turn]](), list[list[Turn]]()
-        forms, sketches = (iter_forms(same, wants_none=self._wants_none) for same in (turns, sketch))
+        """Yield the forms of the conversation in order, first those in which the template shows all of it."""
+        sketch = make_sketch(turns)
+        is_sketched = needs_sketch(turns)
+        known, incomplete = list[list[Turn]](), list[tuple[int, list[Turn]]]()
+        forms, sketches = (iter_forms(same, can_lead=self._can_lead) for same in (turns, sketch))
         for form, sketch_form in zip(forms, sketches, strict=True):
             if form in known:
                 continue
             known.append(form)
-            if not marks or self._shows_marks(marks, sketch_form, variables):
+            num_lost = self._count_lost(sketch_form, variables) if is_sketched and len(known) <= MAX_SKETCHES else 0
+            if not num_lost:
                 yield form
             else:
-                incomplete.append(form)
-        yield from incomplete
+                incomplete.append((num_lost, form))
+        yield from (form for _, form in sorted(incomplete, key=itemgetter(0)))
 
-    def _adapt_contents(self, turns: list[Turn]) -> list[Turn]:
-        return split_into_parts(turns) if self._takes_parts else turns
+    @property
+    def _can_lead(self) -> bool:
+        """True if a text before the marker of calls is text of the same turn."""
+        form = self.family.form
+        return self.family.takes_tools and form.headers is None and bool(form.opening)
+
+    def _count_lost(self, sketch_form: list[Turn], variables: Mapping[str, object]) -> int:
+        """Return how many texts the template loses or moves; one more than all if it refuses them."""
+        try:
+            return count_lost(sketch_form, self._show(sketch_form, variables))
+        except EagleLocalError as error:
+            if isinstance(error.__cause__, LimitExceeded):  # then rendering reports it
+                return 0
+            return sys.maxsize
+
+    def _show(self, turns: list[Turn], variables: Mapping[str, object]) -> str:
+        """Render turns of the usual form, fitted to the contents and calls that the template reads."""
+        fitted = _apply(self._call_changes, turns)
+        if self._takes_parts:
+            fitted = split_into_parts(fitted)
+        return place_leads(self._run(fitted, variables), turns, self.family.form)
 
     @functools.cached_property
     def _takes_parts(self) -> bool:
@@ -130,25 +173,30 @@ class Rendering:
         probe: list[Turn] = [{"role": "user", "content": POSITION}]
         return not self._shows_content(probe) and self._shows_content(split_into_parts(probe))
 
+    @functools.cached_property
+    def _call_changes(self) -> tuple[CallChange, ...]:
+        """The changes that make the template show calls.
+
+        Some read arguments as text, or only as an object, and some know a call by a content of None.
+        """
+        changes: tuple[CallChange, ...] = ()
+        for arguments, candidates in (({"at": POSITION}, OBJECT_CHANGES), (POSITION, TEXT_CHANGES)):
+            probe = _make_call_probe(arguments)
+            changes += next((one for one in candidates if self._shows_content(_apply((*changes, *one), probe))), ())
+        return changes
+
     def _shows_content(self, turns: list[Turn]) -> bool:
         variables = {**self._special, "tools": None, "documents": None, "add_generation_prompt": True}
         with contextlib.suppress(EagleLocalError):
             return POSITION in self._run(turns, variables)
         return False
 
-    def _shows_marks(self, marks: list[str], sketch_form: list[Turn], variables: Mapping[str, object]) -> bool:
-        try:
-            text = self._run(self._adapt_contents(sketch_form), variables)
-        except EagleLocalError as error:
-            return isinstance(error.__cause__, LimitExceeded)  # then rendering reports it
-        return all(mark in text for mark in marks)
-
     def _render_first(self, forms: Iterator[list[Turn]], variables: Mapping[str, object]) -> str:
         """Render the first form that the template accepts. If it accepts none, raise its first error."""
         first_error: EagleLocalError | None = None
         for turns in forms:
             try:
-                return self._run(self._adapt_contents(turns), variables)
+                return self._show(turns, variables)
             except (ModelFileError, RequestError) as error:
                 first_error = first_error or error
                 if isinstance(error.__cause__, LimitExceeded):
@@ -218,6 +266,20 @@ def _compile(sandbox: Sandbox, source: str) -> jinja2.Template:
         raise
     except Exception as error:  # such as a template nested too deep for Python's compiler
         raise ModelFileError(f"the chat template cannot be compiled: {_shorten_message(error)}") from error
+
+
+def _apply(changes: Sequence[CallChange], turns: list[Turn]) -> list[Turn]:
+    return functools.reduce(lambda changed, change: change(changed), changes, turns)
+
+
+def _make_call_probe(arguments: object) -> list[Turn]:
+    """Return a conversation with one call, whose id any template accepts."""
+    call = {"id": "callprobe", "type": "function", "function": {"name": "probe", "arguments": arguments}}
+    return [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "x", "tool_call_id": "callprobe", "name": "probe"},
+    ]
 
 
 def _join(pieces: Iterator[str]) -> str:

@@ -13,11 +13,14 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 
 from eaglelocal.core.tools import CallForm
+from eaglelocal.text.templates.literal_text import POSITION
 from eaglelocal.text.templates.template_messages import SYSTEMS, Turn
 from eaglelocal.text.tool_calls.call_writer import write_calls
 
 SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 ARGUMENTS_KEY = "arguments"  # for arguments that are no object
+LEAD = "lead"  # key of a text to be written before the calls of its turn
+SHORT_ANSWER = "OK."
 
 HERMES_TOOLS = """\
 # Tools
@@ -60,7 +63,7 @@ def _change_arguments(turns: Sequence[Turn], change: Callable[[object], object])
     """Apply `change` to the arguments of every call."""
     changed: list[Turn] = []
     for turn in turns:
-        functions = [(call, call["function"]) for call in _list_calls(turn)]
+        functions = [(call, call["function"]) for call in list_calls(turn)]
         calls = [
             {**call, "function": {**function, "arguments": change(function["arguments"])}}
             for call, function in functions
@@ -101,9 +104,12 @@ def join_user_turns(turns: Sequence[Turn]) -> list[Turn]:
     return _join_turns(turns, lambda last, turn: last["role"] == turn["role"] == "user")
 
 
-def merge_remarks_into_results(turns: Sequence[Turn]) -> list[Turn]:
-    """Append a user message after a tool's result to that result, for templates that require an answer there."""
-    return _join_turns(turns, lambda last, turn: last["role"] == "tool" and turn["role"] == "user")
+def join_assistant_turns(turns: Sequence[Turn]) -> list[Turn]:
+    """Join an assistant's message without calls and the assistant's message after it into one.
+
+    Some templates begin no turn for the second.
+    """
+    return _join_turns(turns, lambda last, turn: last["role"] == turn["role"] == "assistant" and not list_calls(last))
 
 
 def _join_turns(
@@ -113,30 +119,115 @@ def _join_turns(
     joined: list[Turn] = []
     for turn in turns:
         if joined and belong_together(joined[-1], turn):
-            joined[-1] = {**joined[-1], "content": f"{joined[-1]['content']}{joint}{turn['content']}"}
+            texts = [str(one["content"]) for one in (joined[-1], turn) if one["content"]]
+            joined[-1] = {**joined[-1], **turn, "content": joint.join(texts)}
         else:
             joined.append(turn)
     return joined
 
 
+def order_results(turns: Sequence[Turn]) -> list[Turn]:
+    """Put the results of each turn's calls after it, in the order of the calls.
+
+    Many templates show results without the ids of their calls, and some only those that follow the calls. A result of
+    an unknown call stays where it is.
+    """
+    owners, last = dict[int, tuple[int, int]](), dict[object, tuple[int, int]]()
+    for index, turn in enumerate(turns):
+        last |= {call["id"]: (index, at) for at, call in enumerate(list_calls(turn))}
+        if turn["role"] == "tool" and turn.get("tool_call_id") in last:
+            owners[index] = last[turn["tool_call_id"]]
+    results = sorted(owners, key=lambda index: (owners[index], index))
+    ordered: list[Turn] = []
+    for index, turn in enumerate(turns):
+        if index not in owners:
+            ordered += [turn, *(turns[result] for result in results if owners[result][0] == index)]
+    return ordered
+
+
+def convert_orphans_to_users(turns: Sequence[Turn]) -> list[Turn]:
+    """Make results of unknown calls user messages in Hermes form, for templates that show none without its call."""
+    converted: list[Turn] = []
+    known: list[object] = []
+    for turn in turns:
+        is_orphan = turn["role"] == "tool" and turn.get("tool_call_id") not in known
+        converted.append(_convert_turn_to_hermes(turn) if is_orphan else turn)
+        if turn["role"] != "tool":
+            known = [call["id"] for call in list_calls(turn)]
+    return converted
+
+
+def alternate_turns(turns: Sequence[Turn]) -> list[Turn]:
+    """Make user and assistant alternate, for templates that require it.
+
+    A user who speaks after a call or its result did not wait for the answer, so a short one stands between.
+    """
+    spoken = [turn for turn in convert_orphans_to_users(turns) if turn["content"] or list_calls(turn)]
+    answered: list[Turn] = []
+    for turn in spoken:
+        if turn["role"] == "user" and answered and (answered[-1]["role"] == "tool" or list_calls(answered[-1])):
+            answered.append({"role": "assistant", "content": SHORT_ANSWER})
+        answered.append(turn)
+    return join_assistant_turns(join_user_turns(answered))
+
+
+def separate_texts(turns: Sequence[Turn]) -> list[Turn]:
+    """Give a text beside calls a turn of its own before them, for templates that show only one of them."""
+    return [part for turn in turns for part in (_separate_text(turn) if list_calls(turn) else [turn])]
+
+
+def _separate_text(turn: Turn) -> list[Turn]:
+    if not turn["content"]:
+        return [turn]
+    calls: Turn = {"role": turn["role"], "content": "", "tool_calls": turn["tool_calls"]}
+    if "reasoning" in turn:  # gpt-oss shows it before a call only
+        calls["thinking"] = turn["reasoning"]
+    return [{key: turn[key] for key in turn if key != "tool_calls"}, calls]
+
+
+def mark_leads(turns: Sequence[Turn]) -> list[Turn]:
+    """Take texts beside calls out of the contents, for templates that show them after the results or not at all.
+
+    A mark in the name of the first call shows `place_leads` where each belongs.
+    """
+    return [_mark_lead(turn, index) for index, turn in enumerate(turns)]
+
+
+def _mark_lead(turn: Turn, index: int) -> Turn:
+    calls = list_calls(turn)
+    if not calls or not turn["content"]:
+        return turn
+    function = calls[0]["function"]
+    assert isinstance(function, dict)
+    first = {**calls[0], "function": {**function, "name": f"{_lead_mark(index)}{function['name']}"}}
+    return {**turn, "content": "", LEAD: turn["content"], "tool_calls": [first, *calls[1:]]}
+
+
+def _lead_mark(index: int) -> str:
+    return f"{POSITION}{index}{POSITION}"
+
+
+def place_leads(text: str, turns: Sequence[Turn], form: CallForm) -> str:
+    """Write each text that `mark_leads` took out before the marker that opens its turn's calls."""
+    gap = form.around[1] if form.around[1].isspace() else ""
+    for index, lead in ((index, turn[LEAD]) for index, turn in enumerate(turns) if LEAD in turn):
+        before, mark, after = text.partition(_lead_mark(index))
+        start = before.rfind(form.opening)
+        if mark and start >= 0:
+            before = f"{before[:start]}{lead}{gap}{before[start:]}"
+        text = before + after.replace(mark, "") if mark else before
+    return text
+
+
 def split_calls(turns: Sequence[Turn]) -> list[Turn]:
-    """Give each call a turn of its own with its result after it, for templates that show one call per turn."""
-    turns, single = list(turns), []
-    while turns:
-        turn = turns.pop(0)
-        calls = _list_calls(turn)
-        if len(calls) < 2:
-            single.append(turn)
-            continue
-        num_results = next((at for at, other in enumerate(turns) if other["role"] != "tool"), len(turns))
-        results, turns = turns[:num_results], turns[num_results:]
-        for index, call in enumerate(calls):
-            first = turn if index == 0 else {"role": turn["role"], "content": ""}
-            answers = [result for result in results if result.get("tool_call_id") == call["id"]]
-            single += [{**first, "tool_calls": [call]}, *answers]
-        known = [call["id"] for call in calls]
-        single += [result for result in results if result.get("tool_call_id") not in known]
-    return single
+    """Give each call a turn of its own, for templates that show one call per turn; `order_results` comes after."""
+    return [single for turn in turns for single in (_split_calls(turn) if list_calls(turn) else [turn])]
+
+
+def _split_calls(turn: Turn) -> list[Turn]:
+    first, *others = list_calls(turn)
+    rest = ({"role": turn["role"], "content": "", "tool_calls": [call]} for call in others)
+    return [{**turn, "tool_calls": [first]}, *rest]
 
 
 def shorten_ids(turns: Sequence[Turn]) -> list[Turn]:
@@ -148,7 +239,7 @@ def _shorten_ids(turn: Turn) -> Turn:
     short: Turn = {**turn}
     if "tool_call_id" in turn:
         short["tool_call_id"] = _shorten_id(str(turn["tool_call_id"]))
-    if calls := _list_calls(turn):
+    if calls := list_calls(turn):
         short["tool_calls"] = [{**call, "id": _shorten_id(str(call["id"]))} for call in calls]
     return short
 
@@ -163,7 +254,7 @@ def write_calls_into_content(turns: Sequence[Turn], form: CallForm) -> list[Turn
 
 
 def _write_calls_into_turn(turn: Turn, form: CallForm) -> Turn:
-    calls = [call["function"] for call in _list_calls(turn)]
+    calls = [call["function"] for call in list_calls(turn)]
     if not calls:
         return turn
     pairs = [(str(call["name"]), call["arguments"]) for call in calls if isinstance(call, dict)]
@@ -181,7 +272,7 @@ def add_tools_to_system(turns: Sequence[Turn], tools: Sequence[Turn]) -> list[Tu
 
 def clear_empty_contents(turns: Sequence[Turn]) -> list[Turn]:
     """Set an empty content of a turn with calls to None, for templates that recognize such turns by it."""
-    return [{**turn, "content": None} if _list_calls(turn) and turn["content"] == "" else turn for turn in turns]
+    return [{**turn, "content": None} if list_calls(turn) and turn["content"] == "" else turn for turn in turns]
 
 
 def convert_to_hermes(turns: Sequence[Turn], tools: Sequence[Turn]) -> list[Turn]:
@@ -203,14 +294,14 @@ def _are_results(last: Turn, turn: Turn) -> bool:
 def _convert_turn_to_hermes(turn: Turn) -> Turn:
     if turn["role"] == "tool":
         return {"role": "user", "content": f"<tool_response>\n{turn['content']}\n</tool_response>", "is_result": True}
-    calls = [f"<tool_call>\n{_to_json(call['function'])}\n</tool_call>" for call in _list_calls(turn)]
+    calls = [f"<tool_call>\n{_to_json(call['function'])}\n</tool_call>" for call in list_calls(turn)]
     if not calls:
         return turn
     texts = [turn["content"], *calls] if turn["content"] else calls
     return {**{key: turn[key] for key in turn if key != "tool_calls"}, "content": "\n".join(map(str, texts))}
 
 
-def _list_calls(turn: Turn) -> list[Turn]:
+def list_calls(turn: Turn) -> list[Turn]:
     calls = turn.get("tool_calls", [])
     assert isinstance(calls, list)
     return calls

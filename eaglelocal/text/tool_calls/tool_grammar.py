@@ -77,14 +77,7 @@ def can_bind_with_text(split: Split) -> bool:
     """
     if get_headers(split) is not None:
         return not split.in_text
-    return split.form is not None and bool(find_opening(split))
-
-
-def find_opening(split: Split) -> str:
-    """Return the marker that calls begin with; "" where there is none."""
-    assert split.form is not None
-    first = split.form.around[0] or split.form.call
-    return max((name for name in list_markers(split) if first.startswith(name)), key=len, default="")
+    return split.form is not None and bool(split.form.opening)
 
 
 def get_headers(split: Split) -> MessageHeaders | None:
@@ -111,7 +104,8 @@ class _GrammarBuilder:
         self._split, self._parallel, self._tokens = split, choice.parallel, tokens
         self._has_calls, self._alternative = bool(split.tools) and split.form is not None, alternative
         self._headers = get_headers(split)
-        self._opening = find_opening(split) if alternative is Alternative.TEXT and self._headers is None else ""
+        marked = split.form if alternative is Alternative.TEXT and self._headers is None else None
+        self._opening = marked.opening if marked else ""
         names = sorted(list_markers(split), key=len, reverse=True)
         self._markers = re.compile("(" + "|".join(map(re.escape, names)) + ")") if names else re.compile("(?!)")
 
@@ -165,9 +159,11 @@ class _GrammarBuilder:
 
     # ---- reasoning and text
     def _reasoning(self) -> str:
+        if self._split.in_text or self._split.after_reasoning:
+            return ""
         if self._headers is not None:
             return f"({self._write(self._headers.reasoning)} REASONING {self._write(self._headers.next_header)})?"
-        if self._split.reasoning_markers is None or self._split.in_text:
+        if self._split.reasoning_markers is None:
             return ""
         opening, _ = self._split.reasoning_markers
         gap = "" if self._alternative is Alternative.TEXT else "GAP?"  # text may begin with white space

@@ -59,7 +59,7 @@ def test_ids_are_short_where_the_template_wants_them_so() -> None:
     events = lines(SHOWN + "{# [TOOL_CALLS] #}")
     ids = re.findall(r"\(\w+ (\w+)\)", events[2])
     assert all(re.fullmatch("[0-9a-f]{9}", one) for one in ids) and len(set(ids)) == 2
-    assert events[3].endswith(ids[1]) and events[4].endswith(ids[0])
+    assert events[3].endswith(ids[0]) and events[4].endswith(ids[1])
     short = (Message("assistant", "", tool_calls=(ToolCall("abcdefghi", "look_up", "{}"),)),)
     assert "abcdefghi" in lines(SHOWN + "{# [TOOL_CALLS] #}", (TALK[1], *short))[1]
 
@@ -104,7 +104,7 @@ def test_a_system_that_is_not_known_begins_the_first_question() -> None:
 def test_a_stand_in_for_tools_alternates_too() -> None:
     events = "\n".join(lines(ALTERNATING, TALK[1:5]))
     assert events.count("[user]") == 2 and events.count("[assistant]") == 1
-    assert "<tool_response>\na deer\n</tool_response>\n<tool_response>\na bird\n</tool_response>" in events
+    assert "<tool_response>\na bird\n</tool_response>\n<tool_response>\na deer\n</tool_response>" in events
 
 
 def test_what_one_side_says_in_a_row_is_one_turn() -> None:
@@ -313,7 +313,6 @@ ANSWERS_RESULTS = EACH + (
 )
 
 
-def test_what_is_said_after_a_result_is_said_with_it_where_it_must_be() -> None:
+def test_what_is_said_after_a_result_follows_an_answer_where_it_must() -> None:
     events = "\n".join(lines(ANSWERS_RESULTS, TALK[1:]))
-    assert events.endswith("[tool] a bird\n\nSure?")
-    assert "[tool] a deer\n" in events
+    assert events.endswith("[tool] a bird\n[tool] a deer\n[assistant] OK.\n[user] Sure?")

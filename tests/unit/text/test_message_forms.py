@@ -90,8 +90,8 @@ def rendered(source: str, letters: str, tools: tuple[Tool, ...] = ()) -> str:
         (LAST_ONLY, "suasu", "system s0|user u1|assistant a2|user s3|user u4"),
         (BY_TURNS, "sus", "system s0|user u1+s2"),
         (BY_TURNS, "suausu", "system s0|user u1|assistant a2|user u3+s4+u5"),
-        (BY_TURNS, "sucts", "system s0|user u1|assistant c2|tool t3+s4"),
-        (BY_TURNS, "susctus", "system s0|user u1+s2|assistant c3|tool t4+u5+s6"),
+        (BY_TURNS, "sucts", "system s0|user u1|assistant c2|tool t3|assistant OK.|user s4"),
+        (BY_TURNS, "susctus", "system s0|user u1+s2|assistant c3|tool t4|assistant OK.|user u5+s6"),
         (BY_TURNS, "sau", "user s0|assistant a1|user u2"),
         (WITH_THE_LAST, "su", "user s0+u1"),
         (WITH_THE_LAST, "suct", "user s0+u1|assistant c2|tool t3"),
@@ -145,8 +145,8 @@ def test_a_template_that_shows_it_nowhere_is_rendered_as_ever() -> None:
 
 
 def test_the_objection_is_the_one_to_the_usual_way() -> None:
-    with pytest.raises(RequestError, match="no: system user system"):
-        rendered("{{ raise_exception('no: ' ~ messages | map(attribute='role') | join(' ')) }}", "sus")
+    with pytest.raises(RequestError, match="no: system user system user"):
+        rendered("{{ raise_exception('no: ' ~ messages | map(attribute='role') | join(' ')) }}", "susu")
 
 
 def test_a_template_that_does_not_end_is_reported_as_one() -> None:
