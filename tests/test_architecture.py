@@ -253,3 +253,14 @@ def test_json_and_toml_are_read_in_one_way() -> None:
         or (isinstance(node, ast.ImportFrom) and node.module in ("json", "tomllib"))
     }
     assert found == set(OWN_READERS)
+
+
+def test_digits_are_those_that_int_reads() -> None:
+    """`"²".isdigit()` is true, and `int("²")` raises ValueError."""
+    found = {
+        (file.relative_to(PACKAGE).as_posix(), node.attr)
+        for file in FILES
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in ("isdigit", "isnumeric")
+    }
+    assert found == set()

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -5,7 +5,6 @@ Combines settings, plan, engine, line mode and the screen; nothing heavy is impo
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager

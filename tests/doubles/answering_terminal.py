@@ -14,7 +14,7 @@ CELL = (8, 16)  # pixels
 
 
 class AnsweringTerminal(PtyProgram):
-    """A terminal that knows the modes of `knows`, beside those which need no answer, and begins with those of `left_on`.
+    """A terminal that knows the modes of `knows` and those that need no answer; it begins with those of `on_before`.
 
     cell  size of a character in its reports; (0, 0): it does not know it
     """
@@ -26,11 +26,11 @@ class AnsweringTerminal(PtyProgram):
         *,
         size: tuple[int, int] = (80, 24),
         knows: Sequence[int] = (SYNC, RESIZE, PIXELS),
-        left_on: Sequence[int] = (),
+        on_before: Sequence[int] = (),
         cell: tuple[int, int] = CELL,
     ) -> None:
         self._size, self._knows, self._cell = size, frozenset(knows), cell
-        self.modes = AT_FIRST | dict.fromkeys(left_on, True)
+        self.modes = AT_FIRST | dict.fromkeys(on_before, True)
         self.pointer = "default"
         self.num_keyboards = 0  # of the kitty protocol, pushed and not popped
         self._read_to = 0

@@ -32,9 +32,9 @@ def url() -> Iterator[str]:
     [
         {"knows": (SYNC, RESIZE, PIXELS)},
         {"knows": (SYNC, RESIZE)},
-        {"left_on": (RESIZE,)},
-        {"left_on": (RESIZE, PIXELS)},
-        {"left_on": (PIXELS,), "knows": (PIXELS,)},
+        {"on_before": (RESIZE,)},
+        {"on_before": (RESIZE, PIXELS)},
+        {"on_before": (PIXELS,), "knows": (PIXELS,)},
         {"cell": (0, 0)},
     ],
 )
@@ -50,7 +50,7 @@ def test_the_first_click_lands_where_it_is(url: str, terminal: Mapping[str, tupl
 
 
 def test_the_size_is_followed(url: str) -> None:
-    with AnsweringTerminal([*TOP, url], {}, left_on=(RESIZE,)) as top:
+    with AnsweringTerminal([*TOP, url], {}, on_before=(RESIZE,)) as top:
         top.expect("running")
         top.resize(60, 12)
         while b"\x1b[12;1H" not in top.raw.rpartition(b"\x1b[24;1H")[2]:
