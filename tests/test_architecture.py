@@ -286,3 +286,14 @@ def test_children_get_no_secrets() -> None:
         if isinstance(node, ast.Call) and starts_with_all(node)
     }
     assert found == set(WITH_SECRETS)
+
+
+def test_digits_are_those_that_int_reads() -> None:
+    """`"²".isdigit()` is true, and `int("²")` raises ValueError."""
+    found = {
+        (file.relative_to(PACKAGE).as_posix(), node.attr)
+        for file in FILES
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in ("isdigit", "isnumeric")
+    }
+    assert found == set()

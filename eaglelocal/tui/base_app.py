@@ -111,7 +111,9 @@ class EagleApp(App[ReturnType]):
         self.display_options = display_options
         self.is_too_small = False  # the terminal
         self._notice_timer: Timer | None = None  # until the notice ends
-        self._handlers: dict[signal.Signals, Callable[[int, FrameType | None], object]] = {}  # of signals that end the program
+        self._handlers: dict[
+            signal.Signals, Callable[[int, FrameType | None], object]
+        ] = {}  # of signals that end the program
         self._ended_by: signal.Signals | None = None
         self.set_class(display_options.glyphs is ASCII, "-ascii")
         for theme in THEMES:

@@ -29,7 +29,7 @@ class Terminal(io.StringIO):
 
 
 def output(stdout: io.StringIO, environ: dict[str, str], stderr: io.StringIO | None = None) -> Output:
-    return Output(stdout=stdout, stderr=stderr or io.StringIO(), environ=environ)
+    return Output(stdout=stdout, stderr=stderr or io.StringIO(), environ={"TERM": "xterm", **environ})
 
 
 def painted(stdout: io.StringIO, environ: dict[str, str], *, tint: bool = True) -> str:
@@ -48,6 +48,7 @@ def test_accepted_tokens_are_tinted_in_runs_on_a_terminal() -> None:
         (Terminal(), {"NO_COLOR": "1"}, True),
         (Terminal(), {"NO_COLOR": "1", "FORCE_COLOR": "1"}, True),
         (Terminal(), {"TERM": "dumb"}, True),
+        (Terminal(), {"TERM": ""}, True),
         (Terminal(), {}, False),
     ],
 )
@@ -92,6 +93,36 @@ def test_a_pipe_gets_the_text_as_it_is() -> None:
     stdout = io.StringIO()
     output(stdout, {}).answer(tint=True).show((TextPiece(1, "a\x1bb\r\n", False),))
     assert stdout.getvalue() == "a\x1bb\r\n"
+
+
+EVIL = "a\x1b]0;title\x07b\x9bJ\u202egnp.exe\u2069\x7f\tgr\u00f6\u00dfer \u0627\u200f\u200d"
+
+
+@pytest.mark.parametrize("stdout", [io.StringIO(), Terminal()])
+def test_a_name_cannot_steer_whatever_reads_the_lines(stdout: io.StringIO) -> None:
+    output(stdout, {}).lines([EVIL])
+    cleaned = "a\ufffd]0;title\ufffdb\ufffdJgnp.exe\ufffd\tgr\u00f6\u00dfer \u0627\u200f\u200d\n"
+    assert stdout.getvalue().endswith(cleaned)
+    assert "\x1b" not in stdout.getvalue()
+
+
+def test_an_object_holds_the_text_and_no_terminal_obeys_it() -> None:
+    stdout = io.StringIO()
+    output(stdout, {}).object({EVIL: [EVIL + "\ud83e"]})
+    assert json.loads(stdout.getvalue()) == {EVIL: [EVIL + "\ud83e"]}
+    assert set(filter(lambda char: not char.isprintable(), stdout.getvalue())) == {"\n", "\u200f", "\u200d"}
+
+
+@pytest.mark.parametrize("name", ["", "dumb"])
+def test_a_terminal_that_moves_no_cursor_gets_lines(name: str) -> None:
+    stderr = Terminal()
+    sink = output(Terminal(), {"TERM": name}, stderr)
+    progress, status = sink.progress(), sink.status()
+    progress(LoadProgress(0.5, "loading the target"))
+    status.show("ready")
+    status.clear()
+    progress.finish()
+    assert (stderr.getvalue(), sink.can_show_screen) == ("loading the target\n", False)
 
 
 @pytest.mark.parametrize(("encoding", "is_readable"), [("utf-8", True), ("UTF8", True), ("latin-1", False)])
@@ -180,6 +211,6 @@ def test_progress_stays_in_one_line_of_a_narrow_terminal() -> None:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
     with open(theirs, "w", encoding="utf-8") as stderr, open(ours, "rb", buffering=0) as screen:
-        Output(stdout=io.StringIO(), stderr=stderr, environ={}).progress()(LoadProgress(0.5, "x" * 100))
+        Output(stdout=io.StringIO(), stderr=stderr, environ={"TERM": "xterm"}).progress()(LoadProgress(0.5, "x" * 100))
         shown = screen.read(1000).decode()
     assert len(shown.removeprefix("\r\x1b[K")) == 39

@@ -123,7 +123,7 @@ def test_which_one_is_meant() -> None:
     assert len(choose_servers(both, "all")) == 2
     with pytest.raises(UsageError, match="2 servers are running"):
         choose_servers(both, None)
-    for nothing in ("3", "example.org:1", "http://127.0.0.1:x", "nonsense"):
+    for nothing in ("3", "9" * 5000, "²", "example.org:1", "http://127.0.0.1:x", "nonsense"):
         with pytest.raises(EngineError, match="no eaglelocal server is running at"):
             choose_servers(both, nothing)
 

@@ -170,7 +170,7 @@ def test_stray_output_and_input_do_not_touch_the_pipe(client: EngineClient) -> N
     assert client.stream(ask("count 1")).result().text == "0 "
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT])
 def test_signals_to_the_process_group_are_left_to_the_parent(client: EngineClient, number: signal.Signals) -> None:
     answer = client.stream(ask("count 300"))
     next(answer)

@@ -38,7 +38,7 @@ run_until_stopped(create_app(state, Access()), state, bind_socket("127.0.0.1", 0
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
 def test_a_signal_ends_it_while_a_model_loads(number: int) -> None:
     process = subprocess.Popen([sys.executable, "-c", LOADING], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

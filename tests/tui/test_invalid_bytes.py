@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from doubles.pages_server import llama_pages, serving
+from doubles.pages_server import Page, Pages, llama_pages, serving
 from doubles.pty_program import PtyProgram
 from doubles.timeouts import PATIENCE_S
 
@@ -91,6 +92,60 @@ def test_a_bug_ends_the_monitor_with_a_message_and_a_code(url: str) -> None:
     assert "in <lambda>" in top.new
 
 
+EVIL = "a\x1b]52;c;aGk=\x07b\x9b2J\u202ec\x07\x08"
+ROWS = [{"id": f"r{i}", "client": EVIL, "model": EVIL, "state": state} for i, state in enumerate(("running", EVIL))]
+HOSTILE = {
+    "/v1/models": Page({"data": [{"id": "m", "owned_by": "eaglelocal"}]}),
+    "/v1/snapshot": Page(
+        {
+            "state": EVIL,
+            "model": {"target": EVIL, "draft": EVIL},
+            "engine": {"store_problem": EVIL, "spec": "\u00b2", "speculation": {"state": EVIL, "reason": EVIL}},
+            "requests": ROWS,
+            "learning": {"on": True, "state": EVIL, "note": EVIL},
+            "drift": [{"text": EVIL}],
+            "is_operator": True,
+        }
+    ),
+}
+
+
+def obeyed(raw: bytes) -> set[str]:
+    """What a terminal would obey of EVIL; Textual itself sets the shape of the pointer."""
+    written = re.sub("\x1b]22;\\w+\x07", "", raw.decode(errors="replace"))
+    return {char for char in ("\x1b]", "\x07", "\x08", "\x9b", "\u202e") if char in written}
+
+
+def test_a_hostile_server_neither_steers_the_terminal_nor_ends_the_monitor() -> None:
+    with serving(Pages(HOSTILE)) as pages, PtyProgram([*TOP, pages.url], {}, size=(120, 40)) as top:
+        top.expect("eaglelocal at")
+        top.expect("\u00b2")
+        top.type(b"c")  # whose request is it?
+        top.expect("Cancel the request of")
+        top.type(b"\x1b")
+        top.type(CTRL_Q)
+        assert top.end() == 0, top.new
+    assert not obeyed(top.raw)
+
+
+def test_a_pasted_escape_reaches_no_terminal(tmp_path: Path) -> None:
+    with PtyProgram([*CHAT, str(tmp_path)], {}) as chat:
+        chat.expect("context")
+        chat.type(b"\x1b[200~" + EVIL.encode() + b" is pasted\x1b[201~")
+        chat.expect("is pasted")
+        chat.type(CTRL_Q)
+        assert chat.end() == 0
+    assert not obeyed(chat.raw)
+
+
+@pytest.mark.parametrize("name", ["dumb", ""])
+def test_a_terminal_that_shows_no_screen_gets_a_frame_in_lines(url: str, name: str) -> None:
+    with PtyProgram([*TOP, url], {"TERM": name}) as top:
+        top.expect("llama-server at")
+        assert top.end() == 0
+    assert b"\x1b" not in top.raw
+
+
 @pytest.mark.parametrize("columns", ["0", "-3", "x", "999999999"])
 def test_the_terminal_says_how_large_it_is_and_not_a_variable(url: str, columns: str) -> None:
     with PtyProgram([*TOP, url], {"COLUMNS": columns, "LINES": columns}, size=(70, 20)) as top:
@@ -104,7 +159,7 @@ def test_a_screen_without_a_keyboard_goes_on_and_ctrl_c_ends_it(url: str) -> Non
     with PtyProgram(["sh", "-c", 'exec "$@" < /dev/null', "sh", *TOP, url], {}) as top:
         top.expect("running")
         top.type(b"\x03")
-        assert top.end() == 0
+        assert top.end() == 130
     assert "Traceback" not in top.shown
 
 

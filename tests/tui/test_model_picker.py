@@ -12,8 +12,9 @@ from doubles.chat_screen import ChatHarness, ChatObserver, play
 from textual.widgets import Input, OptionList
 
 from eaglelocal.conversation.session import ActiveModel, ModelChoice
+from eaglelocal.errors import UsageError
 from eaglelocal.planning.model_choices import ModelChoiceEntry, ModelOutlook
-from eaglelocal.tui.chat.model_picker import ModelDialog, PickerRows, describe_outlook, shorten_name
+from eaglelocal.tui.chat.model_picker import ModelDialog, PickerRows, describe_outlook, parse_ctx, shorten_name
 from eaglelocal.tui.chat.model_source import ModelSource
 from eaglelocal.tui.prompt.command_completion import Completion, complete_typed
 
@@ -287,3 +288,10 @@ def test_a_long_name_keeps_its_end() -> None:
 def test_what_is_not_known_yet_is_no_promise() -> None:
     assert describe_outlook(None) == "..."
     assert describe_outlook(ModelOutlook(False, problem="it is damaged")) == "it is damaged"
+
+
+@pytest.mark.parametrize("text", ["0", "²", "-1", "9" * 5000])
+def test_a_context_that_is_no_number_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="the context must be a number of tokens"):
+        parse_ctx(text)
+    assert (parse_ctx(""), parse_ctx("4096")) == (None, 4096)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import pty
@@ -12,9 +13,13 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from doubles.timeouts import wait_until
+from textual.drivers._writer_thread import MAX_QUEUED_WRITES, WriterThread
+
+from eaglelocal.tui.terminal.terminal_driver import TerminalDriver
 
 PROGRAM = Path(__file__).with_name("chat_program.py")
 PATIENCE_S = 60.0
@@ -26,6 +31,32 @@ def read_until(terminal: int, wanted: bytes) -> None:
         assert time.monotonic() < deadline_s, shown[-2000:]
         if select.select([terminal], [], [], 0.1)[0]:
             shown += os.read(terminal, 65536)
+
+
+class Redrawn:
+    """An app that notes what it was asked to do later."""
+
+    num_redrawn = 0
+
+    def call_later(self, callback: Callable[..., object], **_: object) -> None:
+        self.num_redrawn += callback == self.refresh
+
+    def refresh(self) -> None:
+        """Only named here."""
+
+
+def test_a_terminal_that_reads_nothing_never_holds_up_the_loop() -> None:
+    """The loop is the server's in `serve`. Nobody runs this writer, so it takes nothing."""
+    driver, app = object.__new__(TerminalDriver), Redrawn()
+    driver._app, driver._writer_thread = app, WriterThread(io.StringIO())  # type: ignore[assignment]
+    for number in range(2 * MAX_QUEUED_WRITES):
+        driver.write(str(number))
+    driver._catch_up()
+    assert driver.is_behind and not app.num_redrawn
+    for _ in range(MAX_QUEUED_WRITES):
+        driver._queue.get_nowait()
+    driver._catch_up()
+    assert (driver.is_behind, app.num_redrawn) == (False, 1)
 
 
 def test_an_answer_ends_while_nobody_reads_the_terminal(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ TICK_S = 0.1
 END_S = 2.0  # for a terminal to read what restores it
 MAX_DISCARDS = 20  # times that the terminal's buffer is emptied for the rest of one frame
 MAX_CELLS = 10_000  # columns or rows
-NO_PIXELS, NO_SIZES, NO_SYNC = "\x1b[?1016l", "\x1b[?2048l", "\x1b[?2026l"
+NO_PIXELS, NO_SIZES, NO_SYNC, POINTER = "\x1b[?1016l", "\x1b[?2048l", "\x1b[?2026l", "\x1b]22;default\x07"
 
 
 class TerminalDriver(LinuxDriver):
@@ -96,7 +96,7 @@ class TerminalDriver(LinuxDriver):
 
     def stop_application_mode(self) -> None:
         """Switch off all modes. Frames that wait for the terminal are dropped."""
-        self._restoring = [NO_SYNC]
+        self._restoring = [NO_SYNC, POINTER]  # which Textual leaves as they are
         super().stop_application_mode()
         self._restored_by, self._restoring = "".join(self._restoring), None
         with suppress(Empty):

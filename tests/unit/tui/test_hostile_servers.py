@@ -65,7 +65,8 @@ ENGINE = some_of(
 )
 MODEL = some_of("name target draft n_ctx num_slots adapters", adapters=st.lists(some_of("name path scale")))
 ROW = some_of(
-    "id client owner model state drafting prompt_tokens cached_tokens completion_tokens accepted_tokens tok_s ttft_s age_s",
+    "id client owner model state drafting prompt_tokens cached_tokens completion_tokens accepted_tokens "
+    "tok_s ttft_s age_s",
     speculation=STATS,
 )
 SNAPSHOT = some_of(
@@ -128,9 +129,11 @@ def test_any_ollama_is_drawn(models: list[object]) -> None:
     assert not OBEYED.search(draw(parse_ollama(objects(answer(models).json()))))
 
 
-LABELS = st.dictionaries(st.sampled_from(["position", "model_name", "le"]), st.sampled_from(TEXTS))
+LABELS = st.lists(
+    st.builds('{}="{}"'.format, st.sampled_from(["position", "model_name", "le"]), st.sampled_from(TEXTS)), max_size=3
+)
 LINE = st.builds(
-    lambda name, labels, value: "vllm:%s{%s} %s" % (name, ",".join(f'{k}="{v}"' for k, v in labels.items()), value),
+    lambda name, labels, value: f"vllm:{name}{{{','.join(labels)}}} {value}",
     st.sampled_from(["num_requests_running", "spec_decode_num_accepted_tokens_per_pos", "generation_tokens_total"]),
     LABELS,
     st.sampled_from(["1", "NaN", "+Inf", "-1", "1e300", "1e999", "²", "", EVIL]),

@@ -111,7 +111,9 @@ def test_the_mouse_reports_cells_whatever_else_is_reported() -> None:
     assert isinstance(click, events.MouseDown) and (click.x, click.y) == (2, 23)
 
 
-ODD = st.sampled_from([b"\x1b[", b"\x1b[200~", b"\x1b", b"\x1b[<", b"200~", b"\x1b[201~", b"u", b"t", b"M", b";", b":", b"9" * 12])
+ODD = st.sampled_from(
+    [b"\x1b[", b"\x1b[200~", b"\x1b", b"\x1b[<", b"200~", b"\x1b[201~", b"u", b"t", b"M", b";", b":", b"9" * 12]
+)
 
 
 @given(st.lists(st.one_of(st.binary(max_size=8), ODD), max_size=40))
