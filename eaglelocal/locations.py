@@ -12,6 +12,7 @@ from pathlib import Path
 import platformdirs
 
 from eaglelocal.core.json_text import read_json
+from eaglelocal.core.own_files import read_regular
 
 APP = "eaglelocal"
 OLLAMA_SERVICE_STORE = "/usr/share/ollama/.ollama/models"  # of Ollama as a service
@@ -122,7 +123,7 @@ def lm_studio_dirs() -> tuple[Path, ...]:
 
 def _read_pointer(file: Path) -> Path | None:
     try:
-        text = file.read_text(encoding="utf-8").strip()
+        text = read_regular(file).decode().strip()
     except (OSError, UnicodeDecodeError):
         return None
     return Path(text) if text else None
@@ -131,7 +132,7 @@ def _read_pointer(file: Path) -> Path | None:
 def _read_download_folder(settings: Path) -> Path | None:
     """Return the folder that LM Studio's settings name; None if they name none or cannot be read."""
     try:
-        content = read_json(settings.read_bytes())
+        content = read_json(read_regular(settings))
     except (OSError, ValueError):
         return None
     named = content.get("downloadsFolder") if isinstance(content, dict) else None

@@ -16,13 +16,14 @@ from typing import Any
 
 from eaglelocal.core.atomic_file import OWN_FILE, write_atomically
 from eaglelocal.core.gpu_split import parse_split
+from eaglelocal.core.own_files import read_regular
 from eaglelocal.core.plan import MAX_SLOTS
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.rpc_hosts import parse_rpc_hosts
 from eaglelocal.core.sampling import RANGES
 from eaglelocal.core.surrogates import join_surrogates
 from eaglelocal.core.toml_text import read_toml_file, set_text_key
-from eaglelocal.core.utf8_text import read_text_file
+from eaglelocal.core.utf8_text import decode_text
 from eaglelocal.errors import ResourceError, UsageError
 
 PREFIX = "EAGLELOCAL_"
@@ -144,7 +145,7 @@ def write_setting(config_file: Path, name: str, value: str) -> None:
     path = config_file.resolve()  # a link to a file elsewhere stays a link
     try:
         exists = path.exists()
-        content = read_text_file(path) if exists else ""
+        content = decode_text(read_regular(path)) if exists else ""
         mode = path.stat().st_mode & 0o777 if exists else OWN_FILE
         write_atomically(path, set_text_key(content, name, value), mode=mode)
     except OSError as problem:

@@ -15,6 +15,7 @@ from eaglelocal import locations
 from eaglelocal.catalog.toml_table import TomlTable
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.json_text import read_json
+from eaglelocal.core.own_files import read_own
 
 FileVersion = tuple[Path, int, int]  # file, time of its last change in ns, bytes
 
@@ -43,7 +44,7 @@ def find_kept(versions: Sequence[FileVersion]) -> Path:
 def read_kept(path: Path, described: list[list[object]]) -> list[dict[str, object]] | None:
     """Return the contents of exactly these files; None if they are not kept."""
     try:
-        kept = read_json(path.read_bytes())
+        kept = read_json(read_own(path))
     except (OSError, ValueError):
         return None
     if not isinstance(kept, dict) or kept.get("files") != described:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from eaglelocal.cli.export_head import HeadOrder, export_head
 from eaglelocal.cli.load_model import load_settings, make_run_options
 from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.core.own_files import open_regular
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.surrogates import HALVES, make_printable
 from eaglelocal.core.user_paths import expand_path
@@ -67,7 +68,7 @@ class ServingOrder:
 @functools.lru_cache(maxsize=4)
 def digest_head(path: Path) -> str:
     """Return a short digest of a head's file, so that the folder of another head of the same name is not taken."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:8]
 
 

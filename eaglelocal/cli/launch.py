@@ -14,7 +14,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from io import BufferedWriter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,8 +26,10 @@ from eaglelocal.cli import flags
 from eaglelocal.cli.agents import AGENTS, Agent, Endpoint, Setup
 from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import Output, standard_output
-from eaglelocal.core.folders import make_folder
-from eaglelocal.errors import EngineError, UsageError
+from eaglelocal.core.atomic_file import write_atomically
+from eaglelocal.core.own_files import append_own, read_own
+from eaglelocal.core.user_paths import quote_path
+from eaglelocal.errors import EngineError, ResourceError, UsageError
 
 if TYPE_CHECKING:
     from eaglelocal.client.running_servers import RunningServer
@@ -150,8 +153,7 @@ def start_server(settings: Settings, n_ctx: int, output: Output) -> Iterator[Run
     target = ["--target", settings.target] if settings.target else []
     command = [sys.executable, "-m", "eaglelocal", "serve", "--no-tui", "--port", "0", "--ctx", str(n_ctx), *target]
     log = locations.state_dir() / LOG
-    make_folder(log.parent)
-    with log.open("wb") as stream:
+    with open_log(log, command) as stream:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=stream, start_new_session=True)
     try:
         yield wait_until_ready(process, log, output)
@@ -159,6 +161,16 @@ def start_server(settings: Settings, n_ctx: int, output: Output) -> Iterator[Run
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(END_S)
+
+
+def open_log(log: Path, command: Sequence[str]) -> BufferedWriter:
+    """Return the server's log, with its command. Raises ResourceError: in the same folder, the server is found."""
+    try:
+        write_atomically(log, f"{shlex.join(command)}\n")
+        return append_own(log)
+    except OSError as problem:
+        message = f"no server can be started: {log} cannot be written: {problem.strerror}"
+        raise ResourceError(message, hint="--url URL joins a server") from problem
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], log: Path, output: Output) -> RunningServer:
@@ -171,6 +183,6 @@ def wait_until_ready(process: subprocess.Popen[bytes], log: Path, output: Output
             if server.pid == process.pid and request_state(server) == "ready":
                 return server
         time.sleep(POLL_S)
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    lines = read_own(log).decode(errors="replace").split("\n")[1:]
     last = "\n".join(filter(None, lines[-LOG_TAIL - 1 :]))
-    raise EngineError(f"the server did not start:\n{last}", hint=f"less {log}")
+    raise EngineError(f"the server did not start:\n{last}", hint=f"less {quote_path(log)}")

@@ -19,6 +19,7 @@ from eaglelocal.cli.prompt_signals import deliver_signals
 from eaglelocal.conversation.action_context import ListModels, list_no_models
 from eaglelocal.conversation.pictures import complete_path
 from eaglelocal.core.folders import PRIVATE, make_folder
+from eaglelocal.core.own_files import append_own, is_own
 from eaglelocal.core.surrogates import join_surrogates
 from eaglelocal.core.terminal_text import can_move_cursor
 
@@ -133,7 +134,8 @@ class LineEditor:
         for setting in _bindings():
             readline.parse_and_bind(setting)
         try:
-            readline.read_history_file(self._history)
+            if is_own(self._history):
+                readline.read_history_file(self._history)
         except OSError:  # missing, or written by another library: start anew
             readline.clear_history()
 
@@ -149,7 +151,7 @@ class LineEditor:
         """Write the history, readable by the owner only because questions are private. Ignores OSError."""
         try:
             make_folder(self._history.parent, PRIVATE)
-            os.close(os.open(self._history, os.O_CREAT | os.O_WRONLY, 0o600))
+            append_own(self._history).close()  # its library would open a pipe, and wait
             readline.write_history_file(self._history)
         except OSError:
             return

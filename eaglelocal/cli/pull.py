@@ -5,9 +5,8 @@ The files are chosen first, from the hub's listings; nothing is fetched before t
 
 from __future__ import annotations
 
-import contextlib
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -314,7 +313,7 @@ def check_draft(order: DownloadOrder, model: DownloadOrder, target: FoundTarget,
     if needs_import(order):
         return mention_import(order, model.reference, output)
     found = read_draft_file(find_first_file(order), target)
-    remember(order, model)
+    remember(order, model, output)
     return output.message(f"checked: {order.reference}, {KINDS[found.kind]} that fits it")
 
 
@@ -323,29 +322,24 @@ def forget(target: DownloadOrder) -> None:
     from eaglelocal.hub.pulled_drafts import forget_draft
 
     file = locations.pulled_drafts_file()
-    with convert_write_errors(file):
+    try:
         forget_draft(file, target.repo.id)
+    except OSError as problem:
+        message = f"cannot write {file}: {problem.strerror}"
+        raise ResourceError(message, hint="check the owner of the folder") from problem
 
 
-def remember(draft: DownloadOrder, target: DownloadOrder) -> None:
-    """Remember which draft was pulled for a target. Raises ResourceError."""
+def remember(draft: DownloadOrder, target: DownloadOrder, output: Output) -> None:
+    """Remember which draft was pulled for a target; warn if that cannot be written: the draft is there all the same."""
     from eaglelocal.hub.pulled_drafts import remember_draft
 
     file = locations.pulled_drafts_file()
     tag = draft.reference.partition(":")[2]
-    with convert_write_errors(file):
-        remember_draft(file, target_repo=target.repo.id, draft_repo=draft.repo.id, draft_tag=tag)
-
-
-@contextlib.contextmanager
-def convert_write_errors(file: Path) -> Iterator[None]:
-    """Convert an OSError while a file is written to ResourceError."""
     try:
-        yield
+        remember_draft(file, target_repo=target.repo.id, draft_repo=draft.repo.id, draft_tag=tag)
     except OSError as problem:
-        raise ResourceError(
-            f"cannot write {file}: {problem.strerror}", hint="check the owner of the folder"
-        ) from problem
+        why = f"{file} cannot be written: {problem.strerror}"
+        output.message(f"warning: `--draft {draft.reference}` must be named, because {why}")
 
 
 def find_first_file(order: DownloadOrder) -> Path:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import logging
 import math
 import os
 import platform
@@ -26,11 +27,13 @@ from eaglelocal.client.json_fields import text
 from eaglelocal.client.server_address import split_address
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.json_text import read_object
+from eaglelocal.core.own_files import list_own, read_own
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EngineError
 from eaglelocal.probe.process_info import is_alive, start_mark
 
 NO_ANSWER = "no answer"
+_log = logging.getLogger(__name__)
 
 _MAX_BYTES = 64 * 1024
 _LOOPBACK = {"localhost": "127.0.0.1"}
@@ -96,25 +99,24 @@ def describe_this_server(
 
 @contextlib.contextmanager
 def keep_announced(server: RunningServer) -> Iterator[Path]:
-    """Announce a server while the block runs. Raises EngineError when the state folder cannot be written."""
+    """Announce a server while the block runs; it serves without, where the state folder cannot be written."""
     path = announce(server)
     try:
         yield path
     finally:
         left = _read(path)
         if left is not None and left.started_at == server.started_at:  # another may have taken over port and file
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def announce(server: RunningServer) -> Path:
-    """Write or replace a server's announcement; return its path. Raises EngineError when it cannot be written."""
+    """Write or replace a server's announcement; return its path, and warn if it cannot be written."""
     path = _file_path(server)
     try:
         write_atomically(path, json.dumps(asdict(server)))
     except OSError as error:
-        raise EngineError(
-            f"{path} cannot be written: {error.strerror}", hint="set XDG_STATE_HOME to a folder that can be written"
-        ) from error
+        _log.warning("`ps`, `stop` and `chat` do not find this server: %s cannot be written: %s", path, error.strerror)
     return path
 
 
@@ -157,10 +159,7 @@ def _file_path(server: RunningServer) -> Path:
 
 
 def _files() -> list[Path]:
-    try:
-        return sorted(locations.servers_dir().glob("*-*.json"))
-    except OSError:
-        return []
+    return list_own(locations.servers_dir(), "*-*.json")
 
 
 def _alive(path: Path, *, remove_stale: bool) -> RunningServer | None:
@@ -178,8 +177,7 @@ def _alive(path: Path, *, remove_stale: bool) -> RunningServer | None:
 def _read(path: Path) -> RunningServer | None:
     """Return an announcement; None for any other content (perhaps another version's), which is not removed."""
     try:
-        with path.open("rb") as file:
-            data = read_object(file.read(_MAX_BYTES))
+        data = read_object(read_own(path, _MAX_BYTES))
     except (OSError, ValueError):
         return None
     kinds = {name: (int, float) if kind is float else kind for name, kind in get_type_hints(RunningServer).items()}

@@ -22,9 +22,10 @@ from eaglelocal.conversation.spelling import closest_word
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.folders import PRIVATE, make_folder, sync_folder
 from eaglelocal.core.json_text import read_json
+from eaglelocal.core.own_files import list_own, read_own
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.surrogates import join_in_json
-from eaglelocal.core.utf8_text import FaultInLine, read_text_file
+from eaglelocal.core.utf8_text import FaultInLine, decode_text
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 
 FORMAT_VERSION = 1
@@ -46,7 +47,7 @@ class SavedConversation:
 def list_conversations(folder: Path) -> tuple[SavedConversation, ...]:
     """Return the saved conversations of a folder, latest first."""
     found = []
-    for path in folder.glob("*.json"):
+    for path in list_own(folder, "*.json"):
         with suppress(OSError):  # it was just removed, or is a dangling link
             found.append(SavedConversation(path.stem, path.stat().st_mtime))
     return tuple(sorted(found, key=lambda entry: (entry.modified_at, entry.name), reverse=True))
@@ -64,7 +65,7 @@ def read_search_texts(folder: Path, names: Iterable[str]) -> Iterator[tuple[str,
             num_left -= path.stat().st_size
             if num_left < 0:
                 return
-            turns = read_json(read_text_file(path))["turns"]  # type: ignore[index]
+            turns = read_json(read_own(path))["turns"]  # type: ignore[index]
             texts = (text for turn in turns for text in (turn["question"], turn["answer"]))
             yield name, "\n".join(texts).lower()
         except (OSError, ValueError, TypeError, KeyError, LookupError):
@@ -159,7 +160,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     with suppress(OSError):
         make_folder(folder, PRIVATE)
     try:
-        handle = os.open(folder, os.O_RDONLY)
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
         yield  # saving reports it
         return
@@ -191,7 +192,7 @@ def load_conversation(folder: Path, name: str) -> Conversation:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise UsageError(f"{path} has {path.stat().st_size} bytes, more than {MAX_FILE_BYTES}")
         stamp = read_stamp(path)
-        content = join_in_json(read_json(read_text_file(path)))
+        content = join_in_json(read_json(decode_text(read_own(path, MAX_FILE_BYTES))))
     except OSError as problem:
         raise ResourceError(f"cannot read {path}: {problem.strerror}", hint=f"ls -l {path}") from problem
     except FaultInLine as problem:

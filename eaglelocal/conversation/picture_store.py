@@ -16,6 +16,7 @@ from eaglelocal.conversation.pictures import AttachedPicture, Pictures, check_pi
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.folders import sync_folder
 from eaglelocal.core.image_formats import MAX_PICTURE_BYTES, MAX_PICTURES
+from eaglelocal.core.own_files import list_own, read_own
 from eaglelocal.errors import UsageError
 
 FOLDER = "pictures"
@@ -51,7 +52,7 @@ def from_json(folder: Path, entries: object) -> Pictures | None:
 def find_digests(conversation: Path) -> set[str]:
     """Return the digests that a conversation file mentions; none if it cannot be read."""
     try:
-        return set(DIGEST.findall(conversation.read_text(encoding="utf-8")))
+        return set(DIGEST.findall(read_own(conversation).decode()))
     except (OSError, ValueError):
         return set()
 
@@ -59,7 +60,7 @@ def find_digests(conversation: Path) -> set[str]:
 def drop(folder: Path, digests: set[str]) -> None:
     """Remove the pictures with these digests that no conversation mentions any more."""
     if digests:
-        left = digests.difference(*map(find_digests, folder.glob("*.json")))
+        left = digests.difference(*map(find_digests, list_own(folder, "*.json")))
         for digest in left:
             with suppress(OSError):
                 (folder / FOLDER / digest).unlink()
@@ -70,8 +71,7 @@ def drop(folder: Path, digests: set[str]) -> None:
 def _read(folder: Path, name: str, digest: str) -> AttachedPicture:
     path = folder / FOLDER / digest
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_PICTURE_BYTES + 1)
+        data = read_own(path, MAX_PICTURE_BYTES)
         if hashlib.sha256(data).hexdigest() == digest:
             return check_picture(name, data)
     except (OSError, UsageError):

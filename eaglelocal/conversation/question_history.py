@@ -13,6 +13,7 @@ from pathlib import Path
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.core.json_text import read_json
+from eaglelocal.core.own_files import append_own, open_own
 from eaglelocal.core.surrogates import join_surrogates
 
 MAX_ENTRIES = 1000
@@ -72,9 +73,8 @@ class QuestionHistory:
                 del self._entries[:-MAX_ENTRIES]
                 write_atomically(self._path, _lines(self._entries))
             else:
-                handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-                with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    file.write(_lines([question]))
+                with append_own(self._path) as file:
+                    file.write(_lines([question]).encode())
 
 
 def _lines(questions: list[str]) -> str:
@@ -98,7 +98,7 @@ def _read(path: Path) -> list[str]:
 
 def _newest_lines(path: Path) -> tuple[list[str], bool]:
     """Return the lines in the last MAX_FILE_BYTES of a file, and whether they are the whole file."""
-    with path.open("rb") as file:
+    with open_own(path) as file:
         begin = max(file.seek(0, os.SEEK_END) - MAX_FILE_BYTES, 0)
         file.seek(begin)
         lines = file.read(MAX_FILE_BYTES).decode("utf-8", errors="replace").splitlines()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from eaglelocal.core.own_files import open_regular
+
 NUM_SAMPLES, SAMPLE_BYTES = 32, 4096  # of a file of weights
 
 
@@ -15,7 +17,7 @@ def fingerprint(path: Path) -> str:
     """
     size = path.stat().st_size
     content = hashlib.sha256(str(size).encode())
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         for part in range(NUM_SAMPLES):
             file.seek(max(size - SAMPLE_BYTES, 0) * part // (NUM_SAMPLES - 1))
             content.update(file.read(SAMPLE_BYTES))

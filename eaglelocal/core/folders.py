@@ -60,7 +60,7 @@ def is_gone(path: Path) -> bool:
 def sync_folder(folder: Path) -> None:
     """Sync the folder's entries to disk, so that they survive a power cut; ignored where a file system cannot."""
     try:
-        handle = os.open(folder, os.O_RDONLY)
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
         return
     try:

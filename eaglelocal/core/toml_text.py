@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from eaglelocal.core.json_text import MAX_DEPTH, is_nested_deeper
-from eaglelocal.core.utf8_text import FaultInLine, format_place, read_text_file
+from eaglelocal.core.own_files import read_regular
+from eaglelocal.core.utf8_text import FaultInLine, decode_text, format_place
 
 TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 # Strings and comments are skipped, because brackets in them open nothing. Unterminated strings too: else each quote
@@ -42,7 +43,7 @@ def read_toml(text: str) -> dict[str, Any]:
 def read_toml_file(path: Path) -> dict[str, Any]:
     """Parse a TOML file. Raises OSError; ValueError whose text begins with the file, and with the line if known."""
     try:
-        return read_toml(read_text_file(path))
+        return read_toml(decode_text(read_regular(path)))
     except FaultInLine as error:
         raise ValueError(f"{format_place(path, error)}: {error}") from error
     except ValueError as error:

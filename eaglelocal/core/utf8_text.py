@@ -19,7 +19,12 @@ def read_text_file(path: Path) -> str:
 
     Raises OSError, and FaultInLine where it is not UTF-8.
     """
-    raw = path.read_bytes().removeprefix(codecs.BOM_UTF8)  # read once: it may be a pipe
+    return decode_text(path.read_bytes())  # read once: it may be a pipe
+
+
+def decode_text(raw: bytes) -> str:
+    """Return the text of a file's content as `read_text_file` does. Raises FaultInLine."""
+    raw = raw.removeprefix(codecs.BOM_UTF8)
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -21,6 +21,7 @@ from eaglelocal import locations
 from eaglelocal.backend.llama_library import BUILD, CHECKED_VERSION
 from eaglelocal.backend.native_step import FILE as NATIVE_LIBRARY
 from eaglelocal.client.running_servers import find_running_servers, find_stale_files
+from eaglelocal.core.own_files import read_regular
 from eaglelocal.doctor.gpu_parts import find_device_files, find_missing_vulkan_parts
 from eaglelocal.doctor.installation import Disk, Hub, Installation, NativePart, Port, Tools
 from eaglelocal.doctor.llama_trial import try_library
@@ -195,7 +196,7 @@ def read_hub(settings: Settings, environ: Mapping[str, str]) -> Hub:
     cache = locations.hub_cache_dir(environ)
     variable = next((name for name in TOKEN_VARIABLES if environ.get(name)), "")
     file = locations.hub_token_file(environ)
-    saved = attempt_or(lambda: file.read_text(errors="replace").strip(), "")
+    saved = attempt_or(lambda: read_regular(file).decode(errors="replace").strip(), "")
     token = environ[variable].strip() if variable else saved
     sizes = [size for path in cache.glob("models--*/blobs/*.incomplete") if (size := _count_abandoned_bytes(path))]
     return Hub(

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.folders import PRIVATE, make_folder
+from eaglelocal.core.own_files import append_own, open_own
 from eaglelocal.core.request import NO_NAMES, stored_owner
 
 SUFFIX = ".tokens"
@@ -51,13 +52,10 @@ class LookupMemory:
         path = self._path(owner)
         try:
             make_folder(self._folder, PRIVATE)
-            handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            try:
-                num_bytes = os.fstat(handle).st_size
-                os.ftruncate(handle, num_bytes - num_bytes % TOKEN_BYTES)  # an earlier write may have been cut off
-                num_bytes += os.write(handle, to_bytes([*text, BREAK]))
-            finally:
-                os.close(handle)
+            with append_own(path) as file:
+                num_bytes = os.fstat(file.fileno()).st_size
+                file.truncate(num_bytes - num_bytes % TOKEN_BYTES)  # an earlier write may have been cut off
+                num_bytes += file.write(to_bytes([*text, BREAK]))
             if num_bytes > MAX_EXCESS * self.max_tokens * TOKEN_BYTES:
                 write_atomically(path, to_bytes(read_newest(path, self.max_tokens)))
         except OSError:
@@ -70,8 +68,8 @@ class LookupMemory:
 
 def read_newest(path: Path, max_tokens: int) -> array[int]:
     """Return the newest token ids and breaks of a file. Raises OSError."""
-    num_whole = path.stat().st_size // TOKEN_BYTES
-    with path.open("rb") as file:
+    with open_own(path) as file:
+        num_whole = os.fstat(file.fileno()).st_size // TOKEN_BYTES
         file.seek(max(num_whole - max_tokens, 0) * TOKEN_BYTES)
         tokens = array("i", file.read(min(num_whole, max_tokens) * TOKEN_BYTES))
     if sys.byteorder == "big":

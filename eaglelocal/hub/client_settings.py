@@ -21,6 +21,8 @@ from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from eaglelocal import locations
+from eaglelocal.core.own_files import read_regular
+from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import UsageError
 
 Environ = Mapping[str, str]
@@ -242,7 +244,7 @@ def _check_token_file(environ: Environ) -> None:
         _find_set_variable(environ, "HF_TOKEN_PATH", "HF_HOME", "XDG_CACHE_HOME"),
     )
     try:
-        token = path.read_text(encoding="utf-8").strip()
+        token = read_regular(path).decode().strip()
     except FileNotFoundError:
         return  # nobody has logged in
     except UnicodeDecodeError as problem:
@@ -250,19 +252,20 @@ def _check_token_file(environ: Environ) -> None:
     except OSError as problem:
         what = f"{name} is {_quote(environ[name])}, and " if name else ""
         message = f"{what}the token in {path} cannot be read: {problem.strerror}"
-        raise UsageError(message, hint=f"unset {name}" if name else f"ls -l {path}") from problem
+        raise UsageError(message, hint=f"unset {name}" if name else f"ls -l {quote_path(path)}") from problem
     _check_header(str(path), token.replace("\r", "").replace("\n", ""), "")
 
 
 def check_folders(environ: Environ) -> None:
     """Check that the cache is a folder, or can become one."""
     path = locations.hub_cache_dir(environ).absolute()
-    existing = next(place for place in (path, *path.parents) if place.exists())
-    if existing.is_dir():
+    existing = next(place for place in (path, *path.parents) if os.path.lexists(place))
+    if os.path.isdir(existing):
         return
     name = _find_set_variable(environ, "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")
     what = f"{name} is {_quote(environ[name])}, and " if name else ""
-    raise UsageError(f"{what}{existing} is not a folder", hint=f"unset {name}" if name else f"mv {existing} elsewhere")
+    problem = "is not a folder" if os.path.exists(existing) else "is a link that leads nowhere"
+    raise UsageError(f"{what}{existing} {problem}", hint=f"unset {name}" if name else f"mv {quote_path(existing)} elsewhere")
 
 
 def _find_set_variable(environ: Environ, *names: str) -> str:

@@ -82,11 +82,16 @@ def fetch_repo(repo: str, retries: RetryPolicy) -> RemoteRepo:
 
 def _fetch_repo(repo: str) -> RemoteRepo:
     info = _make_api().model_info(repo, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT)
-    files = []
+    files, unchecked = [], []
     for sibling in info.siblings or ():
         etag = sibling.lfs.sha256 if sibling.lfs else sibling.blob_id
         if sibling.size is not None and etag:
             files.append(RemoteFile(sibling.rfilename, sibling.size, etag))
+        else:
+            unchecked.append(sibling.rfilename)
+    if unchecked and (not files or any(name.endswith(GGUF_SUFFIX) for name in unchecked)):
+        what = f"{find_host()} lists {format_name(unchecked[0])} of {repo} without its size or hash"
+        raise DownloadError(f"{what}: a download could not be checked", hint="unset HF_ENDPOINT, or name another mirror")
     if not _COMMIT.fullmatch(info.sha or "") or not all(_ETAG.fullmatch(file.etag) for file in files):
         raise ValueError("not the names of a hub, and unsafe as paths")
     for file in files:

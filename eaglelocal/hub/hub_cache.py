@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from eaglelocal.catalog.reference import GGUF_SUFFIX
+from eaglelocal.core.own_files import read_regular
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ResourceError
 from eaglelocal.hub.repo_builds import RepoBuild, group_builds
@@ -113,7 +114,7 @@ def find_snapshot(path: Path) -> Path:
 def read_main_commit(folder: Path) -> str:
     """Return the commit of `main` at the last download; empty if there was none."""
     try:
-        return (folder / "refs" / MAIN).read_text().strip()
+        return read_regular(folder / "refs" / MAIN).decode().strip()
     except (OSError, UnicodeDecodeError):
         return ""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.core.model_task import ModelTask
+from eaglelocal.core.own_files import list_own
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.surrogates import make_printable
 from eaglelocal.errors import ModelFileError
@@ -113,7 +114,7 @@ def list_embedded() -> list[InventoryEntry]:
 def list_inflated() -> list[InventoryEntry]:
     """Return the pairs that inflation has written, by file name; the head's bytes count as the target's."""
     found = []
-    for target in sorted(locations.generated_models_dir().glob("demo-*.gguf")):
+    for target in list_own(locations.generated_models_dir(), "demo-*.gguf"):
         size = _parse_size(target)
         head = target.with_name(f"{target.stem}-head.gguf")
         if size is not None and head.is_file():
@@ -133,8 +134,8 @@ def describe_derived() -> list[InventoryEntry]:
 
 def list_imported() -> list[InventoryEntry]:
     """Return the heads that `import` and `train` made, under their paths, which `--draft` takes."""
-    paths = sorted(locations.heads_dir().glob("*/*.gguf"))
-    entries = [_make_entry(str(path), IMPORTED, (path,)) for path in paths if path.is_file()]
+    paths = list_own(locations.heads_dir(), "*/*.gguf")
+    entries = [_make_entry(str(path), IMPORTED, (path,)) for path in paths]
     return [replace(one, origin=TRAINED) if one.description.name.endswith(TRAINED_HERE) else one for one in entries]
 
 

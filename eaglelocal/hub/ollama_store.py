@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from eaglelocal.core.json_text import read_json
+from eaglelocal.core.own_files import read_regular
 
 REGISTRY, LIBRARY, LATEST = "registry.ollama.ai", "library", "latest"
 MODEL, PROJECTOR = "application/vnd.ollama.image.model", "application/vnd.ollama.image.projector"
@@ -48,7 +49,7 @@ def read_layers(manifest: Path, kind: str) -> list[str]:
     try:
         if manifest.stat().st_size > MAX_MANIFEST_BYTES:
             return []
-        content = read_json(manifest.read_bytes())
+        content = read_json(read_regular(manifest))
     except (OSError, ValueError):
         return []
     layers = content.get("layers") if isinstance(content, dict) else None

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.json_text import read_json
+from eaglelocal.core.own_files import read_own
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.hub.cached_files import HubReference, find_cached
 
@@ -56,7 +57,7 @@ def find_pulled_draft(file: Path, cache: Path, target_repo: str) -> Path | None:
 
 def _read(file: Path) -> Mapping[str, str]:
     try:
-        content = read_json(file.read_text(encoding="utf-8"))
+        content = read_json(read_own(file))
     except (OSError, ValueError):
         return {}
     if not isinstance(content, dict):

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 
+from eaglelocal.core.own_files import read_regular
 from eaglelocal.core.records import dataclass
 from eaglelocal.hub.hub_cache import (
     PARTIAL,
@@ -134,7 +135,7 @@ def _tidy(folder: Path) -> None:
             shutil.rmtree(snapshot)
     left = {snapshot.name for snapshot in _list_children(snapshots)}
     for ref in (path for path in (folder / "refs").rglob("*") if path.is_file()):
-        if ref.read_text().strip() not in left:
+        if read_regular(ref).decode(errors="replace").strip() not in left:
             ref.unlink()
     if not left and not _list_children(folder / "blobs"):
         shutil.rmtree(folder)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from eaglelocal.core.own_files import open_regular
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ResourceError
 from eaglelocal.hub.hub_cache import CachedModel, find_blob
@@ -55,7 +56,7 @@ def find_damaged(files: Sequence[PromisedFile], on_bytes: OnBytes) -> list[Promi
 def _is_intact(file: PromisedFile, on_bytes: OnBytes) -> bool:
     digest = make_hash(file.hash, file.size_bytes)
     try:
-        with file.path.open("rb") as content:
+        with open_regular(file.path) as content:
             while chunk := content.read(CHUNK_BYTES):
                 digest.update(chunk)
                 on_bytes(len(chunk))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.core.atomic_file import write_atomically
+from eaglelocal.core.own_files import list_own, read_own
 from eaglelocal.learning.drift import DriftReport, TargetHistory
 
 MAX_FILE_BYTES = 1 << 20
@@ -60,15 +61,14 @@ def find_file(target: str) -> Path:
 def read_history(path: Path) -> TargetHistory | None:
     """Return the history in a file; None if there is none, or it is damaged."""
     try:
-        with path.open("rb") as file:
-            return TargetHistory.from_json(file.read(MAX_FILE_BYTES))
+        return TargetHistory.from_json(read_own(path, MAX_FILE_BYTES))
     except (OSError, ValueError):
         return None
 
 
 def read_reports() -> Iterator[DriftReport]:
     """Yield what has drifted by the files of all targets."""
-    for path in sorted(locations.drift_dir().glob("*.json"))[:MAX_FILES]:
+    for path in list_own(locations.drift_dir(), "*.json")[:MAX_FILES]:
         history = read_history(path)
         if history is not None:
             yield from history.reports()

@@ -6,14 +6,13 @@ A line of JSON for each text: the key of its answer, and its figures, or null if
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from dataclasses import astuple
 from pathlib import Path
 
-from eaglelocal.core.atomic_file import OWN_FILE
 from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.core.json_text import read_json
+from eaglelocal.core.own_files import append_own, read_own
 from eaglelocal.learning.judgement import JudgedText
 
 SUFFIX = ".judged"
@@ -31,16 +30,15 @@ class JudgedFile:
         self.texts[key] = text
         make_folder(self._path.parent, PRIVATE)
         line = json.dumps([key, None if text is None else astuple(text)]) + "\n"
-        handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, OWN_FILE)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(line)
+        with append_own(self._path) as file:
+            file.write(line.encode())
 
 
 def read_judged(path: Path) -> dict[str, JudgedText | None]:
     """Return the texts of a file, without damaged lines; none if there is no file."""
     found: dict[str, JudgedText | None] = {}
     try:
-        lines = path.read_bytes().splitlines()
+        lines = read_own(path).splitlines()
     except OSError:
         return found
     for line in lines:

@@ -29,6 +29,7 @@ from typing import BinaryIO
 
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.folders import PRIVATE, make_absolute, make_folder
+from eaglelocal.core.own_files import append_own, list_own, open_own, read_own
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import LOCAL
 
@@ -173,7 +174,7 @@ class KeptAnswers:
 
     def _list_files(self) -> list[_AnswerFile]:
         found = []
-        for path in self.folder.glob(f"*/*{SUFFIX}"):
+        for path in list_own(self.folder, f"*/*{SUFFIX}"):
             with suppress(OSError, ValueError):  # deleted meanwhile, or not ours
                 began_at = int(path.name.partition("-")[0]) / 1000
                 found.append(_AnswerFile(path, read_owner(path.parent), began_at, path.stat().st_size))
@@ -182,7 +183,7 @@ class KeptAnswers:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         make_folder(self.folder, PRIVATE)
-        with open(os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, OWN_FILE), "rb") as lock:
+        with append_own(self.folder / LOCK) as lock:
             with suppress(OSError):  # a file system without locks
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -217,7 +218,7 @@ def note_target(folder: Path, target: Path, max_age_s: float) -> None:
 def read_target(folder: Path) -> str:
     """Return the path of the file that gave the answers below a folder; "" if nobody noted it."""
     try:
-        return (folder / TARGET).read_text("utf-8", "replace")
+        return read_own(folder / TARGET).decode(errors="replace")
     except OSError:
         return ""
 
@@ -225,7 +226,7 @@ def read_target(folder: Path) -> str:
 def read_max_age_s(folder: Path) -> float | None:
     """Return how old the answers below a folder may become; None if nobody noted it."""
     try:
-        max_age_s = float((folder / MAX_AGE).read_text("ascii"))
+        max_age_s = float(read_own(folder / MAX_AGE))
     except (OSError, ValueError):
         return None
     return max_age_s if max_age_s > 0 else None
@@ -240,8 +241,8 @@ def prune_noted(folder: Path, now: float) -> None:
 
 def append_whole(path: Path, record: bytes) -> None:
     """Append a record, or nothing. Raises OSError."""
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, OWN_FILE)
-    try:
+    with append_own(path) as file:
+        handle = file.fileno()
         size = os.fstat(handle).st_size
         try:
             if os.write(handle, record) < len(record):
@@ -250,8 +251,6 @@ def append_whole(path: Path, record: bytes) -> None:
             with suppress(OSError):
                 os.ftruncate(handle, size)
             raise
-    finally:
-        os.close(handle)
 
 
 def encode(answer: KeptAnswer) -> bytes:
@@ -264,7 +263,7 @@ def encode(answer: KeptAnswer) -> bytes:
 def read_file(path: Path, owner: str) -> list[KeptAnswer]:
     """Return the answers of a file up to the first damaged record; none if it is gone."""
     try:
-        with path.open("rb") as file:
+        with open_own(path) as file:
             return list(_read_records(file, owner))
     except FileNotFoundError:
         return []
@@ -285,7 +284,7 @@ def _read_records(file: BinaryIO, owner: str) -> Iterator[KeptAnswer]:
 def count_records(path: Path) -> int:
     """Return the number of records by their heads alone; 0 for a file that cannot be read."""
     num = 0
-    with suppress(OSError), path.open("rb") as file:
+    with suppress(OSError), open_own(path) as file:
         size = os.fstat(file.fileno()).st_size
         while len(head := file.read(HEAD.size)) == HEAD.size:
             magic, _, _, num_tokens, _, _ = HEAD.unpack(head)

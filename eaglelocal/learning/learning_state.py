@@ -16,6 +16,7 @@ from typing import Any
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.core.json_text import read_object
+from eaglelocal.core.own_files import append_own, read_own
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ResourceError
 from eaglelocal.learning.judged_file import SUFFIX as JUDGED
@@ -56,7 +57,7 @@ class LearningState:
 def hold_folder(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder, which ends with the process. Raises ResourceError while another process has it."""
     make_folder(folder, PRIVATE)
-    with (folder / LOCK).open("ab") as lock:
+    with append_own(folder / LOCK) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -69,7 +70,7 @@ def hold_folder(folder: Path) -> Iterator[None]:
 def read_state(folder: Path) -> LearningState:
     """Return the state of a folder; an empty one if there is none, or it is damaged."""
     with suppress(OSError, ValueError, TypeError, KeyError):
-        content: Any = read_object((folder / STATE).read_bytes())
+        content: Any = read_object(read_own(folder / STATE))
         round_, watch = content["round"], content["watch"]
         return LearningState(
             float(content["learned_until"]),

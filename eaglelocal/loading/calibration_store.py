@@ -18,6 +18,7 @@ from eaglelocal import __version__, locations
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.file_fingerprint import fingerprint
 from eaglelocal.core.json_text import read_json
+from eaglelocal.core.own_files import list_own, read_own
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.header import Header
@@ -164,7 +165,7 @@ def find_newest_costs(machine: Machine, target: Header, library: str) -> object 
         "num_slots": 1,
         "placement": USUAL_PLACEMENT,
     }
-    newest_first = sorted(folder().glob("*.json"), key=_read_mtime, reverse=True)
+    newest_first = sorted(list_own(folder(), "*.json"), key=_read_mtime, reverse=True)
     found = (path for path in newest_first if required.items() <= _read_key(path).items())
     newest = next(found, None)
     state: object = None if newest is None else _read_content(newest).get("state")
@@ -180,8 +181,7 @@ def _read_mtime(path: Path) -> float:
 
 def _read_content(path: Path) -> dict[str, object]:
     try:
-        with path.open("rb") as file:
-            content = read_json(file.read(MAX_FILE_BYTES))
+        content = read_json(read_own(path, MAX_FILE_BYTES))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) and content.get("format") == FORMAT else {}
@@ -194,7 +194,7 @@ def _read_key(path: Path) -> dict[str, object]:
 
 def list_stale_files(machine: Machine, library: str) -> list[tuple[Path, str]]:
     """Return the files of this machine's costs that another build measured, with that build. None is read again."""
-    found = ((path, _read_build(path, machine_name(machine))) for path in sorted(folder().glob("*.json")))
+    found = ((path, _read_build(path, machine_name(machine))) for path in list_own(folder(), "*.json"))
     current = describe_build(library, machine)
     return [(path, build) for path, build in found if build is not None and build != current]
 
@@ -225,7 +225,7 @@ def folder() -> Path:
 def _drop_oldest(folder: Path) -> None:
     """Delete the oldest files beyond MAX_FILES. Other engines may do the same, so missing files are ignored."""
     aged: list[tuple[float, Path]] = []
-    for path in folder.glob("*.json"):
+    for path in list_own(folder, "*.json"):
         with contextlib.suppress(FileNotFoundError):
             aged.append((path.stat().st_mtime, path))
     for _, path in sorted(aged, reverse=True)[MAX_FILES:]:

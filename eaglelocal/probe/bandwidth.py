@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from eaglelocal import locations
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.json_text import read_json
+from eaglelocal.core.own_files import read_own
 from eaglelocal.core.records import dataclass
 from eaglelocal.probe.machine import Bandwidth, Machine
 
@@ -218,8 +219,7 @@ class _MemoryReader:
 def load_bandwidth(machine: Machine) -> Bandwidth | None:
     """Return the result that was stored for this machine; None if there is none, or the file is not valid."""
     try:
-        with _make_path(machine).open("rb") as file:
-            return _parse(read_json(file.read(MAX_FILE_BYTES)), _make_key(machine))
+        return _parse(read_json(read_own(_make_path(machine), MAX_FILE_BYTES)), _make_key(machine))
     except (OSError, ValueError):
         return None
 

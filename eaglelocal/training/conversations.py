@@ -24,6 +24,7 @@ from eaglelocal.client.client import Client
 from eaglelocal.core.events import Failed, Finished, Prompted, RequestEvent, Tokens
 from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.core.json_text import read_object
+from eaglelocal.core.own_files import append_own, read_own
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.errors import EagleLocalError, RequestError, ResourceError
@@ -86,7 +87,7 @@ def read_conversations(path: Path) -> dict[str, TrainingConversation]:
 
 def _read_lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8", errors="replace").split("\n")
+        return read_own(path, path.stat().st_size).decode(errors="replace").split("\n")
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -185,7 +186,7 @@ def _open_to_append(path: Path) -> FileIO:
     """Open the file to append to. Only its owner may read it: answers are private."""
     try:
         make_folder(path.parent, PRIVATE)
-        return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb", buffering=0)
+        return cast("FileIO", append_own(path).detach())
     except OSError as error:
         raise make_write_error(path, error) from error
 

@@ -9,11 +9,12 @@ import fcntl
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedWriter
 from pathlib import Path
-from typing import TextIO
 
 from eaglelocal import locations
 from eaglelocal.core.folders import PRIVATE, make_folder
+from eaglelocal.core.own_files import append_own, open_own, read_own
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.training.conversations import make_write_error, suggest_folder
@@ -46,7 +47,7 @@ def enter_folder(folder: Path, target: str, fingerprint: str) -> Iterator[None]:
     """
     try:
         make_folder(folder, PRIVATE)
-        lock = (folder / TARGET).open("a+", encoding="utf-8", errors="replace")
+        lock = append_own(folder / TARGET)
     except OSError as error:
         raise make_write_error(folder, error) from error
     with lock:
@@ -61,16 +62,19 @@ def enter_folder(folder: Path, target: str, fingerprint: str) -> Iterator[None]:
         yield
 
 
-def _claim(folder: Path, lock: TextIO, target: str, fingerprint: str) -> None:
-    lock.seek(0)
-    before = lock.read().splitlines()
+def _claim(folder: Path, lock: BufferedWriter, target: str, fingerprint: str) -> None:
+    before = _read_claim(folder)
     if before and fingerprint not in before[1:] and before != [target]:  # once, only the name was written
         hint = f"rm -r {shlex.quote(str(folder))}, or `--work {suggest_folder()}`"
         raise UsageError(f"{folder} holds the answers of another target: {before[0]}", hint=hint)
     if fingerprint not in before[1:]:
         with suppress(OSError):  # a full disk: later writes will report it
-            lock.write(f"{fingerprint}\n" if before else f"{target}\n{fingerprint}\n")
+            lock.write((f"{fingerprint}\n" if before else f"{target}\n{fingerprint}\n").encode(errors="replace"))
             lock.flush()
+
+
+def _read_claim(folder: Path) -> list[str]:
+    return read_own(folder / TARGET).decode(errors="replace").splitlines()
 
 
 def list_folders() -> list[TrainingFolder]:
@@ -85,15 +89,15 @@ def list_folders() -> list[TrainingFolder]:
 def _read_folder(folder: Path) -> TrainingFolder:
     all_paths = list(folder.iterdir())
     own = sorted(path for path in all_paths if path.name in (ANSWERS, TARGET) or path.suffix in (CHECKPOINT, PARTIAL))
-    text = (folder / TARGET).read_text(encoding="utf-8", errors="replace") if folder / TARGET in own else ""
+    claim = _read_claim(folder) if folder / TARGET in own else []
     size_bytes = sum(path.stat().st_size for path in own)
     paths = (*own, *([folder] if len(own) == len(all_paths) else []))
-    return TrainingFolder(folder, next(iter(text.splitlines()), ""), paths, size_bytes, _is_in_use(folder))
+    return TrainingFolder(folder, next(iter(claim), ""), paths, size_bytes, _is_in_use(folder))
 
 
 def _is_in_use(folder: Path) -> bool:
     try:
-        with (folder / TARGET).open(encoding="utf-8") as lock:
+        with open_own(folder / TARGET) as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False

@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from eaglelocal.core.own_files import append_own
+
 PREFIX, LOCK, UNLOCKED = "eaglelocal-chat-", ".lock", ".lock-to-be"
 OLD_S = 86_400.0
 
@@ -52,6 +54,6 @@ def remove_stale_folders() -> None:
 
 def _remove_unlocked(folder: Path, name: str) -> None:
     """Remove a folder unless its chat still runs and holds the lock of this name. Raises OSError."""
-    with (folder / name).open("ab") as lock:
+    with append_own(folder / name) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder)

@@ -16,6 +16,7 @@ from pathlib import Path
 from eaglelocal import __version__, locations
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.folders import PRIVATE, make_folder
+from eaglelocal.core.own_files import list_own
 from eaglelocal.core.plurals import count_noun
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError
@@ -87,7 +88,7 @@ def write_report(crash: Crash, at: float | None = None) -> Path | None:
     try:
         make_folder(folder, PRIVATE)
         write_atomically(path, report_text(crash, stamp).encode()[:MAX_REPORT_BYTES])
-        for old in sorted(folder.glob("*.txt"))[:-MAX_REPORTS]:
+        for old in list_own(folder, "*.txt")[:-MAX_REPORTS]:
             old.unlink(missing_ok=True)
     except OSError as error:
         _log.warning("the crash report %s cannot be written: %s", path, error.strerror or error)

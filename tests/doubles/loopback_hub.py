@@ -65,6 +65,7 @@ class Faults:
     ignores_ranges: bool = False
     retry_after: str = ""
     slow_s: float = 0.0  # before each chunk
+    omits_sizes: bool = False  # and hashes, as some mirrors do
     is_no_hub: bool = False  # a login page, as in hotels
     hangs: threading.Event | None = None  # the storage says nothing until it is set
 
@@ -202,6 +203,8 @@ class HubHandler(_Handler):
         }
 
     def _sized(self, file: HubFile) -> dict[str, object]:
+        if self.hub.faults.omits_sizes:
+            return {}
         size = len(file.content)
         lfs = {"lfs": {"sha256": file.etag, "size": size, "pointerSize": 134}} if file.is_lfs else {}
         return {"size": size, "blobId": "0" * 40 if file.is_lfs else file.etag, **lfs}

@@ -18,6 +18,7 @@ from eaglelocal import locations
 from eaglelocal.backend.quantizer import quantize_file
 from eaglelocal.catalog.reference import GGUF_SUFFIX
 from eaglelocal.core.atomic_file import flush_and_rename
+from eaglelocal.core.own_files import open_regular
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.surrogates import make_printable
 from eaglelocal.errors import ModelFileError
@@ -161,7 +162,7 @@ def hash_content(source: Header) -> str:
 
 @lru_cache(maxsize=64)
 def _hash_file(shard: Shard, modified_at_ns: int) -> bytes:
-    with shard.path.open("rb") as file:
+    with open_regular(shard.path) as file:
         return hashlib.file_digest(file, "sha256").digest()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
 from eaglelocal import locations
+from eaglelocal.core.own_files import list_own
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.reader import read_header
@@ -29,7 +30,7 @@ class DerivedEntry:
 
 def list_derived() -> Iterator[DerivedEntry]:
     """Yield the derived models in the cache, by file name; files of other kinds and damaged ones are skipped."""
-    for path in sorted(locations.generated_models_dir().glob("*@*.gguf")):
+    for path in list_own(locations.generated_models_dir(), "*@*.gguf"):
         with suppress(EagleLocalError, OSError):
             if entry := _read_entry(path):
                 yield entry

@@ -18,6 +18,7 @@ from pathlib import Path
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.core.folders import SHARED, make_folder, sync_folder
+from eaglelocal.core.own_files import open_regular
 from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import IncompatibleError, ModelFileError, ResourceError, UsageError
 from eaglelocal.gguf.architectures import EAGLE
@@ -188,7 +189,7 @@ def _escape(name: str) -> str:
 
 def _flush(folder: Path) -> None:
     for path in folder.iterdir():
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             os.fsync(file.fileno())
     sync_folder(folder)
 

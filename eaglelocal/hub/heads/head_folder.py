@@ -11,6 +11,7 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.core import json_text
+from eaglelocal.core.own_files import open_regular
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import ModelFileError, UsageError
@@ -111,7 +112,7 @@ def read_published(folder: Path) -> PublishedHead:
 def read_json(path: Path) -> dict[str, object]:
     """Read a JSON object from a file of limited size. Raises ModelFileError."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             raw = file.read(MAX_JSON_BYTES + 1)
     except OSError as error:
         raise ModelFileError(f"{path.name}: cannot be read: {error.strerror}") from error

@@ -21,6 +21,7 @@ from eaglelocal.catalog.reference import GGUF_SUFFIX
 from eaglelocal.core.atomic_file import flush_and_rename
 from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.core.folders import PRIVATE, SHARED, make_folder
+from eaglelocal.core.own_files import list_own
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.gguf.arch_keys import TOKENS_KEY
@@ -84,8 +85,8 @@ def list_heads(beside: Header, target: ModelInfo) -> list[Path]:
 
 def _list_newest(folder: Path) -> list[Path]:
     dated = []
-    for path in folder.glob("*.gguf"):
-        with suppress(OSError):  # it was just deleted, or is a dangling link
+    for path in list_own(folder, "*.gguf"):
+        with suppress(OSError):  # it was just deleted
             dated.append((path.stat().st_mtime, path))
     return [path for _, path in sorted(dated, reverse=True)[:MAX_HEADS]]
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
 from eaglelocal import locations
+from eaglelocal.core.own_files import is_own, list_own
 from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.gguf.arch_keys import TOKENS_KEY
 from eaglelocal.gguf.ggml_types import GgmlType
@@ -75,13 +76,13 @@ def make_copy_path(path: Path, kind: str) -> Path:
 
 def list_copies() -> list[Path]:
     """Return the copies of all heads, also outdated ones."""
-    return sorted(locations.light_heads_dir().glob("*.gguf"))
+    return list_own(locations.light_heads_dir(), "*.gguf")
 
 
 def find_copies(path: Path) -> list[Path]:
     """Return the copies of a head that are on disk."""
     with suppress(OSError, EagleLocalError):
-        return [copy for kind in FILE_TYPES if (copy := make_copy_path(path, kind)).is_file()]
+        return [copy for kind in FILE_TYPES if is_own(copy := make_copy_path(path, kind))]
     return []
 
 

@@ -23,6 +23,7 @@ from eaglelocal import locations
 from eaglelocal.core.atomic_file import flush_and_rename, flush_file, write_atomically
 from eaglelocal.core.file_fingerprint import fingerprint
 from eaglelocal.core.folders import is_gone, make_absolute, make_folder
+from eaglelocal.core.own_files import append_own, read_own
 from eaglelocal.errors import UsageError
 from eaglelocal.gguf.model_fingerprint import fingerprint_model
 from eaglelocal.gguf.split_files import list_named_parts
@@ -67,8 +68,7 @@ class HeadVersions:
         """Return the versions, and a note if their record cannot be read; it counts as none then."""
         path = self.folder / RECORDS
         try:
-            with path.open("rb") as file:
-                return read_versions(file.read(MAX_RECORD_BYTES)), ""
+            return read_versions(read_own(path, MAX_RECORD_BYTES)), ""
         except FileNotFoundError:
             return VersionList(), ""
         except (OSError, ValueError) as error:
@@ -222,7 +222,7 @@ class HeadVersions:
     def _locked(self) -> Iterator[None]:
         """Hold the lock of the folder; it ends with the process, however that ends."""
         make_folder(self.folder)
-        with (self.folder / LOCK).open("ab") as lock:
+        with append_own(self.folder / LOCK) as lock:
             with suppress(OSError):  # a file system without locks
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield

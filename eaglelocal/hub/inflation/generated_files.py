@@ -9,11 +9,12 @@ from __future__ import annotations
 import fcntl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedWriter
 from pathlib import Path
-from typing import IO
 
 from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.core.folders import SHARED, make_folder
+from eaglelocal.core.own_files import append_own
 from eaglelocal.errors import ResourceError
 from eaglelocal.gguf.writer import write_streamed
 from eaglelocal.hub.inflation.file_plan import FilePlan
@@ -96,10 +97,10 @@ class WriteProgress:
         self._on_progress(min(done_bytes / self._total_bytes, 1.0), self._what)
 
 
-def _open_lock(folder: Path) -> IO[str]:
+def _open_lock(folder: Path) -> BufferedWriter:
     try:
         make_folder(folder, SHARED)
-        return (folder / _LOCK).open("w")
+        return append_own(folder / _LOCK)
     except OSError as error:
         raise ResourceError(
             f"cannot write in {folder}: {error.strerror}", hint="set XDG_CACHE_HOME to a folder that can be written"

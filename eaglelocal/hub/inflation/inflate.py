@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from eaglelocal.core.atomic_file import flush_and_rename
 from eaglelocal.core.byte_sizes import format_disk
+from eaglelocal.core.own_files import open_regular
 from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.head_info import check_head
@@ -139,7 +140,7 @@ def locate_inflated(reference: ModelSize, *, source_target: Path, source_head: P
 
 def _hash_content(path: Path) -> bytes:
     read_header(path, keys=())  # raises on a missing or damaged source
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").digest()
 
 

@@ -12,6 +12,7 @@ from eaglelocal.catalog.draft_entries import BLOCKS, DRAFT_MODEL, EAGLE, DraftEn
 from eaglelocal.catalog.estimated_shapes import BLOCK_LAYERS, P_EAGLE_LAYERS
 from eaglelocal.catalog.target_entries import TargetEntry
 from eaglelocal.core.json_text import read_object
+from eaglelocal.core.own_files import read_regular
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import IncompatibleError, UsageError
@@ -172,7 +173,7 @@ def find_vocab_size(repo: str, catalog: Catalog) -> int | None:
 def read_vocab_size(folder: str) -> int | None:
     """Return the number of tokens of a model in a folder, as its config.json says; None if it does not."""
     try:
-        size = read_object((expand_path(folder) / "config.json").read_bytes()).get("vocab_size")
+        size = read_object(read_regular(expand_path(folder) / "config.json")).get("vocab_size")
     except (OSError, ValueError):
         return None
     return size if isinstance(size, int) else None

@@ -1,0 +1,134 @@
+"""Opens files only if they are regular ones, and those in our own folders only if this user put them there.
+
+A pipe, socket, device or folder may stand where we keep a cache, a head or a session. Opening a pipe in the usual way
+waits for a writer for ever, and a device may have no end. Readers treat the OSError like a missing file; a warning
+says once what is skipped.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from functools import lru_cache
+from io import BufferedReader, BufferedWriter
+from pathlib import Path
+
+from eaglelocal.core.atomic_file import OWN_FILE
+
+KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
+MAX_BYTES = 64 << 20  # of a file that is read whole
+USUAL_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.ENOSPC, errno.EDQUOT)  # nothing is in the place of the file
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a regular file without waiting. Raises OSError, whose `strerror` says what it is instead."""
+    return os.fdopen(_open(path, os.O_RDONLY), "rb")
+
+
+def open_own(path: Path) -> BufferedReader:
+    """Open a file of a folder of ours as `open_regular` does. Raises OSError also for a file of another user."""
+    return os.fdopen(_open_checked(path, os.O_RDONLY), "rb")
+
+
+def append_own(path: Path) -> BufferedWriter:
+    """Open a file of a folder of ours to append, as `open_own` does; only its owner may read a new one."""
+    return os.fdopen(_open_checked(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
+
+
+def read_regular(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
+    """Return the content of a regular file. Raises OSError as `open_regular`, and for more than `max_bytes`."""
+    with open_regular(path) as file:
+        return _read(path, file, max_bytes)
+
+
+def read_own(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
+    """Return the content of a file of a folder of ours. Raises OSError as `open_own`, and for more than `max_bytes`."""
+    with open_own(path) as file:
+        try:
+            return _read(path, file, max_bytes)
+        except OSError as problem:
+            _warn(path, problem)
+            raise
+
+
+def is_own(path: Path) -> bool:
+    """Return whether a path of a folder of ours is a regular file of this user; a link to one is."""
+    try:
+        status = os.stat(path)
+        _check_kind(path, status)
+        _check_owner(path, status)
+    except OSError as problem:
+        _warn(path, problem)
+        return False
+    return True
+
+
+def list_own(folder: Path, pattern: str) -> list[Path]:
+    """Return the regular files of this user in a folder of ours, sorted; none if it cannot be read."""
+    try:
+        return [path for path in sorted(folder.glob(pattern)) if is_own(path)]
+    except OSError:
+        return []
+
+
+def _read(path: Path, file: BufferedReader, max_bytes: int) -> bytes:
+    if os.fstat(file.fileno()).st_size > max_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {max_bytes} bytes", str(path))
+    return file.read()
+
+
+def _open(path: Path, flags: int) -> int:
+    try:
+        handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY, OWN_FILE)
+    except OSError as problem:
+        if problem.errno == errno.ENXIO:  # a socket, or to write a pipe that nobody reads
+            _check_kind(path, os.stat(path))
+        raise
+    try:
+        _check_kind(path, os.fstat(handle))
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _open_checked(path: Path, flags: int) -> int:
+    try:
+        handle = _open(path, flags)
+        try:
+            _check_owner(path, os.fstat(handle))
+        except OSError:
+            os.close(handle)
+            raise
+    except OSError as problem:
+        _warn(path, problem)
+        raise
+    return handle
+
+
+def _check_kind(path: Path, status: os.stat_result) -> None:
+    kind = stat.S_IFMT(status.st_mode)
+    if kind != stat.S_IFREG:
+        raise OSError(errno.EINVAL, f"it is {KINDS.get(kind, 'a device')}, not a file", str(path))
+
+
+def _check_owner(path: Path, status: os.stat_result) -> None:
+    """Raise OSError for the file of a user who is neither this one nor the folder's owner; in containers that may be.
+
+    A folder that everybody can write is what this is for: a head that another user puts there would be loaded.
+    """
+    if status.st_uid not in (0, os.geteuid()) and status.st_uid != os.stat(path.parent).st_uid:
+        raise OSError(errno.EPERM, f"it belongs to another user ({status.st_uid})", str(path))
+
+
+def _warn(path: Path, problem: OSError) -> None:
+    if problem.errno not in USUAL_ERRORS:
+        _warn_once(str(path), problem.strerror or str(problem))
+
+
+@lru_cache(maxsize=256)
+def _warn_once(path: str, why: str) -> None:
+    import logging  # only then: it takes time of every start
+
+    logging.getLogger(__name__).warning("%s is skipped: %s", path, why)
