@@ -1,9 +1,9 @@
 """The forms of a conversation that templates may accept, the usual one first.
 
 Templates differ in what they accept: several leading system messages, one after the first question, any at all, two
-turns of one side in a row, text beside calls. Some refuse what they do not accept, others silently leave it out or move
-it, which `make_sketch` and `count_lost` detect. This file has the order of the forms; turn_changes.py makes each of
-them, and rendering.py tries them.
+turns of one side in a row. Some refuse what they do not accept, others silently leave it out or move it, which
+`make_sketch` and `count_lost` detect. This file has the order of the forms; turn_changes.py makes each of them, and
+rendering.py tries them.
 """
 
 from __future__ import annotations
@@ -16,44 +16,35 @@ from itertools import takewhile
 from eaglelocal.text.templates.literal_text import CLOSE, OPEN
 from eaglelocal.text.templates.template_messages import SYSTEMS, Turn
 from eaglelocal.text.templates.turn_changes import (
-    LEAD,
     alternate_turns,
     convert_orphans_to_users,
     convert_systems_to_users,
     join_systems,
     join_user_turns,
     list_calls,
-    mark_leads,
     merge_system_into_user,
     rename_developers,
-    separate_texts,
 )
 
 _MARK = re.compile(f"{OPEN}turn [0-9.]+{CLOSE}")
 
 
-def iter_forms(turns: Sequence[Turn], *, can_lead: bool) -> Iterator[list[Turn]]:
-    """Yield the forms of a conversation; conversations with the same roles have equally many.
-
-    `can_lead`: a text can be written before the marker of its turn's calls.
-    """
+def iter_forms(turns: Sequence[Turn]) -> Iterator[list[Turn]]:
+    """Yield the forms of a conversation; conversations with the same roles have equally many."""
     joined = join_systems(rename_developers(turns))
     # later system messages stay in place: moving them to the front would change the prompt from its beginning
     with_users = [joined[0], *convert_systems_to_users(joined[1:])]
     placed = [list(turns), rename_developers(turns), joined, with_users]
     without_systems = join_user_turns(convert_systems_to_users(joined))
-    bases = [*placed, *map(merge_system_into_user, placed), *map(join_user_turns, placed), without_systems]
-    ordered = [*bases, *map(convert_orphans_to_users, bases), *map(alternate_turns, bases)]
-    for form in ordered:
-        yield form
-        if can_lead:
-            yield mark_leads(form)
-    yield from map(separate_texts, ordered)
+    forms = [*placed, *map(merge_system_into_user, placed), *map(join_user_turns, placed), without_systems]
+    yield from forms
+    yield from map(convert_orphans_to_users, forms)
+    yield from map(alternate_turns, forms)
 
 
 def needs_sketch(turns: Sequence[Turn]) -> bool:
-    """Return whether a template may lose a part of the conversation: it has more than questions and answers."""
-    return any(turn["role"] not in ("user", "assistant") or list_calls(turn) for turn in turns)
+    """Return whether a template may silently leave out a message: one of the system, or a result without its call."""
+    return any(turn["role"] in SYSTEMS for turn in turns) or convert_orphans_to_users(turns) != turns
 
 
 def make_sketch(turns: Sequence[Turn]) -> list[Turn]:
@@ -80,6 +71,16 @@ def _sketch_call(call: Turn, number: str) -> Turn:
     return {**call, "function": {**function, "arguments": arguments}}
 
 
+def make_call_probe(text: str, arguments: object) -> list[Turn]:
+    """Return a conversation with one call and a text beside it; its id is one that any template accepts."""
+    call = {"id": "callprobe", "type": "function", "function": {"name": "probe", "arguments": arguments}}
+    return [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": text, "tool_calls": [call]},
+        {"role": "tool", "content": "x", "tool_call_id": "callprobe", "name": "probe"},
+    ]
+
+
 def count_lost(sketch: Sequence[Turn], rendered: str) -> int:
     """Return how many marks of a sketch the rendered text lacks or shows out of order.
 
@@ -96,5 +97,4 @@ def count_lost(sketch: Sequence[Turn], rendered: str) -> int:
 
 
 def _list_marks(turn: Turn) -> list[str]:
-    calls = json.dumps(list_calls(turn), ensure_ascii=False)
-    return _MARK.findall(f"{turn['content']}{turn.get(LEAD, '')}{calls}")
+    return _MARK.findall(f"{turn['content']}{json.dumps(list_calls(turn), ensure_ascii=False)}")

@@ -14,15 +14,17 @@ import pickle
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from types import TracebackType
 
 import jinja2
 
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, ModelFileError, RequestError
 from eaglelocal.text.reasoning.model_families import MAX_TEMPLATE_BYTES, detect_family
 from eaglelocal.text.templates.literal_text import POSITION
-from eaglelocal.text.templates.message_forms import count_lost, iter_forms, make_sketch, needs_sketch
+from eaglelocal.text.templates.message_forms import count_lost, iter_forms, make_call_probe, make_sketch, needs_sketch
 from eaglelocal.text.templates.render_inputs import RenderInputs, TemplateSource
 from eaglelocal.text.templates.sandbox import MAX_TEXT_CHARS, LimitExceeded, Refused, Sandbox
 from eaglelocal.text.templates.template_messages import SYSTEMS, Turn
@@ -32,9 +34,11 @@ from eaglelocal.text.templates.turn_changes import (
     convert_systems_to_users,
     convert_to_hermes,
     join_assistant_turns,
+    mark_leads,
     order_results,
     place_leads,
     rename_developers,
+    separate_texts,
     shorten_ids,
     split_calls,
     split_into_parts,
@@ -44,19 +48,27 @@ from eaglelocal.text.templates.turn_changes import (
 )
 
 MAX_REASON_CHARS = 500
-MAX_SKETCHES = 48  # of one conversation; further forms count as complete
 RESERVED = ("self", "messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
 _TOOLS_IN_MESSAGE = re.compile(r"""\bmessage(\.|\[['"])tools\b""")
 
 
-CallChange = Callable[[Sequence[Turn]], list[Turn]]
-OBJECT_CHANGES: tuple[tuple[CallChange, ...], ...] = (
+Change = Callable[[Sequence[Turn]], list[Turn]]
+# some templates know a call by a content of None, and some read arguments as text
+OBJECT_CHANGES: tuple[tuple[Change, ...], ...] = (
     (),
     (clear_empty_contents,),
     (stringify_arguments,),
     (clear_empty_contents, stringify_arguments),
 )
-TEXT_CHANGES: tuple[tuple[CallChange, ...], ...] = ((), (wrap_arguments,))
+TEXT_CHANGES: tuple[tuple[Change, ...], ...] = ((), (wrap_arguments,))
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The changes that a template needs: of texts beside calls, then of calls."""
+
+    texts: tuple[Change, ...] = ()
+    calls: tuple[Change, ...] = ()
 
 
 class Rendering:
@@ -130,42 +142,34 @@ class Rendering:
 
     def _iter_forms(self, turns: list[Turn], variables: Mapping[str, object]) -> Iterator[list[Turn]]:
         """Yield the forms of the conversation in order, first those in which the template shows all of it."""
-        sketch = make_sketch(turns)
         is_sketched = needs_sketch(turns)
         known, incomplete = list[list[Turn]](), list[tuple[int, list[Turn]]]()
-        forms, sketches = (iter_forms(same, can_lead=self._can_lead) for same in (turns, sketch))
-        for form, sketch_form in zip(forms, sketches, strict=True):
+        for form, sketch in zip(iter_forms(turns), iter_forms(make_sketch(turns)), strict=True):
             if form in known:
                 continue
             known.append(form)
-            num_lost = self._count_lost(sketch_form, variables) if is_sketched and len(known) <= MAX_SKETCHES else 0
+            num_lost = self._count_lost(sketch, variables, self._fit) if is_sketched else 0
             if not num_lost:
                 yield form
             else:
                 incomplete.append((num_lost, form))
         yield from (form for _, form in sorted(incomplete, key=itemgetter(0)))
 
-    @property
-    def _can_lead(self) -> bool:
-        """True if a text before the marker of calls is text of the same turn."""
-        form = self.family.form
-        return self.family.takes_tools and form.headers is None and bool(form.opening)
-
-    def _count_lost(self, sketch_form: list[Turn], variables: Mapping[str, object]) -> int:
-        """Return how many texts the template loses or moves; one more than all if it refuses them."""
+    def _count_lost(self, sketch: list[Turn], variables: Mapping[str, object], fit: Fit) -> int:
+        """Return how many texts the template loses or moves; more than there are if it refuses them."""
         try:
-            return count_lost(sketch_form, self._show(sketch_form, variables))
+            return count_lost(sketch, self._show(sketch, variables, fit))
         except EagleLocalError as error:
             if isinstance(error.__cause__, LimitExceeded):  # then rendering reports it
                 return 0
             return sys.maxsize
 
-    def _show(self, turns: list[Turn], variables: Mapping[str, object]) -> str:
+    def _show(self, turns: list[Turn], variables: Mapping[str, object], fit: Fit) -> str:
         """Render turns of the usual form, fitted to the contents and calls that the template reads."""
-        fitted = _apply(self._call_changes, turns)
-        if self._takes_parts:
-            fitted = split_into_parts(fitted)
-        return place_leads(self._run(fitted, variables), turns, self.family.form)
+        led = _apply(fit.texts, turns)
+        fitted = _apply(fit.calls, led)
+        text = self._run(split_into_parts(fitted) if self._takes_parts else fitted, variables)
+        return place_leads(text, led, self.family.form)
 
     @functools.cached_property
     def _takes_parts(self) -> bool:
@@ -173,30 +177,37 @@ class Rendering:
         probe: list[Turn] = [{"role": "user", "content": POSITION}]
         return not self._shows_content(probe) and self._shows_content(split_into_parts(probe))
 
-    @functools.cached_property
-    def _call_changes(self) -> tuple[CallChange, ...]:
-        """The changes that make the template show calls.
-
-        Some read arguments as text, or only as an object, and some know a call by a content of None.
-        """
-        changes: tuple[CallChange, ...] = ()
-        for arguments, candidates in (({"at": POSITION}, OBJECT_CHANGES), (POSITION, TEXT_CHANGES)):
-            probe = _make_call_probe(arguments)
-            changes += next((one for one in candidates if self._shows_content(_apply((*changes, *one), probe))), ())
-        return changes
-
     def _shows_content(self, turns: list[Turn]) -> bool:
-        variables = {**self._special, "tools": None, "documents": None, "add_generation_prompt": True}
         with contextlib.suppress(EagleLocalError):
-            return POSITION in self._run(turns, variables)
+            return POSITION in self._run(turns, self._probe_variables)
         return False
+
+    @property
+    def _probe_variables(self) -> dict[str, object]:
+        return {**self._special, "tools": None, "documents": None, "add_generation_prompt": True}
+
+    @functools.cached_property
+    def _fit(self) -> Fit:
+        """The changes that make the template show calls, and texts before them."""
+        fit = self._find_fit("", {"at": "x"}, [Fit(calls=calls) for calls in OBJECT_CHANGES])
+        fit = self._find_fit("", "x", [replace(fit, calls=(*fit.calls, *calls)) for calls in TEXT_CHANGES])
+        form = self.family.form
+        texts = (
+            [(), (mark_leads,), (separate_texts,)] if form.headers is None and form.opening else [(), (separate_texts,)]
+        )
+        return self._find_fit("x", {"at": "x"}, [replace(fit, texts=one) for one in texts])
+
+    def _find_fit(self, text: str, arguments: object, fits: Sequence[Fit]) -> Fit:
+        """Return the fit with which the template shows the most of a call with this text and arguments."""
+        sketch = make_sketch(make_call_probe(text, arguments))
+        return min(fits, key=lambda fit: self._count_lost(sketch, self._probe_variables, fit))
 
     def _render_first(self, forms: Iterator[list[Turn]], variables: Mapping[str, object]) -> str:
         """Render the first form that the template accepts. If it accepts none, raise its first error."""
         first_error: EagleLocalError | None = None
         for turns in forms:
             try:
-                return self._show(turns, variables)
+                return self._show(turns, variables, self._fit)
             except (ModelFileError, RequestError) as error:
                 first_error = first_error or error
                 if isinstance(error.__cause__, LimitExceeded):
@@ -268,18 +279,8 @@ def _compile(sandbox: Sandbox, source: str) -> jinja2.Template:
         raise ModelFileError(f"the chat template cannot be compiled: {_shorten_message(error)}") from error
 
 
-def _apply(changes: Sequence[CallChange], turns: list[Turn]) -> list[Turn]:
+def _apply(changes: Sequence[Change], turns: list[Turn]) -> list[Turn]:
     return functools.reduce(lambda changed, change: change(changed), changes, turns)
-
-
-def _make_call_probe(arguments: object) -> list[Turn]:
-    """Return a conversation with one call, whose id any template accepts."""
-    call = {"id": "callprobe", "type": "function", "function": {"name": "probe", "arguments": arguments}}
-    return [
-        {"role": "user", "content": "x"},
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "content": "x", "tool_call_id": "callprobe", "name": "probe"},
-    ]
 
 
 def _join(pieces: Iterator[str]) -> str:
