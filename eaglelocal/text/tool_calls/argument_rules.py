@@ -14,7 +14,7 @@ from eaglelocal.core.constraint import JSON_SPACE
 from eaglelocal.core.tools import CallForm, Notation, Tool
 from eaglelocal.text.tool_calls.bindable_schemas import tidy_schema
 from eaglelocal.text.tool_calls.call_forms import IS_TEXT, KEY, VALUE
-from eaglelocal.text.tool_calls.gemma_calls import QUOTE
+from eaglelocal.text.tool_calls.lenient_values import GEMMA_QUOTE
 from eaglelocal.text.tool_calls.schema_parts import Schema
 from eaglelocal.text.tool_calls.schema_references import REF
 from eaglelocal.text.tool_calls.tool_schemas import (
@@ -230,10 +230,10 @@ class _Rules:
         return self._json({"type": type_name, **limits}) if limits else _SCALARS[type_name]
 
     def _gemma_text(self, texts: Sequence[str]) -> str:
-        marker = self._write(QUOTE)
+        marker = self._write(GEMMA_QUOTE)
         if texts:
             return f"{marker} ({' | '.join(map(quote, texts))}) {marker}"
-        return f"{marker} {self._free_text(QUOTE)}"
+        return f"{marker} {self._free_text(GEMMA_QUOTE)}"
 
     def _gemma_anything(self) -> str:
         """Return the name of the rule for any value, which is added once."""
