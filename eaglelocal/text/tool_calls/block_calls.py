@@ -23,12 +23,13 @@ from eaglelocal.text.tool_calls.tool_schemas import has_required
 
 ReadCalls = GemmaCalls | PythonCalls | TaggedText
 _JSON = re.compile(r"\{|\[\s*\{")  # the beginning of a block of JSON
+_FENCE_START = re.compile(r"\s*(?:`{0,3}|```\w*\s*)")
 _HEAD = re.compile(r"[\s\w./:`>-]*")
 # how the text of a block may begin; any other block is text
 _BEGINNINGS: dict[Notation, re.Pattern[str]] = {
-    Notation.TAGS: re.compile(r"[<`]|[\w./:-]{1,64}(\s*<|\"|\s*$)"),
-    Notation.PYTHON: re.compile(r"[\[{`\w]"),
-    Notation.GEMMA: re.compile(r"[c\[{`]"),
+    Notation.TAGS: re.compile(r"<|```|`{1,2}\Z|[\w./:-]{1,64}(\s*<|\"|\s*$)"),
+    Notation.PYTHON: re.compile(r"[\[{\w]|```|`{1,2}\Z"),
+    Notation.GEMMA: re.compile(r"[c\[{]|```|`{1,2}\Z"),
 }
 
 
@@ -176,7 +177,7 @@ class BlockCalls:
         bracket = re.search(r"[{\[]", text)
         lead = text if bracket is None else text[: bracket.start()]
         head = block.body + lead
-        is_no_call = not self._form.head and not FENCE.fullmatch(head)
+        is_no_call = not self._form.head and not _FENCE_START.fullmatch(head)
         if is_no_call or not _HEAD.fullmatch(lead) or len(head) > MAX_HEAD_CHARS:
             self._abandon(block)
             self._push_outside(text)
@@ -188,7 +189,7 @@ class BlockCalls:
     def _begin_json(self, block: CallBlock, head: str, text: str) -> None:
         named = None
         if FENCE.fullmatch(head):
-            self._closers = CLOSERS + "`"
+            self._closers = CLOSERS + head.strip()[:1]
         else:
             match = re.fullmatch(self._form.head, head)
             if match is None:

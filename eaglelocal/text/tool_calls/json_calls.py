@@ -361,7 +361,7 @@ class JsonCalls:
 
     def _read_written(self) -> list[ToolCall] | None:
         try:
-            return read_only_meaning(self._written, Style.JSON, self._parse)
+            return read_only_meaning(self._written.rstrip().removesuffix("```"), Style.JSON, self._parse)
         except UnreadableCall as error:
             self.problem = str(error)
             return None
