@@ -411,16 +411,18 @@ def conform_arguments(text: str, tool: Tool | None) -> str | None:
     """Return arguments with the names and types of the tool's schema; None if they are no JSON that can be read so."""
 
     def parse(reader: LenientText) -> str:
+        reader.is_json = is_exact
         arguments, at = reader.read_arguments(1, tool)
         reader.finish(at)
         return arguments
 
+    is_exact = is_json(text)
     if not text.startswith("{"):
         return None
     try:
         return read_only_meaning(text, Style.JSON, parse)
     except UnreadableCall:
-        return text if is_json(text) else None
+        return text if is_exact else None
 
 
 def _split_elements(body: str) -> list[str]:

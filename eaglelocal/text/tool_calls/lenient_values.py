@@ -123,6 +123,10 @@ class Shape:
         kinds = {kind, "number"} if kind == "integer" else {kind}
         return not self.types or kind == "null" or not kinds.isdisjoint(self.types)
 
+    def is_text_for(self, kind: str) -> bool:
+        """Return whether a literal of this type can only be a string without its quotes."""
+        return "string" in self.types and not self.admits(kind)
+
     def is_wrapper(self, key: str) -> bool:
         return key in WRAPPERS and bool(self.properties) and key not in self.properties
 
@@ -205,6 +209,7 @@ class LenientText:
     def __init__(self, text: str, style: Style, choices: Sequence[int] | None = None) -> None:
         self.text, self.style = text, style
         self.is_doubtful = False  # a string may end elsewhere
+        self.is_json = False  # it is JSON: every literal ends where it seems to
         self.flaw = ""  # why the reading does not count, even if it is the only one
         self.num_missing = 0  # closing brackets
         self._choices, self._num_ends = choices, list[int]()
@@ -329,6 +334,9 @@ class LenientText:
 
     def skip_end(self, at: int, close: str) -> int:
         """Return the index after the bracket that ends the whole text. It may be missing."""
+        rest = self.text[at:].strip("` \t\r\n")
+        if self._choices is None and close in rest and not rest.strip(CLOSERS + " \t\r\n"):
+            return len(self.text)  # perhaps with others that are doubled
         end = self._find_end(at, close, 0, 0)
         if end is None:
             raise UnreadableCall("text follows the arguments")
@@ -387,7 +395,9 @@ class LenientText:
             value, text, at = self._read_quoted(at)
             return _fit_text(value, text, shape), at
         word = _WORD.match(self.text, at)
-        if word is not None and (literal := _read_word(word[0], shape.types, self.style)) is not None:
+        if word is not None and self.is_json:
+            return _dump(word[0]) if shape.is_text_for(_find_kind(word[0])) else word[0], word.end()
+        if word is not None and (literal := _read_word(word[0], shape, self.style)) is not None:
             return literal, word.end()
         return self._read_bare(at, shape)
 
@@ -476,7 +486,7 @@ class LenientText:
             written = "".join(part or "" for part in JsonReader().push(f'"{text}"'))
             if is_json(written):
                 return str(read_json(written)), written
-        value = _unescape(text, quote, _JSON_ESCAPES if self.style is Style.JSON else _PYTHON_ESCAPES)
+        value = _unescape(text, quote + _QUOTES[quote], _JSON_ESCAPES if self.style is Style.JSON else _PYTHON_ESCAPES)
         return value, _dump(value)
 
 
@@ -484,7 +494,7 @@ def _dump(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _unescape(text: str, quote: str, escapes: str) -> str:
+def _unescape(text: str, quotes: str, escapes: str) -> str:
     """Return a text without its escapes. A backslash that begins none is text, also before a bare line break."""
 
     def rewrite(match: re.Match[str]) -> str:
@@ -497,7 +507,7 @@ def _unescape(text: str, quote: str, escapes: str) -> str:
             return escaped
         if escapes is _JSON_ESCAPES and escaped and escaped in _PYTHON_ESCAPES:
             raise UnreadableCall("a backslash may be an escape, or text")
-        return (escaped if escaped and escaped == quote else "\\\\" + _BARE_ESCAPES.get(escaped, escaped))
+        return escaped if escaped and escaped in quotes else "\\\\" + _BARE_ESCAPES.get(escaped, escaped)
 
     if "\\" not in text:
         return text
@@ -529,8 +539,9 @@ def read_as_type(text: str, shape: Shape, style: Style) -> str | None:
     return value if shape.admits(_find_kind(value)) else None
 
 
-def _read_word(word: str, types: frozenset[str], style: Style) -> str | None:
+def _read_word(word: str, shape: Shape, style: Style) -> str | None:
     """Return the JSON of a literal; None for a word that may be a string. Raises UnreadableCall if it may be either."""
+    types = shape.types
     lower, is_text, is_open = word.lower(), "string" in types, not types
     if lower in ("none", "null"):
         if word == "null" or (word == "None" and style is Style.PYTHON) or not (is_text or is_open):
@@ -538,16 +549,15 @@ def _read_word(word: str, types: frozenset[str], style: Style) -> str | None:
         if "null" in types:
             return "null"
         raise UnreadableCall("a word may be a literal or a string")
+    if _is_finite_json(word):
+        return None if shape.is_text_for(_find_kind(word)) else word
     if types == {"string"}:
         return None
-    if _is_finite_json(word):
-        return word
     if lower in ("true", "false"):
-        is_literal = style is Style.PYTHON and word in ("True", "False")
-        if is_literal or not (is_text or is_open):
-            return lower
-        if is_text and "boolean" not in types:
+        if shape.is_text_for("boolean"):
             return None
+        if (style is Style.PYTHON and word in ("True", "False")) or not (is_text or is_open):
+            return lower
         raise UnreadableCall("a word may be a literal or a string")
     number = _read_number(word, style, may_pad=not (is_text or is_open))
     if number is None and _NUMBER.fullmatch(word) and not (is_text and types.isdisjoint(("integer", "number"))):

@@ -237,8 +237,10 @@ def _overlap(text: str, ending: str) -> int:
 
 def _get_shape(before: re.Match[str], key: str, shape: Shape) -> Shape:
     """Return the shape of the argument that this tag begins."""
-    explicit = {"true": TEXT, "false": ANYTHING}.get(before.groupdict().get("is_text", ""))
-    return explicit or (OBJECT if shape.is_wrapper(key) else shape.child(key))
+    child, is_text = OBJECT if shape.is_wrapper(key) else shape.child(key), before.groupdict().get("is_text")
+    if is_text == "true":
+        return TEXT
+    return ANYTHING if is_text == "false" and "string" in child.types else child
 
 
 def _to_json(arguments: Mapping[str, object]) -> str:
