@@ -266,6 +266,8 @@ def _compile_tag(tag: str, name: str = "") -> re.Pattern[str]:
 def parse_value(text: str, shape: Shape) -> object:
     """Return the value of a text: a string if the schema wants one, else the JSON or Python literal that it spells."""
     types, word = shape.types, text.strip().lower()
+    if text.strip() in shape.texts:
+        return text.strip()
     if types == {"string"} or (types == {"string", "null"} and _WORDS.get(word, "") is not None):
         return text
     if types and "string" not in types:
