@@ -38,12 +38,12 @@ TYPES: dict[str, dict[str, object]] = {
 STRINGS = (
     "owl", "New York", "a, b: c", "it's", "it's, n: 3", "don't say 'x'", 'say "hi" now', "line\nbreak", "a\tb",
     "#define A \\\n  1", "C:\\new\\x", "\\d+(\\.\\d*)?", "f(x, y)", "{a: 1}", "[1, 2]", "x', n=3, s='y", 'x", "n": 3',
-    "“quoted”", "`ls -l`", "", " edge ", "007", "12", "True", "none", "null", "é€ 😀", "a=b", "}", "),", "']", "print('a')",
-    "print('a', \"b\")\n", "/tmp/a.txt", "https://a.b/c?d=e&f", "a: b", "- [ ] x", "\\", "end\\", "l'été d'un chat",
+    "“quoted”", "`ls -l`", "", " edge ", "007", "12", "True", "none", "null", "é€ 😀", "a=b", "}", "),", "']",
+    "print('a')", "print('a', \"b\")\n", "/tmp/a.txt", "https://a.b/c?d=e&f", "a: b", "- [ ] x", "\\", "end\\",
+    "l'été d'un chat",
 )  # fmt: skip
 QUOTES = (('"', '"'), ("'", "'"), ("`", "`"), ("“", "”"), ("‘", "’"))
 NAMESPACES = ("functions.", "google:mcp:", "default_api.", "server/")
-BARE_LITERALS = re.compile(r"\s*(?i:true|false|none|null|nan|infinity|[+-]?[\d.].*)\s*", re.DOTALL)
 
 
 class Expected(Enum):
@@ -98,9 +98,7 @@ class Writer:
 
     def __init__(self, form: CallForm, spelling: Spelling) -> None:
         self._spelling = spelling
-        self._style = (
-            "gemma" if form.notation is Notation.GEMMA else "python" if is_python(form) else "json"
-        )
+        self._style = "gemma" if form.notation is Notation.GEMMA else "python" if is_python(form) else "json"
 
     def write(self, arguments: Arguments) -> str:
         if self._style != "python":
@@ -118,8 +116,7 @@ class Writer:
     def value(self, value: object) -> str:
         match value:
             case None | bool():
-                word = str(value) if (self._spelling.literals or self._style) == "python" else json.dumps(value)
-                return word
+                return str(value) if (self._spelling.literals or self._style) == "python" else json.dumps(value)
             case int():
                 return f"-{self._spelling.zeros}{-value}" if value < 0 else f"{self._spelling.zeros}{value}"
             case float():
@@ -607,7 +604,9 @@ def tag_quotes(case: Case) -> Made:
 
 
 def tag_wrapped(case: Case) -> Made:
-    return (write_call(case.form, write_tags(case.form, {"arguments": case.arguments})), ONE) if case.arguments else None
+    return (
+        (write_call(case.form, write_tags(case.form, {"arguments": case.arguments})), ONE) if case.arguments else None
+    )
 
 
 TAG_KINDS: dict[str, Callable[[Case], Made]] = {
@@ -620,8 +619,6 @@ TAG_KINDS: dict[str, Callable[[Case], Made]] = {
     "wrapped": tagged(tag_wrapped),
     "namespace": tagged(lambda case: (case.write_tags(name=case.random.choice(NAMESPACES) + NAME), ONE)),
     "key_case": tagged(lambda case: (case.write_tags(key=str.capitalize), ONE)),
-    "fence_around": tagged(
-        lambda case: None if case.form.headers else (f"```xml\n{case.write_tags()}\n```", ONE)
-    ),
+    "fence_around": tagged(lambda case: None if case.form.headers else (f"```xml\n{case.write_tags()}\n```", ONE)),
     "text_around": tagged(lambda case: None if case.form.headers else (f"I call.\n{case.write_tags()} Done.", ONE)),
 }

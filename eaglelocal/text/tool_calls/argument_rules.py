@@ -276,7 +276,10 @@ def list_alternatives(schema: Schema) -> list[object]:
     return [] if "allOf" in schema and len(found) > 1 else found
 
 
-PYTHON_RULES = ["PY_KEY: /[A-Za-z_][A-Za-z0-9_]{0,63}/", "PY_TEXT: /'([^'\\\\\\n\\r]|\\\\(['\"\\\\bfnrt]|u[0-9a-fA-F]{4}))*'/"]
+PYTHON_RULES = [
+    "PY_KEY: /[A-Za-z_][A-Za-z0-9_]{0,63}/",
+    "PY_TEXT: /'([^'\\\\\\n\\r]|\\\\(['\"\\\\bfnrt]|u[0-9a-fA-F]{4}))*'/",
+]
 
 
 def list_terminals(form: CallForm) -> list[str]:

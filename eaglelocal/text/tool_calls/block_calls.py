@@ -8,6 +8,7 @@ tagged_calls.py). The forms are data (call_forms.py).
 from __future__ import annotations
 
 import re
+
 from eaglelocal.core.tools import CallForm, Notation, Tool, ToolCall
 from eaglelocal.text.reasoning.markers import Item, Marker
 from eaglelocal.text.tool_calls.answer_collector import AnswerCollector
@@ -47,6 +48,7 @@ class BlockCalls:
         self._prefix = ""  # markers around blocks, as written; text, if no block follows
         self._is_after_call = False  # closing markers may follow
         self._partial_marker = ""  # text after a call that may be half a marker, if the answer is cut off in it
+        self._problem = ""  # why the block, which begins like a call, is none
         self._closers = CLOSERS  # what a model may write once too often after a call
 
     def push(self, item: Item) -> None:
@@ -100,7 +102,7 @@ class BlockCalls:
 
     def _open(self, block: CallBlock) -> None:
         self._block, self._json, self._closers = block, None, CLOSERS
-        self._prefix, self._is_after_call = "", False
+        self._prefix, self._problem, self._is_after_call = "", "", False
         self._tags = TaggedCalls(self._collector, self._read) if isinstance(self._read, TaggedText) else None
 
     # ---- in a block
@@ -233,7 +235,9 @@ class BlockCalls:
         text = body[fence.end() :].rstrip().removesuffix("```") if fence and fence[0].strip() else body
         if (self._form.notation is not Notation.JSON or text is not body) and _JSON.match(text.lstrip()):
             return read_json_calls(text.strip(), self._tools)
-        return self._read(text)
+        calls = self._read(text)
+        self._problem = self._problem or self._read.problem
+        return calls
 
     def _emit_calls(self, calls: list[ToolCall]) -> None:
         if self._tags is not None:
@@ -259,7 +263,7 @@ class BlockCalls:
             return
         if self._tags is not None:
             self._tags.close(block.body)
-        self._note_problem(self._read.problem)
+        self._note_problem(self._problem)
         self._abandon(block)
 
     def _abandon(self, block: CallBlock) -> None:

@@ -42,7 +42,7 @@ _BEFORE_KEYS = re.compile(
 _BEFORE_OBJECT = re.compile(rf'\{{\s*{_TEXT}\s*:\s*(?=\{{\s*["}}])')
 _OBJECT = re.compile(r'\{\s*["}]')
 _MEMBERS = ("name", "tool_name", "arguments", "parameters", "id", "tool_call_id", "type")
-_CALL = Shape({"properties": dict.fromkeys(_MEMBERS, {})}, {})
+_CALL = Shape({"properties": {key: {} for key in _MEMBERS}}, {})
 _QUOTES = "[\"'`“”‘’]?"
 _CALL_LIKE = re.compile(rf"[\[\s]*\{{\s*{_QUOTES}\s*(?:{'|'.join(_MEMBERS)})\b", re.IGNORECASE)
 _KEYED_LIKE = re.compile(rf"[\[\s]*\{{\s*{_QUOTES}[\w./:-]+{_QUOTES}\s*:\s*\{{")
@@ -210,7 +210,7 @@ class JsonCalls:
         following = self.rest.lstrip()[:1]
         if self._named is not None and not following:
             return False  # what follows shows whether the last bracket was doubled
-        if not self._is_careless and not (self._named is not None and following in ",:\""):
+        if not self._is_careless and not (self._named is not None and following in ',:"'):
             if self._emit_all(self._read_body()):
                 return True
             if is_json(self._body) or not self._is_call_like():

@@ -38,7 +38,7 @@ GEMMA_QUOTE = '<|"|>'
 WRAPPERS = ("arguments", "parameters")  # names under which models put all arguments once more
 MAX_CHARS = 256 * 1024
 MAX_DOUBTFUL_CHARS = 16 * 1024  # of a text whose readings are compared
-MAX_READINGS = 64  # that are compared
+MAX_READINGS, MAX_CHOICES = 64, 4096  # that are compared; string ends that are chosen for them
 MAX_ASSIGNMENTS = 400  # of arguments without names to parameters
 CLOSERS = "}])"
 _QUOTES = {'"': '"', "'": "'", "`": "`", "“": "”", "”": "”", "‘": "’", "’": "’"}
@@ -58,6 +58,7 @@ _ESCAPED = re.compile(r"\\(.?)|[\"\n\r\0]", re.DOTALL)
 _JSON_ESCAPES = "\\'\"bfnrtu"
 _PYTHON_ESCAPES = _JSON_ESCAPES + PYTHON_ESCAPES
 _BARE_ESCAPES = {'"': '\\"', "\n": "\\n", "\r": "\\r", "\0": "\\x00"}
+_NEXT_STRING = re.compile(r"\s*[rRuU]?[\"']")
 FENCE = re.compile(r"\s*+(?:```\w*+\s*+)?")
 _CODE = re.compile(r"[()\[\]{}\"'\\]")
 _KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "object", list: "array"}
@@ -176,6 +177,7 @@ def read_only_meaning(text: str, style: Style, parse: Callable[[LenientText], Re
 def _compare_readings(text: str, style: Style, parse: Callable[[LenientText], Read]) -> Read:
     found: list[tuple[Read, str]] = []
     choices: list[int] | None = []
+    num_choices = 0
     for _ in range(MAX_READINGS):
         attempt = LenientText(text, style, choices)
         try:
@@ -187,7 +189,8 @@ def _compare_readings(text: str, style: Style, parse: Callable[[LenientText], Re
             if len(found) > 1:
                 raise UnreadableCall("a string may end in several places")
         choices = attempt.find_next_choices()
-        if choices is None:
+        num_choices += attempt.num_choices
+        if choices is None or num_choices > MAX_CHOICES:
             break
     if choices is not None:
         raise UnreadableCall("it has too many readings to compare")
@@ -216,6 +219,10 @@ class LenientText:
         self._tail_at = len(text.rstrip(CLOSERS + "` \t\r\n"))
         self._is_tail_doubtful = False  # a bracket may be missing before the last part of an object in an argument
         self._ends: dict[str, list[int]] = {}
+
+    @property
+    def num_choices(self) -> int:
+        return len(self._num_ends)
 
     def find_next_choices(self) -> list[int] | None:
         """Return the choices for the next attempt; None if there are no more."""
@@ -422,7 +429,7 @@ class LenientText:
     def _starts_string(self, at: int) -> bool:
         if self.style is Style.GEMMA and self.text.startswith(GEMMA_QUOTE, at):
             return True
-        if self.style is Style.PYTHON and re.match(r"[rRuU]?[\"']", self.text[at : at + 2]):
+        if self.style is Style.PYTHON and _NEXT_STRING.match(self.text, at):
             return True
         return self.text[at : at + 1] in _QUOTES and at < len(self.text)
 
@@ -445,12 +452,12 @@ class LenientText:
     def _find_string_end(self, at: int, close: str) -> int:
         first = re.compile(rf"(?:[^\\{close}]|\\.)*+{close}", re.DOTALL).match(self.text, at)
         ends = self._list_ends(close)
-        ends = ends[bisect.bisect_left(ends, at) :]
-        if first is not None and self.style is Style.PYTHON and re.match(r"\s*[rRuU]?[\"']", self.text[first.end() :]):
+        nearest = bisect.bisect_left(ends, at)
+        if first is not None and self.style is Style.PYTHON and _NEXT_STRING.match(self.text, first.end()):
             self.flaw = self.flaw or "two strings stand side by side"
-        if first is None or not ends or ends[0] != first.end() - 1:
+        if first is None or nearest == len(ends) or ends[nearest] != first.end() - 1:
             self.is_doubtful = True
-        return self._choose(ends)
+        return self._choose(ends, nearest)
 
     def _list_ends(self, close: str) -> list[int]:
         """Return the places of all unescaped quotes after which a value may end."""
@@ -459,12 +466,13 @@ class LenientText:
             self._ends[close] = [found.start(1) for found in re.finditer(pattern, self.text)]
         return self._ends[close]
 
-    def _choose(self, ends: Sequence[int]) -> int:
-        if not ends:
+    def _choose(self, ends: Sequence[int], nearest: int = 0) -> int:
+        """Return one of these places, from the nearest one on."""
+        if nearest == len(ends):
             raise UnreadableCall("a string has no end")
         index = len(self._num_ends)
-        self._num_ends.append(len(ends))
-        return ends[self._choices[index] if self._choices and index < len(self._choices) else 0]
+        self._num_ends.append(len(ends) - nearest)
+        return ends[nearest + (self._choices[index] if self._choices and index < len(self._choices) else 0)]
 
     def _read_python_string(self, at: int) -> tuple[str, str, int] | None:
         """Read a string in three quotes, or with a letter before its quotes; None if there is none."""
@@ -615,4 +623,3 @@ def _join_unnamed(named: Mapping[str, str], found: Mapping[str, str]) -> tuple[l
     every = {**named, **found}
     members = (f"{_dump(name)}: {value}" for name, value in every.items())
     return ["{" + ", ".join(members)], every
-

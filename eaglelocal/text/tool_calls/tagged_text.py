@@ -182,7 +182,9 @@ class TaggedText:
             if self._may_end_earlier(value, shape):
                 self.problem = "a tag within a value may be its end"
                 break
-            arguments.setdefault(key, parse_value(self._strip_padding(value), _get_shape(before, key, shape)))  # as emitted
+            arguments.setdefault(
+                key, parse_value(self._strip_padding(value), _get_shape(before, key, shape))
+            )  # as emitted
             at = skip_space(text, after.end())
         wrapped = next((value for key, value in arguments.items() if shape.is_wrapper(key)), None)
         if isinstance(wrapped, dict) and len(arguments) > 1:

@@ -40,15 +40,6 @@ def read_schema(tool: Tool | None) -> Schema:
     return _read_object(tool.parameters or "{}") if tool else {}
 
 
-def read_parameter_types(tool: Tool | None) -> dict[str, Schema]:
-    """Return a schema with only the types of each parameter, by name; empty for an unknown tool."""
-    root = read_argument_schema(tool) if tool else {}
-    properties = resolve_schema(root, root).get("properties")
-    if not isinstance(properties, dict):
-        return {}
-    return {name: {"type": sorted(_find_types(part, root, set()) or ())} for name, part in properties.items()}
-
-
 def has_required(tool: Tool | None, arguments: str) -> bool:
     """Return whether the object has what the schema requires. An unknown tool requires nothing."""
     root, found = read_argument_schema(tool) if tool else {}, _read_object(arguments)

@@ -37,11 +37,11 @@ SCHEMA = {
 TOOL = Tool("g", "", json.dumps(SCHEMA))
 # what readers may stumble over, wherever the grammar admits it
 SNIPPETS = (
-    "\\\n", "\\", "\n", "'", '"', "`", ",", ", n=3", "n: 3, ", '", "n": 3', "', n=3", "007", "True", "None", "null", "}", "]",
-    ")", "),", "a", "it's", "\\x4", "\\N{a}", "\\d", "\\/", "\\u00e9", "<", ">", "</tool_call>", "<|tool_call|>", " ", "\t",
-    "<parameter=n>", "</parameter>", "<parameter=n>\n1\n</parameter>\n", "</function>", "<arg_key>n</arg_key>",
-    '<|"|>', "<tool_call|>", "1", "0", ".5", "e9", "True", "é", "```", "“", "[", "{", "google:g(",
-    '<parameter name="n">', "</parameter>\n<parameter", "</invoke>", "refs=",
+    "\\\n", "\\", "\n", "'", '"', "`", ",", ", n=3", "n: 3, ", '", "n": 3', "', n=3", "007", "True", "None",
+    "null", "}", "]", ")", "),", "a", "it's", "\\x4", "\\N{a}", "\\d", "\\/", "\\u00e9", "<", ">", "</tool_call>",
+    "<|tool_call|>", " ", "\t", "<parameter=n>", "</parameter>", "<parameter=n>\n1\n</parameter>\n", "</function>",
+    "<arg_key>n</arg_key>", '<|"|>', "<tool_call|>", "1", "0", ".5", "e9", "True", "é", "```", "“", "[", "{",
+    "google:g(", '<parameter name="n">', "</parameter>\n<parameter", "</invoke>", "refs=",
 )  # fmt: skip
 CLOSERS = ('<|"|>', "'", '"', "}", "]", ")", "0", ",", ">", "\n")
 NUM_SNIPPETS, NUM_BYTES = 14, 3000
