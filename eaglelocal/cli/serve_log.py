@@ -25,7 +25,7 @@ MAX_REPEATS = 3  # warnings of one place in the code that are shown within REPEA
 LOGGERS = ("eaglelocal", "uvicorn.error", "asyncio")
 FIELDS = (
     *("request_id", "method", "path", "status", "owner", "client", "user_agent", "seconds"),
-    *("reason", "param", "code", "warnings", *ANSWER_FIELDS),
+    *("reason", "param", "code", "warnings", "unread_calls", *ANSWER_FIELDS),
 )
 MAX_REASON_CHARS = 300
 QUIET_PATHS = frozenset(
@@ -110,6 +110,8 @@ def format_line(record: logging.LogRecord) -> str:
         message += f"  {' '.join(reason.split())[:MAX_REASON_CHARS]}"  # one line, whatever the request named
     for warning in fields.get("warnings", ()):
         message += f"  {warning}"
+    for problem in fields.get("unread_calls", ()):
+        message += f"  a call was not read: {problem}"
     if hasattr(record, "seconds"):
         message += f"  {fields['owner']}  {fields['seconds']:.2f} s{describe_answer(fields)}"
     if record.exc_info:

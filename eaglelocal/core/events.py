@@ -170,6 +170,7 @@ class Finished:
     reasoning: str = ""  # rest of the reasoning that was held back
     stop: str = ""  # the stop string that ended it
     tokens: tuple[int, ...] = ()  # prompt and answer, if the request asked for them
+    unread_calls: tuple[str, ...] = ()  # the forms of what began like a call and is none, each with why; no content
 
 
 @dataclass(frozen=True, slots=True)

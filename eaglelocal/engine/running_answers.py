@@ -193,6 +193,7 @@ class RunningAnswers:
             reasoning=rest.reasoning,
             stop=answer.stop,
             tokens=answer.told_tokens,
+            unread_calls=rest.unread,
             prompt_tokens=answer.sequence.num_prompt_rows,
             completion_tokens=answer.num_tokens,
             timings=timings,

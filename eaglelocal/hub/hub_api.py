@@ -91,7 +91,9 @@ def _fetch_repo(repo: str) -> RemoteRepo:
             unchecked.append(sibling.rfilename)
     if unchecked and (not files or any(name.endswith(GGUF_SUFFIX) for name in unchecked)):
         what = f"{find_host()} lists {format_name(unchecked[0])} of {repo} without its size or hash"
-        raise DownloadError(f"{what}: a download could not be checked", hint="unset HF_ENDPOINT, or name another mirror")
+        raise DownloadError(
+            f"{what}: a download could not be checked", hint="unset HF_ENDPOINT, or name another mirror"
+        )
     if not _COMMIT.fullmatch(info.sha or "") or not all(_ETAG.fullmatch(file.etag) for file in files):
         raise ValueError("not the names of a hub, and unsafe as paths")
     for file in files:

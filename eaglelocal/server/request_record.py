@@ -30,6 +30,7 @@ class RequestRecord:
     warnings: list[str] = field(default_factory=list)
     answers: list[dict[str, float]] = field(default_factory=list)
     finish_reasons: list[str] = field(default_factory=list)
+    unread_calls: list[str] = field(default_factory=list)  # as in core.events.Finished
     has_failed: bool = False  # the engine failed to answer, perhaps in the middle of a stream
 
     def warn(self, warning: str) -> None:
@@ -61,6 +62,7 @@ class RequestRecord:
         )
         if choice.finished is not None:
             self.finish_reasons.append(choice.finished.reason)
+            self.unread_calls += choice.finished.unread_calls
 
     def fields(self) -> dict[str, object]:
         """Return what the log adds: reason, param and code of a refusal, and ANSWER_FIELDS as far as they are known."""
@@ -69,6 +71,7 @@ class RequestRecord:
             found |= {"reason": self.problem.message, "param": self.problem.parameter, "code": self.problem.code}
         found |= {"model": self.model} if self.model else {}
         found |= {"warnings": self.warnings} if self.warnings else {}
+        found |= {"unread_calls": self.unread_calls} if self.unread_calls else {}
         return found | (self._answer_fields() if self.answers else {})
 
     def _answer_fields(self) -> dict[str, object]:

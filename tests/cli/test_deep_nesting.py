@@ -34,7 +34,8 @@ from eaglelocal.settings import Settings
 from eaglelocal.text.reasoning.split_answer import SplitText
 from eaglelocal.text.tool_calls.call_forms import FORMS
 from eaglelocal.text.tool_calls.call_writer import write_calls
-from eaglelocal.text.tool_calls.tool_schemas import has_required, read_parameter_types
+from eaglelocal.text.tool_calls.lenient_values import Shape
+from eaglelocal.text.tool_calls.tool_schemas import has_required
 
 LEVELS = 5000
 DEEP = {
@@ -88,7 +89,7 @@ PASSED_OVER: dict[str, Callable[[str, Path], object]] = {
     "running server's word": lambda text, at: running_servers._read_state(text.encode()),
     "watched server": lambda text, at: HttpReply(200, {}, text.encode()).mapping(),
     "questions": lambda text, at: question_history._read(write(at, text)),
-    "schema of a tool": lambda text, at: read_parameter_types(Tool("t", "", text)),
+    "schema of a tool": lambda text, at: Shape.of_tool(Tool("t", "", text)).child("a").types,
 }
 
 

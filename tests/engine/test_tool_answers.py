@@ -100,6 +100,19 @@ def ending(result: AnswerResult) -> str:
     return result.finished.reason
 
 
+def test_a_call_that_cannot_be_read_is_reported_without_its_content() -> None:
+    needy = Tool("f", "", '{"properties": {"b": {}}, "required": ["b"]}')
+    result = run_request(says("e" + "ghlmj", tools=(needy,)))
+    assert (result.text, result.calls, ending(result)) == (
+        'Yes<tool_call>{"name": "f", "arguments": {"a": 1',
+        [],
+        "stop",
+    )
+    assert result.finished is not None
+    assert result.finished.unread_calls == ("hermes: an argument that is required is missing",)
+    assert run_request(says("efd" + CALL)).finished.unread_calls == ()  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("length", [0, 1, 4])
 def test_thought_text_and_calls(length: int) -> None:
     result = run_request(says("abcdefd" + CALL + CALL), length)

@@ -17,9 +17,10 @@ from doubles.timeouts import wait_until
 
 from eaglelocal.cli.json_output import JsonOutput
 from eaglelocal.cli.output import Output
-from eaglelocal.cli.serve_log import LineHandler
-from eaglelocal.core.events import LoadProgress, Started
+from eaglelocal.cli.serve_log import LineHandler, format_line
+from eaglelocal.core.events import Finished, LoadProgress, Started
 from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.request_record import RequestRecord
@@ -75,6 +76,17 @@ def test_an_answer_has_model_tokens_rate_acceptance_and_duration(actor: Server, 
     assert record["tok_s"] is None or isinstance(record["tok_s"], float)
     assert "actor, 3 tokens, " in logged.lines[-1] and "acceptance 62%" in logged.lines[-1]
     assert "secret" not in json.dumps(logged.records)
+
+
+def test_calls_that_could_not_be_read_are_logged() -> None:
+    problem = "lfm: arguments have no names"
+    ended = Finished("a", "stop", "", 1, 1, Timings(), SpeculationStats(), unread_calls=(problem,))
+    record = RequestRecord()
+    for _ in range(2):
+        record.add_answer("actor", AnswerState(0, ChatRequest(id="a", text="x"), 100.0, started=None, finished=ended))
+    assert record.fields()["unread_calls"] == [problem, problem]
+    logged = logging.makeLogRecord({"msg": "POST", "owner": "", "seconds": 0.1, **record.fields()})
+    assert f"a call was not read: {problem}" in format_line(logged)
 
 
 @pytest.mark.parametrize(("delays_s", "shown"), [((0.0001,), 0.0), ((None,), None), ((None, 0.25), 0.25)])

@@ -124,8 +124,10 @@ class HarmonyParser:
     def _end_call(self, *, is_cut: bool, has_marker: bool) -> None:
         json, text = self._json, self._body_text.strip()
         if json is not None:
-            if not (json.emit_rest() if json.is_complete else json.close(is_cut=is_cut)):
+            if not json.close(is_cut=is_cut):
                 self._collector.add_text(json.raw + json.rest)
+            if json.problem:
+                self._collector.note_unread(f"harmony: {json.problem}")
             return
         is_certain = has_marker or (not is_cut and has_required(self._tools.get(self._tool_name), "{}"))
         arguments = normalize_arguments(text) if text or is_certain else None

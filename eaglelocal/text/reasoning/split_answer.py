@@ -46,7 +46,7 @@ class SplitText:
         self._parser.finish(is_cut=is_cut)
         calls = self._collector.take_calls()
         self._collector.release()
-        return self._collector.take()._replace(calls=calls)
+        return self._collector.take()._replace(calls=calls, unread=tuple(self._collector.unread))
 
 
 class SplitAnswerText:

@@ -24,6 +24,7 @@ class AnswerPiece(NamedTuple):
     reasoning: str = ""
     calls: tuple[CallPart, ...] = ()
     is_over: bool = False  # a call ended the answer
+    unread: tuple[str, ...] = ()  # at the end: the forms of what began like a call and is none, each with why
 
     @property
     def stopped(self) -> bool:

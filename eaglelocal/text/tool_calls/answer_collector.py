@@ -62,6 +62,7 @@ class AnswerCollector:
     text: TrimmedText = field(default_factory=TrimmedText)
     reasoning: TrimmedText = field(default_factory=lambda: TrimmedText(keeps_space=False))
     calls: list[CallPart] = field(default_factory=list)  # since the last `take_calls`
+    unread: list[str] = field(default_factory=list)  # forms of what begins like a call and is none, each with why
     _num_calls: int = 0
     _text_after_call: str = ""  # not taken yet: a piece has its text before its calls
 
@@ -127,6 +128,11 @@ class AnswerCollector:
         """Add text to the arguments of the newest call."""
         if arguments and not self.is_over:
             self.calls.append(CallPart(self._num_calls - 1, join_surrogates(arguments)))
+
+    def note_unread(self, problem: str) -> None:
+        """Note that what begins like a call is none, in words without its content."""
+        if problem not in self.unread and not self.is_over:
+            self.unread.append(problem)
 
     def end_call(self) -> None:
         self.is_over = self.is_over or not self.parallel

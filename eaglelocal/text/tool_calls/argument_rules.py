@@ -4,18 +4,21 @@ The grammar is in llguidance's dialect of Lark. For JSON it uses llguidance's ow
 out from the tool's schema: each named argument in the schema's order, strings free up to their closing marker,
 everything else as JSON. A schema that names no arguments admits any. `list_unwritten` names what is ignored, such as
 patterns and lengths of such strings.
+Only what has one reading is admitted: no line break in quotes, no backslash that is no escape, no number too large to
+be one, and in a text no marker that might end it, nor the beginning of another argument.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from eaglelocal.core.constraint import JSON_SPACE
 from eaglelocal.core.tools import CallForm, Notation, Tool
 from eaglelocal.text.tool_calls.bindable_schemas import check_is_kept, tidy_schema
 from eaglelocal.text.tool_calls.call_forms import IS_TEXT, KEY, VALUE
-from eaglelocal.text.tool_calls.gemma_calls import QUOTE
+from eaglelocal.text.tool_calls.lenient_values import GEMMA_QUOTE
 from eaglelocal.text.tool_calls.schema_parts import Schema, iter_all_parts
 from eaglelocal.text.tool_calls.schema_references import REF
 from eaglelocal.text.tool_calls.tool_schemas import (
@@ -32,8 +35,8 @@ ANY_TEXT = "/(.|\\n)*/"
 BOOLEAN = '("true" | "false" | "True" | "False")'
 MAX_DEPTH = 8  # nested objects and arrays that are bound by their schema; deeper ones may be anything
 _SCALARS = {
-    "integer": "/-?(0|[1-9][0-9]*)/",
-    "number": "/-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]+)?/",
+    "integer": "/-?(0|[1-9][0-9]{0,30})/",
+    "number": "/-?(0|[1-9][0-9]{0,30})(\\.[0-9]{1,30})?([eE][+-]?[0-9]{1,2})?/",
     "boolean": '("true" | "false")',
     "null": '"null"',
 }
@@ -46,6 +49,7 @@ _OBJECT_LIMITS = frozenset(
     }
 )
 _ALL_LIMITS = _TEXT_LIMITS | _ARRAY_LIMITS | _OBJECT_LIMITS
+_ANNOTATIONS = frozenset({"title", "description", "default", "examples", "example", "$comment"})
 _SCALAR_KEYWORDS = ("enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 
 
@@ -125,7 +129,13 @@ class _Rules:
 
     def _plain(self, schema: Schema) -> str:
         """Return an expression for JSON; booleans also as Python writes them, because some templates show them so."""
-        return BOOLEAN if self._types(schema) == {"boolean"} else self._json(schema)
+        return BOOLEAN if self._types(schema) == {"boolean"} else self._literal(schema)
+
+    def _literal(self, schema: Schema) -> str:
+        """Return an expression for JSON; numbers that nothing limits are kept to what readers hold."""
+        kind = schema.get("type")
+        is_plain = isinstance(kind, str) and kind in _SCALARS and schema.keys() - _ANNOTATIONS == {"type"}
+        return _SCALARS[str(kind)] if is_plain else self._json(schema)
 
     def _types(self, schema: Schema) -> frozenset[str]:
         return list_types(schema, self._root)
@@ -138,13 +148,17 @@ class _Rules:
         """Return name, schema and whether it is required, of each argument of the call."""
         return list_fields(resolve_schema(self._root, self._root))
 
-    def _free_text(self, ending: str) -> str:
-        """Return an expression for any text up to and including `ending`, which is a token or text."""
-        if ending in self._tokens:
-            free = self._add("TEXT")
-            return f"{free} {self._write(ending)}"
+    def _free_text(self, ending: str, barred: Sequence[str] = ()) -> str:
+        """Return an expression for any text up to and including `ending`, which is a token or text.
+
+        Neither the ending nor what these regular expressions match is in the text, however it is spelled.
+        """
         name = f"{self._name}_{len(self._rules)}"
-        self._rules.append(f"{name}[suffix={json.dumps(ending)}]: {ANY_TEXT}")
+        text, barred = f"{name}_text".upper(), [escape_regex(ending.strip()), *barred]
+        self._rules.append(f"{text}: {ANY_TEXT} & ~/(.|\\n)*({'|'.join(barred)})(.|\\n)*/")
+        if ending in self._tokens:
+            return f"{text} {self._write(ending)}"
+        self._rules.append(f"{name}[suffix={json.dumps(ending)}]: {text}")
         return name
 
     def _sequence(self, parts: Sequence[tuple[str, bool]], joint: str) -> str:
@@ -189,7 +203,7 @@ class _Rules:
             value = f"{pad}({' | '.join(map(quote, values))}) {pad}{self._write(ending.lstrip())}"
             tail = tail.rstrip("\n")
         elif is_text:
-            value = self._free_text(ending)
+            value = self._free_text(ending, self._list_barred(form))
         else:
             value = f"{self._plain(schema)} {self._write(ending)}"
         name = self._write(f"{head}{key}{tail}") if key else f"{self._write(head)} ANY_KEY {self._write(tail)}"
@@ -198,6 +212,16 @@ class _Rules:
     def _tag_values(self, schema: Schema) -> list[str]:
         """Return the only texts that a schema admits between tags, strings unquoted; empty if it leaves them open."""
         return [value if isinstance(value, str) else json.dumps(value) for value in list_values(schema, self._root)]
+
+    def _list_barred(self, form: CallForm) -> list[str]:
+        """Return regular expressions for what makes a text between tags doubtful: another argument, an end, quotes."""
+        head, tail = form.value.partition(VALUE)[0].split(KEY)
+        quote = "[\"'“”‘’]?"
+        keys = "|".join(escape_regex(key) for key, *_ in self._fields())
+        opening = f"{escape_regex(head.strip()).replace(chr(34), quote)}{quote}({keys}){quote}{tail.strip(chr(34))[:1]}"
+        ending = rf"{escape_regex(form.tags[1].strip())}\s*{escape_regex(form.end)}"
+        barred = {opening: keys, ending: form.tags[1] and form.end, escape_regex(form.quotes[0]): form.quotes[0]}
+        return [pattern for pattern, is_there in barred.items() if is_there]
 
     # ---- Python
     def build_python(self) -> list[str]:
@@ -213,7 +237,7 @@ class _Rules:
         types = self._types(schema)
         is_limited = bool(self._texts(schema) or _TEXT_LIMITS & resolve_schema(schema, self._root).keys())
         options = {"string": "" if is_limited else "PY_TEXT", "null": '"None"', "boolean": '"True" | "False"'}
-        return f"({' | '.join([self._json(schema), *filter(None, map(options.get, sorted(types)))])})"
+        return f"({' | '.join([self._literal(schema), *filter(None, map(options.get, sorted(types)))])})"
 
     # ---- Gemma
     def build_gemma(self) -> list[str]:
@@ -277,10 +301,10 @@ class _Rules:
         return self._json({"type": type_name, **limits}) if limits else _SCALARS[type_name]
 
     def _gemma_text(self, texts: Sequence[str]) -> str:
-        marker = self._write(QUOTE)
+        marker = self._write(GEMMA_QUOTE)
         if texts:
             return f"{marker} ({' | '.join(map(quote, texts))}) {marker}"
-        return f"{marker} {self._free_text(QUOTE)}"
+        return f"{marker} {self._free_text(GEMMA_QUOTE)}"
 
     def _gemma_anything(self) -> str:
         """Return the name of the rule for any value, which is added once."""
@@ -300,17 +324,25 @@ def list_alternatives(schema: Schema) -> list[object]:
     return [] if "allOf" in schema and len(found) > 1 else found
 
 
-PYTHON_RULES = ["PY_KEY: /[A-Za-z_][A-Za-z0-9_]{0,63}/", "PY_TEXT: /'([^'\\\\]|\\\\(.|\\n))*'/"]
+PYTHON_RULES = [
+    "PY_KEY: /[A-Za-z_][A-Za-z0-9_]{0,63}/",
+    "PY_TEXT: /'([^'\\\\\\n\\r]|\\\\(['\"\\\\bfnrt]|u[0-9a-fA-F]{4}))*'/",
+]
 
 
 def list_terminals(form: CallForm) -> list[str]:
     """Return the terminals that the rules of arguments use."""
     return {
-        Notation.TAGS: ["TEXT: /(.|\\n)*/", 'ANY_KEY: /[^<>"\\n]{1,64}/'],
-        Notation.GEMMA: ["TEXT: /(.|\\n)*/", "GEMMA_KEY: /[\\w.-]{1,64}/"],
+        Notation.TAGS: ['ANY_KEY: /[^<>"\\n]{1,64}/'],
+        Notation.GEMMA: ["GEMMA_KEY: /[\\w.-]{1,64}/"],
         Notation.PYTHON: PYTHON_RULES,
         Notation.BARE: PYTHON_RULES,
     }.get(form.notation, [])
+
+
+def escape_regex(text: str) -> str:
+    """Return a text escaped for a regular expression between slashes."""
+    return re.escape(text).replace("/", "\\/")
 
 
 def quote(text: str) -> str:

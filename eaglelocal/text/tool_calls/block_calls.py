@@ -8,27 +8,29 @@ tagged_calls.py). The forms are data (call_forms.py).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from eaglelocal.core.tools import CallForm, Notation, Tool, ToolCall
 from eaglelocal.text.reasoning.markers import Item, Marker
 from eaglelocal.text.tool_calls.answer_collector import AnswerCollector
 from eaglelocal.text.tool_calls.call_forms import CODER, KEYED, OPEN, list_bare_openings
 from eaglelocal.text.tool_calls.call_parser import CallBlock
-from eaglelocal.text.tool_calls.gemma_calls import read_gemma
-from eaglelocal.text.tool_calls.json_calls import BY_KEYS, BY_NAME, MAX_HEAD_CHARS, JsonCalls
+from eaglelocal.text.tool_calls.gemma_calls import GemmaCalls
+from eaglelocal.text.tool_calls.json_calls import BY_KEYS, BY_NAME, MAX_HEAD_CHARS, JsonCalls, read_json_calls
+from eaglelocal.text.tool_calls.lenient_values import CLOSERS, FENCE
 from eaglelocal.text.tool_calls.python_calls import PythonCalls
 from eaglelocal.text.tool_calls.tagged_calls import TaggedCalls
 from eaglelocal.text.tool_calls.tagged_text import TaggedText
 from eaglelocal.text.tool_calls.tool_schemas import has_required
 
-ReadCalls = Callable[[str], list[ToolCall] | None]
+ReadCalls = GemmaCalls | PythonCalls | TaggedText
+_JSON = re.compile(r"\{|\[\s*\{")  # the beginning of a block of JSON
+_FENCE_START = re.compile(r"\s*(?:`{0,3}|```\w*\s*)")
 _HEAD = re.compile(r"[\s\w./:`>-]*")
 # how the text of a block may begin; any other block is text
 _BEGINNINGS: dict[Notation, re.Pattern[str]] = {
-    Notation.TAGS: re.compile(r"<|[\w./:-]{1,64}(\s*<|\"|\s*$)"),
-    Notation.PYTHON: re.compile(r"[\[\w]"),
-    Notation.GEMMA: re.compile(r"c"),
+    Notation.TAGS: re.compile(r"<|```|`{1,2}\Z|[\w./:-]{1,64}(\s*<|\"|\s*$)"),
+    Notation.PYTHON: re.compile(r"[\[{\w]|```|`{1,2}\Z"),
+    Notation.GEMMA: re.compile(r"[c\[{]|```|`{1,2}\Z"),
 }
 
 
@@ -46,6 +48,8 @@ class BlockCalls:
         self._prefix = ""  # markers around blocks, as written; text, if no block follows
         self._is_after_call = False  # closing markers may follow
         self._partial_marker = ""  # text after a call that may be half a marker, if the answer is cut off in it
+        self._problem = ""  # why the block, which begins like a call, is none
+        self._closers = CLOSERS  # what a model may write once too often after a call
 
     def push(self, item: Item) -> None:
         if isinstance(item, Marker):
@@ -68,7 +72,8 @@ class BlockCalls:
     def _push_outside(self, text: str) -> None:
         if self._is_after_call:
             text = (self._partial_marker + text).lstrip(" \t\r\n" + self._form.tail)
-            is_partial = self._form.end.startswith(text) or self._form.begin.startswith(text)
+            is_marker = self._form.end.startswith(text) or self._form.begin.startswith(text)
+            is_partial = is_marker or not text.strip(self._closers + " \t\r\n")
             self._partial_marker = text if is_partial else ""
             if is_partial:
                 return
@@ -79,7 +84,8 @@ class BlockCalls:
             self._prefix, self._is_after_call = "", False
 
     def _push_marker_outside(self, marker: Marker) -> None:
-        self._collector.add_text(self._partial_marker)  # the answer goes on, so it was text
+        if self._partial_marker.strip(self._closers + " \t\r\n"):
+            self._collector.add_text(self._partial_marker)  # the answer goes on, so it was text
         form, self._partial_marker = self._form, ""
         if marker.name == form.begin:
             self._open(CallBlock(self._prefix + marker.text))
@@ -95,8 +101,8 @@ class BlockCalls:
             self._push_outside(marker.text)
 
     def _open(self, block: CallBlock) -> None:
-        self._block, self._json = block, None
-        self._prefix, self._is_after_call = "", False
+        self._block, self._json, self._closers = block, None, CLOSERS
+        self._prefix, self._problem, self._is_after_call = "", "", False
         self._tags = TaggedCalls(self._collector, self._read) if isinstance(self._read, TaggedText) else None
 
     # ---- in a block
@@ -105,7 +111,10 @@ class BlockCalls:
         if block is None:
             self._push_marker_outside(marker)
         elif marker.text and self._is_text_marker(block, marker):
-            self._push_inside(block, marker.text)
+            if self._json is not None and marker.name == form.end and self._json.end_in_string():
+                self._end_json(self._json)
+            else:
+                self._push_inside(block, marker.text)
         elif self._json is None and marker.name == form.end and self._end_marked(block):
             return
         elif self._json is None and marker.name in form.inside:
@@ -170,7 +179,7 @@ class BlockCalls:
         bracket = re.search(r"[{\[]", text)
         lead = text if bracket is None else text[: bracket.start()]
         head = block.body + lead
-        is_no_call = not self._form.head and head.strip()
+        is_no_call = not self._form.head and not _FENCE_START.fullmatch(head)
         if is_no_call or not _HEAD.fullmatch(lead) or len(head) > MAX_HEAD_CHARS:
             self._abandon(block)
             self._push_outside(text)
@@ -181,7 +190,9 @@ class BlockCalls:
 
     def _begin_json(self, block: CallBlock, head: str, text: str) -> None:
         named = None
-        if head.strip():
+        if FENCE.fullmatch(head):
+            self._closers = CLOSERS + head.strip()[:1]
+        else:
             match = re.fullmatch(self._form.head, head)
             if match is None:
                 self._abandon(block)
@@ -195,24 +206,38 @@ class BlockCalls:
     def _push_json(self, json: JsonCalls, text: str) -> None:
         if not json.push(text):
             return
-        self._end_json(json, json.emit_rest())
+        self._end_json(json)
+
+    def _end_json(self, json: JsonCalls) -> None:
+        self._block = self._json = None
+        self._is_after_call = json.is_call
+        self._note_problem(json.problem)
+        if not json.is_call:
+            self._collector.add_text(json.raw)
         if json.rest:
             self._push_outside(json.rest)
 
-    def _end_json(self, json: JsonCalls, is_call: bool) -> None:
-        self._block = self._json = None
-        self._is_after_call = is_call
-        if not is_call:
-            self._collector.add_text(json.raw)
+    def _note_problem(self, problem: str) -> None:
+        if problem:
+            self._collector.note_unread(f"{self._form.label}: {problem}")
 
     # ---- its end
     def _end_marked(self, block: CallBlock) -> bool:
         """Emit the calls of a block that may end here. Returns False if it cannot be read yet."""
-        calls = self._read(block.body)
+        calls = self._read_block(block.body)
         if calls is None:
             return False
         self._emit_calls(calls)
         return True
+
+    def _read_block(self, body: str) -> list[ToolCall] | None:
+        fence = FENCE.match(body)
+        text = body[fence.end() :].rstrip().removesuffix("```") if fence and fence[0].strip() else body
+        if (self._form.notation is not Notation.JSON or text is not body) and _JSON.match(text.lstrip()):
+            return read_json_calls(text.strip(), self._tools)
+        calls = self._read(text)
+        self._problem = self._problem or self._read.problem
+        return calls
 
     def _emit_calls(self, calls: list[ToolCall]) -> None:
         if self._tags is not None:
@@ -229,14 +254,16 @@ class BlockCalls:
     def _end_without_marker(self, block: CallBlock) -> None:
         """End a block whose closing marker does not come. A call with its required arguments counts as complete."""
         if self._json is not None:
-            self._end_json(self._json, self._json.close(is_cut=False))
+            self._json.close(is_cut=False)
+            self._end_json(self._json)
             return
-        calls = self._read(block.body)
+        calls = self._read_block(block.body)
         if calls is not None and all(has_required(self._tools.get(call.name), call.arguments) for call in calls):
             self._emit_calls(calls)
             return
         if self._tags is not None:
             self._tags.close(block.body)
+        self._note_problem(self._problem)
         self._abandon(block)
 
     def _abandon(self, block: CallBlock) -> None:
@@ -259,6 +286,6 @@ def make_reader(form: CallForm, tools: dict[str, Tool]) -> ReadCalls:
         case Notation.PYTHON:
             return PythonCalls(tools)
         case Notation.GEMMA:
-            return read_gemma
+            return GemmaCalls(tools)
     # a model trained on Hermes' form may still use Qwen Coder's
     return TaggedText(form if form.notation is Notation.TAGS else CODER, tools)

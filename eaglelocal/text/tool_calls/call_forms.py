@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from eaglelocal.core.tools import CallForm, MessageHeaders, Notation, Tool
 from eaglelocal.text.reasoning import harmony_parser as harmony
+from eaglelocal.text.tool_calls.lenient_values import GEMMA_QUOTE
 
 ARGS, NAME, KEY, VALUE, IS_TEXT = "«args»", "«name»", "«key»", "«value»", "«is_text»"
 INDEX, ID, SHORT_ID, MAYBE_ID = "«index»", "«id»", "«short_id»", "«maybe_id»"
@@ -192,7 +193,7 @@ GIGACHAT = CallForm(
 )  # fmt: skip
 GEMMA = CallForm(
     label="gemma", notation=Notation.GEMMA, call=f"<|tool_call>call:{NAME}{ARGS}<tool_call|>", begin="<|tool_call>",
-    end="<tool_call|>", inside=('<|"|>',), section=("<|tool_response>",),
+    end="<tool_call|>", inside=(GEMMA_QUOTE,), section=("<|tool_response>",),
 )  # fmt: skip
 _ATEM = _make_invoked("muse", "<atem:function_calls>", "</atem:function_calls>", "atem:")
 MUSE = replace(  # each call is a message to its tool

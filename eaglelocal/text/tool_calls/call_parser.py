@@ -79,12 +79,12 @@ class BareCalls:
     """
 
     def __init__(self, collector: AnswerCollector, form: CallForm, tools: tuple[Tool, ...]) -> None:
-        self._collector, self._closing = collector, form.end
+        self._collector, self._closing, self._label = collector, form.end, form.label
         self._tools = {tool.name: tool for tool in tools}
         self._python = PythonCalls(self._tools)
         names = "|".join(re.escape(name) for name in sorted(self._tools))
-        self._python_start = re.compile(rf"\[\s*(?:{names})\s*\(")
-        self._max_start_chars = max(map(len, self._tools), default=0) + 16
+        self._python_start = re.compile(rf"\[\s*(?:[\w.:/-]*[.:/])?(?:{names})\s*\(")
+        self._max_start_chars = max(map(len, self._tools), default=0) + 64
         self._block: CallBlock | None = CallBlock()  # None: everything is text up to the next marker
         self._json: JsonCalls | None = None  # the object that the block turned out to be
         self._is_after_call = False  # a closing marker may follow
@@ -106,10 +106,10 @@ class BareCalls:
         json, self._json = self._json, None
         block, self._block = self._block, None
         if json is not None:
-            self._is_after_call = json.close(is_cut=is_cut)
-            if not self._is_after_call:
-                self._collector.add_text(json.raw)
+            json.close(is_cut=is_cut)
+            self._end_object(json)
         elif block is not None and not self._emit_list(block):
+            self._note_problem(self._python.problem)
             self._collector.add_text(block.raw)
 
     def _push_marker(self, marker: Marker) -> None:
@@ -142,12 +142,20 @@ class BareCalls:
         if not json.push(text):
             return
         self._json = None
-        if json.emit_rest():
-            self._block, self._is_after_call = CallBlock(), True
-            if json.rest:
-                self.push(json.rest)
-        else:
-            self._collector.add_text(json.raw + json.rest)
+        self._block = CallBlock() if json.is_call else None
+        self._end_object(json)
+        if json.rest:
+            self.push(json.rest)
+
+    def _end_object(self, json: JsonCalls) -> None:
+        self._is_after_call = json.is_call
+        self._note_problem(json.problem)
+        if not json.is_call:
+            self._collector.add_text(json.raw)
+
+    def _note_problem(self, problem: str) -> None:
+        if problem:
+            self._collector.note_unread(f"{self._label}: {problem}")
 
     def _push_list(self, block: CallBlock, text: str) -> None:
         """Collect a list up to its end, once it has begun with a call of an offered tool."""

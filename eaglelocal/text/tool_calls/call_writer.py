@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from eaglelocal.core.tools import CallForm, Notation
 from eaglelocal.text.tool_calls.call_forms import ARGS, ID, INDEX, IS_TEXT, KEY, MAYBE_ID, NAME, SHORT_ID, VALUE
-from eaglelocal.text.tool_calls.gemma_calls import QUOTE
+from eaglelocal.text.tool_calls.lenient_values import GEMMA_QUOTE
 
 Arguments = Mapping[str, object]
 
@@ -51,7 +51,7 @@ def _write_tag(form: CallForm, key: str, value: object) -> str:
 def _write_gemma(value: object) -> str:
     match value:
         case str():
-            return f"{QUOTE}{value}{QUOTE}"
+            return f"{GEMMA_QUOTE}{value}{GEMMA_QUOTE}"
         case Mapping():
             return "{" + ",".join(f"{key}:{_write_gemma(value[key])}" for key in sorted(value, key=str.lower)) + "}"
         case list():

@@ -17,13 +17,15 @@ _SPACE = re.compile(r"\s*")
 _IN_STRING = re.compile(r'["\\\x00-\x1f]|\Z')
 _OUTSIDE = re.compile(r'["{}\[\]]|\Z')
 _ANY = re.compile(r".", re.DOTALL)
+PYTHON_ESCAPES = "av01234567xUN"  # in Python alone: in JSON they may be text, or escapes, so they stay as they are
 _CLOSING = {"{": "}", "[": "]"}
 
 
 class JsonReader:
     """A finder of the end of an object or array that begins with the first character given.
 
-    Line breaks and other control characters that a model left bare in strings are escaped in the output.
+    Line breaks and other control characters that a model left bare in strings are escaped in the output. So is a
+    backslash that begins no escape: before a line break, or in a regular expression, it is text.
     """
 
     __slots__ = ("_escaped", "_open", "in_string")
@@ -61,9 +63,9 @@ class JsonReader:
         if not char:
             return char
         if char < " ":
-            return _escape(char) if was_escaped else f"\\{_escape(char)}"
+            return "\\" * (1 + was_escaped) + _escape(char)
         if was_escaped:
-            return char
+            return _complete_escape(char)
         if char == "\\":
             self._escaped = True
         elif char == '"':
@@ -78,6 +80,13 @@ class JsonReader:
 def _escape(control: str) -> str:
     """Return a control character as JSON escapes it, without the backslash."""
     return json.dumps(control)[2:-1]
+
+
+def _complete_escape(char: str) -> str:
+    """Return what follows a backslash that was output already."""
+    if char in '"\\/bfnrtu' or char in PYTHON_ESCAPES:
+        return char
+    return "u0027" if char == "'" else f"\\{char}"
 
 
 def is_json(text: str) -> bool:

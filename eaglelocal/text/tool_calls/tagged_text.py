@@ -12,22 +12,20 @@ quote tags.
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Mapping
 
-from eaglelocal.core.json_text import MAX_DEPTH, is_nested_deeper, read_json
+from eaglelocal.core.json_text import read_json
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.tools import CallForm, Tool, ToolCall
 from eaglelocal.text.tool_calls.call_forms import IS_TEXT, KEY, NAME, VALUE
 from eaglelocal.text.tool_calls.json_spans import skip_space
-from eaglelocal.text.tool_calls.schema_parts import Schema
-from eaglelocal.text.tool_calls.tool_schemas import has_required, list_types, read_parameter_types
+from eaglelocal.text.tool_calls.lenient_values import ANYTHING, Shape, Style, find_tool_name, read_as_type
+from eaglelocal.text.tool_calls.tool_schemas import has_required, name_type
 
-MAX_PYTHON_CHARS = 64 * 1024
-TEXT: Schema = {"type": "string"}
-ANYTHING: Schema = {}
+TEXT = Shape({"type": "string"}, {})
+OBJECT = Shape({"type": "object"}, {})
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
 
 
@@ -48,10 +46,10 @@ class PartialCalls:
 
 
 class TaggedText:
-    """A reader of blocks of one form."""
+    """A reader of blocks of one form. `problem` says why the last block that begins like a call is none."""
 
     def __init__(self, form: CallForm, tools: Mapping[str, Tool]) -> None:
-        self._tools = tools
+        self._tools, self.problem = tools, ""
         before, after = form.value.split(VALUE)
         self._value_end = after.strip()
         self._pad = "\n" if before.endswith("\n") else ""
@@ -93,21 +91,22 @@ class TaggedText:
         """
         found: list[tuple[ToolCall, bool]] = []
         at, value_at, text_at = skip_space(text, 0), -1, -1
-        while (opening := self._call.match(text, at)) is not None and opening["name"] in self._tools:
+        while (opening := self._call.match(text, at)) and (name := self._find_name(opening)) in self._tools:
             at = skip_space(text, opening.end())
             if not self._before.match(text, at) and not self._find_next_call(text, at):
                 break
-            arguments, at = self._read_arguments(text, at, opening["name"], self._certain_value_end)
+            arguments, at = self._read_arguments(text, at, name, self._certain_value_end)
             end = self._find_next_call(text, at)
             if end:
-                found.append((ToolCall("", opening["name"], _to_json(arguments)), True))
+                found.append((ToolCall("", name, _to_json(arguments)), True))
                 at = skip_space(text, end)
                 continue
             partial = _to_json(arguments)[:-1]
-            if (before := self._match_open_string(text, at, opening["name"], arguments)) is not None:
-                value, value_at, text_at = self._read_open_string(text, before.end())
-                partial = _to_json({**arguments, before["key"]: value})[:-2]
-            found.append((ToolCall("", opening["name"], partial), False))
+            if (open_string := self._match_open_string(text, at, name, arguments)) is not None:
+                key, begin = open_string
+                value, value_at, text_at = self._read_open_string(text, begin)
+                partial = _to_json({**arguments, key: value})[:-2]
+            found.append((ToolCall("", name, partial), False))
             break
         return PartialCalls(found, at, value_at, text_at)
 
@@ -158,26 +157,50 @@ class TaggedText:
 
     def _read_call(self, text: str, at: int) -> tuple[ToolCall, int] | None:
         opening = self._call.match(text, at)
-        if opening is None or not (self._is_named or opening["name"] in self._tools):
+        if opening is None or not (self._is_named or self._find_name(opening) in self._tools):
             return None
-        arguments, at = self._read_arguments(text, skip_space(text, opening.end()), opening["name"], self._after)
+        self.problem, name = "", self._find_name(opening)
+        arguments, at = self._read_arguments(text, skip_space(text, opening.end()), name, self._after)
         end = self._call_end.match(text, at)
-        if end is None or self._before.match(text, at):
+        if end is None or self._before.match(text, at) or self.problem:
+            self.problem = self.problem or "a tag is missing"
             return None
-        return ToolCall("", opening["name"], _to_json(arguments)), end.end()
+        return ToolCall("", name, _to_json(arguments)), end.end()
+
+    def _find_name(self, opening: re.Match[str]) -> str:
+        return find_tool_name(opening["name"], self._tools)
 
     def _read_arguments(self, text: str, at: int, name: str, closing: re.Pattern[str]) -> tuple[dict[str, object], int]:
         """Return the complete arguments, and the index where they end or an incomplete one begins."""
-        schemas = read_parameter_types(self._tools.get(name))
+        shape = Shape.of_tool(self._tools.get(name))
         arguments: dict[str, object] = {}
         while (before := self._before.match(text, at)) is not None:
             after = closing.search(text, self._skip_quotes(text, before.end()))
             if after is None:
                 break
-            value = parse_value(self._strip_padding(text[before.end() : after.start()]), _get_schema(before, schemas))
-            arguments.setdefault(before["key"], value)  # what was emitted stays
+            key, value = shape.find_key(before["key"], arguments), text[before.end() : after.start()]
+            if self._may_end_earlier(value, shape):
+                self.problem = "a tag within a value may be its end"
+                break
+            arguments.setdefault(
+                key, parse_value(self._strip_padding(value), _get_shape(before, key, shape))
+            )  # as emitted
             at = skip_space(text, after.end())
-        return arguments, at
+        wrapped = next((value for key, value in arguments.items() if shape.is_wrapper(key)), None)
+        if isinstance(wrapped, dict) and len(arguments) > 1:
+            self.problem = "arguments stand beside others"
+        return wrapped if isinstance(wrapped, dict) else arguments, at
+
+    def _may_end_earlier(self, value: str, shape: Shape) -> bool:
+        """Return whether a value holds another argument, whose closing tag is its own, or its closing tag twice."""
+        if self._value_end not in value and self._tags[0] not in value:
+            return False
+        if self._quotes[0] and value.startswith(self._quotes[0]):
+            return False
+        keys = [found["key"] for found in self._before.finditer(value)]
+        num_named = sum(1 for key in keys if key in shape.properties)
+        num_ends = value.count(self._value_end)
+        return num_named > num_ends or (num_ends > len(keys) and value.rstrip().endswith(self._value_end))
 
     def _skip_quotes(self, text: str, at: int) -> int:
         """Return the index from which the value at `at` may end: after its quotes, if it has any."""
@@ -189,14 +212,13 @@ class TaggedText:
 
     def _match_open_string(
         self, text: str, at: int, name: str, arguments: Mapping[str, object]
-    ) -> re.Match[str] | None:
-        """Return the match of the tag at `at` if the value after it can only be a string; else None."""
-        before = self._before.match(text, at)
-        if before is None or before["key"] in arguments:
+    ) -> tuple[str, int] | None:
+        """Return the name and the beginning of the value whose tag is at `at` if it can only be a string; else None."""
+        before, shape = self._before.match(text, at), Shape.of_tool(self._tools.get(name))
+        if before is None or (key := shape.find_key(before["key"], arguments)) in arguments:
             return None
-        schema = _get_schema(before, read_parameter_types(self._tools.get(name)))
         is_plain = not self._quotes[0] or text[before.end() : before.end() + 1] not in ("", self._quotes[0][0])
-        return before if is_plain and list_types(schema) == {"string"} else None
+        return (key, before.end()) if is_plain and _get_shape(before, key, shape).types == {"string"} else None
 
     def _find_next_call(self, text: str, at: int) -> int:
         """Return the index after the tag that ends a call, if it is at `at` and another call follows; else 0."""
@@ -215,10 +237,12 @@ def _overlap(text: str, ending: str) -> int:
     return next(length for length in range(len(ending), -1, -1) if text.endswith(ending[:length]))
 
 
-def _get_schema(before: re.Match[str], schemas: Mapping[str, Schema]) -> Schema:
-    """Return the schema of the argument that this tag begins."""
-    explicit = {"true": TEXT, "false": ANYTHING}.get(before.groupdict().get("is_text", ""))
-    return schemas.get(before["key"], ANYTHING) if explicit is None else explicit
+def _get_shape(before: re.Match[str], key: str, shape: Shape) -> Shape:
+    """Return the shape of the argument that this tag begins."""
+    child, is_text = OBJECT if shape.is_wrapper(key) else shape.child(key), before.groupdict().get("is_text")
+    if is_text == "true":
+        return TEXT
+    return ANYTHING if is_text == "false" and "string" in child.types else child
 
 
 def _to_json(arguments: Mapping[str, object]) -> str:
@@ -232,33 +256,29 @@ def _compile_value_end(after: str, *following: str) -> re.Pattern[str]:
 
 def _compile_tag(tag: str, name: str = "") -> re.Pattern[str]:
     """Return a pattern for a tag of a form: any white space for white space, groups for fields."""
-    fields = {NAME: f"(?P<name>{name})", KEY: r"(?P<key>[^<>\"\n]+?)", IS_TEXT: "(?P<is_text>true|false)"}
+    quote = "[\"'“”‘’]?"  # models use others, or none
+    fields = {NAME: f"(?P<name>{name})", KEY: r"(?P<key>[^<>\"\n]+?)"}
+    fields = {field: f"{quote}{pattern}{quote}" for field, pattern in fields.items()}
+    fields |= {IS_TEXT: "(?P<is_text>true|false)"}
     parts = re.split("(«\\w+»|\\s+)", tag)
-    return re.compile("".join(fields.get(part) or (r"\s*" if part.isspace() else re.escape(part)) for part in parts))
+    written = (r"\s*" if part.isspace() else re.escape(part).replace('"', quote) for part in parts)
+    return re.compile("".join(fields.get(part) or pattern for part, pattern in zip(parts, written, strict=True)))
 
 
-def parse_value(text: str, schema: Schema) -> object:
+def parse_value(text: str, shape: Shape) -> object:
     """Return the value of a text: a string if the schema wants one, else the JSON or Python literal that it spells."""
-    types, word = list_types(schema), text.strip().lower()
+    types, word = shape.types, text.strip().lower()
+    if text.strip() in shape.texts:
+        return text.strip()
     if types == {"string"} or (types == {"string", "null"} and _WORDS.get(word, "") is not None):
         return text
+    if types and "string" not in types:
+        spelled = read_as_type(text, shape, Style.PYTHON)
+        if spelled is not None:
+            return read_json(spelled)
     try:
-        return read_json(text, is_finite=True)
+        value = read_json(text, is_finite=True)
     except ValueError:
-        pass
-    if word in _WORDS:
-        return _WORDS[word]
-    return parse_python(text) if text.lstrip()[:1] in ("{", "[", "(") else text
-
-
-def parse_python(text: str) -> object:
-    """Return the list or dict that a text spells as Python prints it; the text itself if it spells none."""
-    if len(text) > MAX_PYTHON_CHARS:
-        return text
-    try:
-        value = ast.literal_eval(text.strip())
-        if is_nested_deeper(value, MAX_DEPTH):
-            return text
-        return read_json(json.dumps(value, allow_nan=False))
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return text
+        spelled = read_as_type(text, ANYTHING, Style.PYTHON) if text.lstrip()[:1] in ("{", "[", "(") else None
+        value = _WORDS[word] if word in _WORDS else text if spelled is None else read_json(spelled)
+    return text if shape.is_text_for(name_type(value)) else value

@@ -25,7 +25,7 @@ from eaglelocal.core.tools import CallForm, MessageHeaders, Notation, Split, Too
 from eaglelocal.errors import RequestError
 from eaglelocal.text.reasoning.harmony_parser import CHANNEL, CONSTRAIN, MESSAGE
 from eaglelocal.text.reasoning.model_families import is_harmony, list_markers
-from eaglelocal.text.tool_calls.argument_rules import argument_rules, json_rule, list_terminals, quote
+from eaglelocal.text.tool_calls.argument_rules import argument_rules, escape_regex, json_rule, list_terminals, quote
 from eaglelocal.text.tool_calls.call_forms import ARGS, ID, INDEX, MAYBE_ID, NAME, SHORT_ID
 from eaglelocal.text.tool_calls.tool_schemas import drop_definitions, keep_definitions, read_bindable_schema
 
@@ -251,11 +251,6 @@ class _GrammarBuilder:
         """Return a marker as its token, if it is one, else as text."""
         token = self._tokens.get(name)
         return quote(name) if token is None else f"<[{token}]>"
-
-
-def escape_regex(text: str) -> str:
-    """Return a text escaped for a regular expression between slashes."""
-    return re.escape(text).replace("/", "\\/")
 
 
 def is_json_call(form: CallForm) -> bool:

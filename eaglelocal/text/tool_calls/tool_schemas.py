@@ -45,15 +45,6 @@ def read_schema(tool: Tool | None) -> Schema:
     return _read_object(tool.parameters or "{}") if tool else {}
 
 
-def read_parameter_types(tool: Tool | None) -> dict[str, Schema]:
-    """Return a schema with only the types of each parameter, by name; empty for an unknown tool."""
-    root = read_argument_schema(tool) if tool else {}
-    properties = resolve_schema(root, root).get("properties")
-    if not isinstance(properties, dict):
-        return {}
-    return {name: {"type": sorted(_find_types(part, root, set()) or ())} for name, part in properties.items()}
-
-
 def has_required(tool: Tool | None, arguments: str) -> bool:
     """Return whether the object has what the schema requires. An unknown tool requires nothing."""
     root, found = read_argument_schema(tool) if tool else {}, _read_object(arguments)
@@ -67,6 +58,11 @@ def _read_object(text: str) -> Schema:
         return read_object(text)
     except ValueError:
         return {}
+
+
+def name_type(value: object) -> str:
+    """Return the name that JSON schemas have for the type of a JSON value."""
+    return _TYPE_NAMES.get(type(value), "null")
 
 
 def list_types(schema: Schema, root: Schema | None = None) -> frozenset[str]:
@@ -83,7 +79,7 @@ def _find_types(schema: object, root: Schema, seen: set[str]) -> frozenset[str] 
         return types
     if "const" in schema or isinstance(schema.get("enum"), list):
         values = [schema["const"]] if "const" in schema else schema["enum"]
-        return frozenset(_TYPE_NAMES.get(type(value), "null") for value in values)
+        return frozenset(map(name_type, values))
     reference = schema.get(REF)
     if isinstance(reference, str):
         if reference in seen:

@@ -19,6 +19,7 @@ from eaglelocal.text.reasoning.model_families import list_markers
 from eaglelocal.text.reasoning.split_answer import SplitText
 from eaglelocal.text.tool_calls import call_forms as forms
 from eaglelocal.text.tool_calls.call_writer import write_calls
+from eaglelocal.text.tool_calls.lenient_values import Shape
 from eaglelocal.text.tool_calls.python_calls import PythonCalls
 from eaglelocal.text.tool_calls.tagged_text import parse_value
 
@@ -296,7 +297,7 @@ def test_tools_and_arguments_may_have_names_that_python_has_not(form: CallForm, 
     ],
 )
 def test_values_are_what_the_schema_says(text: str, schema: dict[str, object], value: object) -> None:
-    assert parse_value(text, schema) == value
+    assert parse_value(text, Shape(schema, {})) == value
 
 
 @pytest.mark.parametrize(

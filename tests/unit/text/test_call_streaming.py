@@ -94,14 +94,22 @@ def by_label(form: CallForm) -> str:
 
 
 # ---- early
+def check_so_far(events: list[tuple[str, str]], written: str) -> None:
+    """What is told is what was written, but for a key, a number, a quote or a bracket that the next sign may change."""
+    told = events[0][1] if events else ""
+    assert written.startswith(told)
+    begun = written.rpartition('"text": "')
+    held = 1 if begun[1] and begun[2] else max(map(len, ('{"path": ', ', "lines": 2', '2, "text": ')))
+    assert len(written) - len(told) <= held
+
+
 @pytest.mark.parametrize("form", JSON_FORMS, ids=by_label)
 def test_arguments_in_json_are_reported_as_they_are_written(form: CallForm) -> None:
     whole = json.dumps(ARGUMENTS)
     text = write_calls(form, [("write_file", ARGUMENTS)])
     begins = text.index(whole)
     for written, events in steps(form, text):
-        so_far = written[begins : begins + len(whole)]
-        assert events == ([("write_file", so_far)] if len(so_far) > 1 else [])
+        check_so_far(events, written[begins : begins + len(whole)])
 
 
 @pytest.mark.parametrize("form", TAG_FORMS, ids=by_label)
@@ -122,8 +130,8 @@ def test_harmony_s_arguments_are_reported_as_they_are_written() -> None:
     header, whole = "<|channel|>commentary to=functions.write_file <|constrain|>json<|message|>", json.dumps(ARGUMENTS)
     for index, name in enumerate(forms.HARMONY.inside):
         header = header.replace(name, chr(0xDC00 + index))
-    events = [events for _, events in steps(forms.HARMONY, header + whole)][len(header) :]
-    assert events == [[]] + [[("write_file", whole[: n + 1])] for n in range(1, len(whole))]
+    for written, events in steps(forms.HARMONY, header + whole):
+        check_so_far(events, written[len(header) :])
 
 
 @pytest.mark.parametrize("form", WHOLE_FORMS, ids=by_label)
@@ -259,7 +267,7 @@ def test_odd_schemas_require_nothing(schema: str) -> None:
         (
             forms.HERMES,
             '<tool_call>\n{"name": "write_file", "arguments": {"path": "a", "text": "x\ny\t\\\n"}}\n</tool_call>',
-            [("write_file", {"path": "a", "text": "x\ny\t\n"})],
+            [("write_file", {"path": "a", "text": "x\ny\t\\\n"})],
             "",
         ),
         (

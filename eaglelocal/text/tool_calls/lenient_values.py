@@ -1,0 +1,627 @@
+"""A reader of arguments as models write them: nearly JSON, nearly Python, or nearly Gemma's notation.
+
+    {s:'a, b: c', on:True, n:007}     -> {"s": "a, b: c", "on": true, "n": 7}
+
+The schema's types decide what a word is. Text with several readings, or none, raises UnreadableCall: a wrong argument
+is worse than no call. Quotes that close where a value may end are trusted. A string with bare quotes in it, or without
+quotes, may end in several places: all readings are compared, and only a single one counts. The result is JSON text, in
+which what was JSON stays as it was written.
+"""
+
+from __future__ import annotations
+
+import ast
+import bisect
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from enum import Enum
+from functools import cached_property
+from itertools import permutations
+from typing import TypeVar
+
+from eaglelocal.core.json_text import MAX_DEPTH, read_json
+from eaglelocal.core.tools import Tool
+from eaglelocal.text.tool_calls.json_spans import PYTHON_ESCAPES, JsonReader, is_json, skip_space
+from eaglelocal.text.tool_calls.schema_parts import Schema
+from eaglelocal.text.tool_calls.tool_schemas import (
+    has_required,
+    list_types,
+    list_values,
+    read_argument_schema,
+    resolve_schema,
+)
+
+Read = TypeVar("Read")
+FindShape = Callable[[str, Mapping[str, str]], "Shape"]  # of a member, by its key and the members before it
+GEMMA_QUOTE = '<|"|>'
+WRAPPERS = ("arguments", "parameters")  # names under which models put all arguments once more
+MAX_CHARS = 256 * 1024
+MAX_DOUBTFUL_CHARS = 16 * 1024  # of a text whose readings are compared
+MAX_READINGS, MAX_CHOICES = 64, 4096  # that are compared; string ends that are chosen for them
+MAX_ASSIGNMENTS = 400  # of arguments without names to parameters
+CLOSERS = "}])"
+_QUOTES = {'"': '"', "'": "'", "`": "`", "“": "”", "”": "”", "‘": "’", "’": "’"}
+_AFTER_VALUE = r"(?=\s*(?:[,:=\]})]|\Z))"
+_WORD = re.compile(rf"[^\s,:=\[\]{{}}()\"'`“”‘’<]++{_AFTER_VALUE}")
+_KEY = re.compile(r"[^:=\[\]{}(),\"'`“”‘’<]++")
+_PYTHON_KEY = re.compile(r"[^\W\d][\w.-]*+")
+_SEPARATOR = re.compile(r"[:=](?!=)")
+_BARE_END = re.compile(r"[,\]})]|\Z")
+_BARE_START = re.compile(r"[^\[\]{}(),:=\"'`“”‘’<]")
+_NUMBER = re.compile(r"(?P<sign>[+-]?)(?=\.?\d)0*+(?P<whole>\d*)(?P<part>\.\d*)?(?P<exponent>[eE][+-]?\d+)?")
+_PYTHON_STRING = re.compile(
+    r"(?P<raw>[rR]?)[uU]?(?P<quote>\"{3}|'{3}|(?<=[rRuU])[\"'])(?P<text>(?:\\.|(?!(?P=quote))[^\\])*+)(?P=quote)",
+    re.DOTALL,
+)
+_ESCAPED = re.compile(r"\\(.?)|[\"\n\r\0]", re.DOTALL)
+_JSON_ESCAPES = "\\'\"bfnrtu"
+_PYTHON_ESCAPES = _JSON_ESCAPES + PYTHON_ESCAPES
+_BARE_ESCAPES = {'"': '\\"', "\n": "\\n", "\r": "\\r", "\0": "\\x00"}
+_NEXT_STRING = re.compile(r"\s*[rRuU]?[\"']")
+FENCE = re.compile(r"\s*+(?:```\w*+\s*+)?")
+_CODE = re.compile(r"[()\[\]{}\"'\\]")
+_KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "object", list: "array"}
+
+
+class Style(Enum):
+    """The notation that a text is near to. It decides what a backslash means, and which words are literals."""
+
+    JSON = "json"
+    PYTHON = "python"
+    GEMMA = "gemma"  # without escapes
+
+
+class UnreadableCall(ValueError):
+    """An error for a call without a single reading. It says why, in words without the call's content."""
+
+
+class Shape:
+    """A part of a tool's schema, as far as reading needs it."""
+
+    def __init__(self, schema: Schema, root: Schema) -> None:
+        self._schema, self._root = schema, root
+
+    @classmethod
+    def of_tool(cls, tool: Tool | None) -> Shape:
+        """Return the shape of a tool's arguments; one that admits anything, for an unknown tool."""
+        root = read_argument_schema(tool) if tool else {}
+        return cls({"type": "object", **resolve_schema(root, root)}, root)
+
+    @cached_property
+    def types(self) -> frozenset[str]:
+        """The types that it names; none if it leaves them open."""
+        return list_types(self._schema, self._root)
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """The only strings that it admits; empty where it leaves them open."""
+        values = list_values(self._schema, self._root)
+        texts = [value for value in values if isinstance(value, str)]
+        return texts if len(texts) == len(values) else []
+
+    @cached_property
+    def properties(self) -> Mapping[str, object]:
+        named = resolve_schema(self._schema, self._root).get("properties")
+        return named if isinstance(named, dict) else {}
+
+    @property
+    def items(self) -> Shape:
+        return self._make_part(resolve_schema(self._schema, self._root).get("items"))
+
+    @cached_property
+    def required(self) -> frozenset[str]:
+        named = resolve_schema(self._schema, self._root).get("required")
+        return frozenset(key for key in named if isinstance(key, str)) if isinstance(named, list) else frozenset()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._schema.get("additionalProperties") is False
+
+    def child(self, key: str) -> Shape:
+        return self._make_part(self.properties.get(key))
+
+    def admits(self, kind: str) -> bool:
+        """Return whether values of a type may stand here. Null may always: models write it for what they leave out."""
+        kinds = {kind, "number"} if kind == "integer" else {kind}
+        return not self.types or kind == "null" or not kinds.isdisjoint(self.types)
+
+    def is_text_for(self, kind: str) -> bool:
+        """Return whether a literal of this type can only be a string without its quotes."""
+        return "string" in self.types and not self.admits(kind)
+
+    def is_wrapper(self, key: str) -> bool:
+        return key in WRAPPERS and bool(self.properties) and key not in self.properties
+
+    def find_key(self, key: str, found: Collection[str]) -> str:
+        """Return the property that a key names, in whatever case; the key itself if it names none or several."""
+        if key in self.properties:
+            return key
+        alike = [name for name in self.properties if name.casefold() == key.casefold() and name not in found]
+        return alike[0] if len(alike) == 1 else key
+
+    def _make_part(self, schema: object) -> Shape:
+        return Shape(schema if isinstance(schema, dict) else {}, self._root)
+
+
+ANYTHING = Shape({}, {})
+
+
+def find_tool_name(name: str, tools: Collection[str]) -> str:
+    """Return the offered tool that a name means, with or without namespaces before it; else the name itself.
+
+    google:mcp:look_up -> look_up
+    """
+    if name in tools:
+        return name
+    found = [name[sep.end() :] for sep in re.finditer(r"[.:/]", name) if name[sep.end() :] in tools]
+    return found[0] if len(found) == 1 else name
+
+
+def read_only_meaning(text: str, style: Style, parse: Callable[[LenientText], Read]) -> Read:
+    """Return what `parse` reads of a text. Raises UnreadableCall if it reads nothing, or may read several things."""
+    if len(text) > MAX_CHARS:
+        raise UnreadableCall("it is too long")
+    first = LenientText(text, style)
+    try:
+        meaning = parse(first)
+    except UnreadableCall:
+        if not first.is_doubtful:
+            raise
+    else:
+        if not first.is_doubtful:
+            return meaning
+    if len(text) > MAX_DOUBTFUL_CHARS:
+        raise UnreadableCall("a string in a long text may end in several places")
+    return _compare_readings(text, style, parse)
+
+
+def _compare_readings(text: str, style: Style, parse: Callable[[LenientText], Read]) -> Read:
+    found: list[tuple[Read, str]] = []
+    choices: list[int] | None = []
+    num_choices = 0
+    for _ in range(MAX_READINGS):
+        attempt = LenientText(text, style, choices)
+        try:
+            meaning = parse(attempt)
+        except UnreadableCall:
+            pass
+        else:
+            found += [(meaning, attempt.flaw)] if all(meaning != other for other, _ in found) else []
+            if len(found) > 1:
+                raise UnreadableCall("a string may end in several places")
+        choices = attempt.find_next_choices()
+        num_choices += attempt.num_choices
+        if choices is None or num_choices > MAX_CHOICES:
+            break
+    if choices is not None:
+        raise UnreadableCall("it has too many readings to compare")
+    if not found:
+        raise UnreadableCall("a string has no certain end")
+    if found[0][1]:
+        raise UnreadableCall(found[0][1])
+    return found[0][0]
+
+
+class LenientText:
+    """One attempt at a text. Its methods take an index, and return what they read there and the index after it.
+
+    In the first attempt a string ends at its first quote, and brackets may be missing or doubled at the end of the
+    text. In others `choices` says which end each string has, counted from the first possible one, and brackets must
+    be right.
+    """
+
+    def __init__(self, text: str, style: Style, choices: Sequence[int] | None = None) -> None:
+        self.text, self.style = text, style
+        self.is_doubtful = False  # a string may end elsewhere
+        self.is_json = False  # it is JSON: every literal ends where it seems to
+        self.flaw = ""  # why the reading does not count, even if it is the only one
+        self.num_missing = 0  # closing brackets
+        self._choices, self._num_ends = choices, list[int]()
+        self._tail_at = len(text.rstrip(CLOSERS + "` \t\r\n"))
+        self._is_tail_doubtful = False  # a bracket may be missing before the last part of an object in an argument
+        self._ends: dict[str, list[int]] = {}
+
+    @property
+    def num_choices(self) -> int:
+        return len(self._num_ends)
+
+    def find_next_choices(self) -> list[int] | None:
+        """Return the choices for the next attempt; None if there are no more."""
+        given = list(self._choices or ())
+        given += [0] * (len(self._num_ends) - len(given))
+        while given and given[-1] + 1 >= self._num_ends[len(given) - 1]:
+            given.pop()
+        if not given:
+            return None
+        given[-1] += 1
+        return given
+
+    def finish(self, at: int) -> None:
+        """Check that nothing follows but closing brackets and the end of a code fence."""
+        rest = self.text[at:].strip("` \t\r\n")
+        if rest and (self._choices is not None or rest.strip(CLOSERS + " \t\r\n")):
+            raise UnreadableCall("text follows the arguments")
+        if self.num_missing and self._is_tail_doubtful:
+            raise UnreadableCall("a closing bracket is missing, and it is not certain where")
+
+    # ---- arguments
+    def read_arguments(self, at: int, tool: Tool | None, close: str = "}") -> tuple[str, int]:
+        """Read the arguments of a call up to `close`, after the opening bracket."""
+        shape = Shape.of_tool(tool)
+        text, found, at = self._read_members(at, shape, close, 0)
+        wrapped = [key for key, value in found.items() if shape.is_wrapper(key) and value.startswith("{")]
+        if wrapped and len(found) > 1:
+            raise UnreadableCall("arguments stand beside others")
+        text = found[wrapped[0]] if wrapped else text
+        if (self._choices is not None or self.num_missing) and not (tool and has_required(tool, text)):
+            raise UnreadableCall("an argument that is required is missing")
+        return text, at
+
+    def read_calls(self, shape: Shape, find_shape: FindShape) -> tuple[str, int]:
+        """Read calls as JSON: an object of this shape, or an array of them. `find_shape` gives those of members."""
+
+        def read_call(at: int) -> tuple[str, int]:
+            if not self.text.startswith("{", at):
+                raise UnreadableCall("a call is no object")
+            text, _, at = self._read_members(at + 1, shape, "}", -1, find_shape)
+            return text, at
+
+        at = skip_space(self.text, 0)
+        return self._read_items(at + 1, "]", -2, read_call) if self.text.startswith("[", at) else read_call(at)
+
+    # ---- objects and arrays
+    def _read_members(
+        self,
+        at: int,
+        shape: Shape,
+        close: str,
+        depth: int,
+        find_shape: FindShape | None = None,
+    ) -> tuple[str, dict[str, str], int]:
+        """Return the object as JSON, its members, and the index after it. `depth`: 0 for the arguments themselves."""
+        parts, found, unnamed = ["{"], dict[str, str](), list[str]()
+        while True:
+            at = self._copy_space(at, parts)
+            if (end := self._find_end(at, close, len(found), depth)) is not None:
+                break
+            if found or unnamed:
+                at, comma = self._skip_comma(at, parts)
+                if (end := self._find_end(at, close, len(found), depth)) is not None:
+                    break
+                parts.append(comma)
+            key_at, key = at, self._read_key(at)
+            if key is None:
+                if depth or close != ")" or found:
+                    raise UnreadableCall("an argument has no name")
+                value, at = self.read_value(at, ANYTHING)
+                unnamed.append(value)
+                continue
+            name, at = key
+            name = shape.find_key(name, found)
+            if name in found or (self._choices is not None and shape.is_closed and name not in shape.properties):
+                raise UnreadableCall("an argument is named twice, or is unknown")
+            verbatim = self.text[key_at:at]
+            parts.append(verbatim if verbatim == json.dumps(name, ensure_ascii=False) else _dump(name))
+            at = self._skip_separator(at, parts)
+            child = shape if depth == 0 and shape.is_wrapper(name) else shape.child(name)
+            value, at = self.read_value(at, find_shape(name, found) if find_shape else child, depth + 1)
+            parts.append(value)
+            found[name] = value
+        if unnamed:
+            parts, found = _join_unnamed(_assign(unnamed, shape, found), found)
+        return "".join(parts) + "}", found, end
+
+    def _read_items(
+        self, at: int, close: str, depth: int, read_item: Callable[[int], tuple[str, int]]
+    ) -> tuple[str, int]:
+        parts, size = ["["], 0
+        while True:
+            at = self._copy_space(at, parts)
+            if (end := self._find_end(at, close, size, depth)) is not None:
+                break
+            if size:
+                at, comma = self._skip_comma(at, parts)
+                if (end := self._find_end(at, close, size, depth)) is not None:
+                    break
+                parts.append(comma)
+            item, at = read_item(at)
+            parts.append(item)
+            size += 1
+        return "".join(parts) + "]", end
+
+    def _find_end(self, at: int, close: str, size: int, depth: int) -> int | None:
+        """Return the index after an object or array that ends at `at`; None if it goes on."""
+        is_here = self.text.startswith(close, at)
+        if not is_here and at < len(self.text) and self.text[at] not in CLOSERS:
+            return None
+        if not is_here and (self._choices is not None or at < self._tail_at):
+            raise UnreadableCall("a closing bracket is missing")
+        self.num_missing += not is_here
+        self._is_tail_doubtful |= depth > 0 and size > 1 and at >= self._tail_at
+        return at + is_here
+
+    def skip_end(self, at: int, close: str) -> int:
+        """Return the index after the bracket that ends the whole text. It may be missing."""
+        rest = self.text[at:].strip("` \t\r\n")
+        if self._choices is None and close in rest and not rest.strip(CLOSERS + " \t\r\n"):
+            return len(self.text)  # perhaps with others that are doubled
+        end = self._find_end(at, close, 0, 0)
+        if end is None:
+            raise UnreadableCall("text follows the arguments")
+        return end
+
+    def _copy_space(self, at: int, parts: list[str]) -> int:
+        end = skip_space(self.text, at)
+        if self.style is Style.JSON:
+            parts.append(self.text[at:end])
+        return end
+
+    def _skip_comma(self, at: int, parts: list[str]) -> tuple[int, str]:
+        """Return the index of what follows a comma, and the comma with the white space after it."""
+        if not self.text.startswith(",", at):
+            raise UnreadableCall("there is no comma between two parts")
+        end = skip_space(self.text, at + 1)
+        return end, self.text[at:end] if self.style is Style.JSON else ", "
+
+    def _skip_separator(self, at: int, parts: list[str]) -> int:
+        separator = _SEPARATOR.match(self.text, skip_space(self.text, at))
+        if separator is None:
+            raise UnreadableCall("an argument has no value")
+        end = skip_space(self.text, separator.end())
+        parts.append(self.text[at:end].replace("=", ":") if self.style is Style.JSON else ": ")
+        return end
+
+    def _read_key(self, at: int) -> tuple[str, int] | None:
+        """Return a key; None if none is here: what stands here has no separator after it."""
+        try:
+            if self._starts_string(at):
+                key, _, end = self._read_quoted(at)
+            else:
+                pattern = _PYTHON_KEY if self.style is Style.PYTHON else _KEY
+                if (word := pattern.match(self.text, at)) is None:
+                    return None
+                key, end = word[0].strip(), word.end()
+        except UnreadableCall:
+            return None
+        return (key, end) if key and _SEPARATOR.match(self.text, skip_space(self.text, end)) else None
+
+    # ---- values
+    def read_value(self, at: int, shape: Shape, depth: int = 1) -> tuple[str, int]:
+        at = skip_space(self.text, at)
+        if depth > MAX_DEPTH:
+            raise UnreadableCall("it is nested too deep")
+        opening = self.text[at : at + 1]
+        if opening == "{":
+            text, _, at = self._read_members(at + 1, shape, "}", depth)
+            return text, at
+        if opening == "[" or (opening == "(" and self.style is Style.PYTHON):
+            items = shape.items
+            return self._read_items(
+                at + 1, "]" if opening == "[" else ")", depth, lambda at: self.read_value(at, items, depth + 1)
+            )
+        if self._starts_string(at):
+            value, text, at = self._read_quoted(at)
+            return _fit_text(value, text, shape), at
+        word = _WORD.match(self.text, at)
+        if word is not None and self.is_json:
+            return _dump(word[0]) if shape.is_text_for(_find_kind(word[0])) else word[0], word.end()
+        if word is not None and (literal := _read_word(word[0], shape, self.style)) is not None:
+            return literal, word.end()
+        return self._read_bare(at, shape)
+
+    def _read_bare(self, at: int, shape: Shape) -> tuple[str, int]:
+        """Read a string without quotes."""
+        is_text = "string" in shape.types if shape.types else self.style is Style.GEMMA
+        if not is_text or _BARE_START.match(self.text, at) is None:
+            raise UnreadableCall("a value is neither quoted nor a literal")
+        self.is_doubtful = True
+        ends = [end.start() for end in _BARE_END.finditer(self.text, at) if self._may_be_bare(at, end.start(), shape)]
+        end = self._choose(ends)
+        value = self.text[at:end].strip()
+        if self.style is not Style.GEMMA and _CODE.search(value):
+            self.flaw = "a value may be code, or a string without quotes"
+        return _dump(value), end
+
+    def _may_be_bare(self, at: int, end: int, shape: Shape) -> bool:
+        value = self.text[at:end].strip()
+        return value in shape.texts if shape.texts else bool(value) and GEMMA_QUOTE not in value
+
+    # ---- quoted strings
+    def _starts_string(self, at: int) -> bool:
+        if self.style is Style.GEMMA and self.text.startswith(GEMMA_QUOTE, at):
+            return True
+        if self.style is Style.PYTHON and _NEXT_STRING.match(self.text, at):
+            return True
+        return self.text[at : at + 1] in _QUOTES and at < len(self.text)
+
+    def _read_quoted(self, at: int) -> tuple[str, str, int]:
+        """Return the string's value, its JSON, and the index after it."""
+        if self.style is Style.GEMMA and self.text.startswith(GEMMA_QUOTE, at):
+            end = self.text.find(GEMMA_QUOTE, at + len(GEMMA_QUOTE))
+            if end < 0:
+                raise UnreadableCall("a string has no end")
+            value = self.text[at + len(GEMMA_QUOTE) : end]
+            return value, _dump(value), end + len(GEMMA_QUOTE)
+        if self.style is Style.PYTHON and (python := self._read_python_string(at)) is not None:
+            return python
+        quote = self.text[at : at + 1]
+        if quote not in _QUOTES:
+            raise UnreadableCall("a string has no end")
+        end = self._find_string_end(at + 1, _QUOTES[quote])
+        return *self._decode(quote, self.text[at + 1 : end]), end + 1
+
+    def _find_string_end(self, at: int, close: str) -> int:
+        first = re.compile(rf"(?:[^\\{close}]|\\.)*+{close}", re.DOTALL).match(self.text, at)
+        ends = self._list_ends(close)
+        nearest = bisect.bisect_left(ends, at)
+        if first is not None and self.style is Style.PYTHON and _NEXT_STRING.match(self.text, first.end()):
+            self.flaw = self.flaw or "two strings stand side by side"
+        if first is None or nearest == len(ends) or ends[nearest] != first.end() - 1:
+            self.is_doubtful = True
+        return self._choose(ends, nearest)
+
+    def _list_ends(self, close: str) -> list[int]:
+        """Return the places of all unescaped quotes after which a value may end."""
+        if close not in self._ends:
+            pattern = rf"(?<!\\)(?:\\\\)*+({close}){_AFTER_VALUE}"
+            self._ends[close] = [found.start(1) for found in re.finditer(pattern, self.text)]
+        return self._ends[close]
+
+    def _choose(self, ends: Sequence[int], nearest: int = 0) -> int:
+        """Return one of these places, from the nearest one on."""
+        if nearest == len(ends):
+            raise UnreadableCall("a string has no end")
+        index = len(self._num_ends)
+        self._num_ends.append(len(ends) - nearest)
+        return ends[nearest + (self._choices[index] if self._choices and index < len(self._choices) else 0)]
+
+    def _read_python_string(self, at: int) -> tuple[str, str, int] | None:
+        """Read a string in three quotes, or with a letter before its quotes; None if there is none."""
+        found = _PYTHON_STRING.match(self.text, at)
+        if found is None:
+            return None
+        if not found["raw"] and re.search(r"(?<!\\)(?:\\\\)*\\\n", found["text"]):
+            raise UnreadableCall("a backslash may continue its line, or be text")
+        value = found["text"] if found["raw"] else _unescape(found["text"], "", _PYTHON_ESCAPES)
+        return value, _dump(value), found.end()
+
+    def _decode(self, quote: str, text: str) -> tuple[str, str]:
+        """Return the value of a string and its JSON."""
+        if self.style is Style.GEMMA:
+            if "\\" in text:
+                raise UnreadableCall("a backslash may be an escape, or text")
+            return text, _dump(text)
+        if self.style is Style.JSON and quote == '"':
+            written = "".join(part or "" for part in JsonReader().push(f'"{text}"'))
+            if is_json(written):
+                return str(read_json(written)), written
+        value = _unescape(text, quote + _QUOTES[quote], _JSON_ESCAPES if self.style is Style.JSON else _PYTHON_ESCAPES)
+        return value, _dump(value)
+
+
+def _dump(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _unescape(text: str, quotes: str, escapes: str) -> str:
+    """Return a text without its escapes. A backslash that begins none is text, also before a bare line break."""
+
+    def rewrite(match: re.Match[str]) -> str:
+        if match[0][0] != "\\":
+            return _BARE_ESCAPES[match[0]]
+        escaped = match[1]
+        if escaped and escaped in escapes:
+            return match[0]
+        if escaped == "/" and escapes is _JSON_ESCAPES:
+            return escaped
+        if escapes is _JSON_ESCAPES and escaped and escaped in _PYTHON_ESCAPES:
+            raise UnreadableCall("a backslash may be an escape, or text")
+        return escaped if escaped and escaped in quotes else "\\\\" + _BARE_ESCAPES.get(escaped, escaped)
+
+    if "\\" not in text:
+        return text
+    try:
+        return str(ast.literal_eval(f'"{_ESCAPED.sub(rewrite, text)}"'))
+    except (ValueError, SyntaxError):
+        raise UnreadableCall("a string has a broken escape") from None
+
+
+def _fit_text(value: str, text: str, shape: Shape) -> str:
+    """Return a quoted string as JSON, or what it spells where the schema wants no string: models quote too much."""
+    if not shape.types or "string" in shape.types:
+        return text
+    return read_as_type(value, shape, Style.JSON) or text
+
+
+def read_as_type(text: str, shape: Shape, style: Style) -> str | None:
+    """Return the JSON of what a text spells, where the schema wants no string; None if it spells no such thing."""
+
+    def parse(reader: LenientText) -> str:
+        value, at = reader.read_value(0, shape)
+        reader.finish(at)
+        return value
+
+    try:
+        value = read_only_meaning(text, style, parse)
+    except UnreadableCall:
+        return None
+    return value if shape.admits(_find_kind(value)) else None
+
+
+def _read_word(word: str, shape: Shape, style: Style) -> str | None:
+    """Return the JSON of a literal; None for a word that may be a string. Raises UnreadableCall if it may be either."""
+    types = shape.types
+    lower, is_text, is_open = word.lower(), "string" in types, not types
+    if lower in ("none", "null"):
+        if word == "null" or (word == "None" and style is Style.PYTHON) or not (is_text or is_open):
+            return "null"
+        if "null" in types:
+            return "null"
+        raise UnreadableCall("a word may be a literal or a string")
+    if _is_finite_json(word):
+        return None if shape.is_text_for(_find_kind(word)) else word
+    if types == {"string"}:
+        return None
+    if lower in ("true", "false"):
+        if shape.is_text_for("boolean"):
+            return None
+        if (style is Style.PYTHON and word in ("True", "False")) or not (is_text or is_open):
+            return lower
+        raise UnreadableCall("a word may be a literal or a string")
+    number = _read_number(word, style, may_pad=not (is_text or is_open))
+    if number is None and _NUMBER.fullmatch(word) and not (is_text and types.isdisjoint(("integer", "number"))):
+        raise UnreadableCall("a word may be a number or a string")
+    return number
+
+
+def _read_number(word: str, style: Style, *, may_pad: bool) -> str | None:
+    """Return a number that JSON writes in another way, as JSON. `may_pad`: zeros before it mean nothing."""
+    found = _NUMBER.fullmatch(word)
+    if found and may_pad:
+        sign, part = found["sign"].replace("+", ""), found["part"] or ""
+        number = f"{sign}{found['whole'] or '0'}{part + '0' if part == '.' else part}{found['exponent'] or ''}"
+        return number if _is_finite_json(number) else None
+    if style is Style.PYTHON and re.fullmatch(r"[+-]?[\d.][\w.+-]*", word):
+        try:
+            value = ast.literal_eval(word)
+            return json.dumps(value, allow_nan=False) if isinstance(value, int | float) else None
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return None
+    return None
+
+
+def _is_finite_json(word: str) -> bool:
+    try:
+        read_json(word, is_finite=True)
+    except ValueError:
+        return False
+    return True
+
+
+def _find_kind(text: str) -> str:
+    """Return the type of a JSON text."""
+    return _KINDS.get(type(read_json(text)), "null")
+
+
+def _assign(values: Sequence[str], shape: Shape, found: Mapping[str, str]) -> dict[str, str]:
+    """Return the arguments that have no names under the names that their types leave to them."""
+    free = [name for name in shape.properties if name not in found]
+    if len(free) ** len(values) > MAX_ASSIGNMENTS or len(values) > len(free):
+        raise UnreadableCall("arguments have no names")
+    kinds = [_find_kind(value) for value in values]
+    fitting = [
+        names
+        for names in permutations(free, len(values))
+        if all(shape.child(name).admits(kind) for name, kind in zip(names, kinds, strict=True))
+        and shape.required <= {*found, *names}
+    ]
+    if len(fitting) != 1:
+        raise UnreadableCall("arguments have no names")
+    return dict(zip(fitting[0], values, strict=True))
+
+
+def _join_unnamed(named: Mapping[str, str], found: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    every = {**named, **found}
+    members = (f"{_dump(name)}: {value}" for name, value in every.items())
+    return ["{" + ", ".join(members)], every
