@@ -20,7 +20,7 @@ from doubles.serve_process import ServeProcess, serve
 
 pytestmark = pytest.mark.slow
 
-KEYS = {"alice": "alice-key-0123456789", "bob": "bob-key-0123456789ab"}
+KEYS = {name: f"{name}-key-0123456789" for name in ("alice", "bob", "carol")}
 MODEL = ("--target", "demo@native", "--ctx", "1024")
 LETTER = (
     "Dear bank, here is what you asked for, in the order of your letter of the third of May. My name is Bob Miller, "
@@ -53,9 +53,13 @@ def post(server: ServeProcess, owner: str, path: str, body: dict[str, Any]) -> h
     return reply
 
 
+def user(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
 def chat(server: ServeProcess, owner: str, text: str, **more: Any) -> int:
     """Return how many tokens of the prompt were found in a cache."""
-    body = {"messages": [{"role": "user", "content": text}], "max_tokens": 1, "temperature": 0, **more}
+    body = {"messages": user(text), "max_tokens": 1, "temperature": 0, **more}
     reply = post(server, owner, "/v1/chat/completions", body).json()
     return int(reply["usage"]["prompt_tokens_details"]["cached_tokens"])
 
@@ -198,13 +202,12 @@ def test_after_a_restart_the_disk_tells_nothing_either(tmp_path: Path) -> None:
 
 
 # ---- the other dialects
-USER: Callable[[str], list[dict[str, str]]] = lambda text: [{"role": "user", "content": text}]
 DIALECTS: dict[str, Callable[[str], dict[str, Any]]] = {
-    "/v1/chat/completions": lambda text: {"messages": USER(text), "max_tokens": 1},
+    "/v1/chat/completions": lambda text: {"messages": user(text), "max_tokens": 1},
     "/v1/completions": lambda text: {"prompt": text, "max_tokens": 1},
     "/v1/responses": lambda text: {"input": text, "max_output_tokens": 16},
-    "/v1/messages": lambda text: {"messages": USER(text), "max_tokens": 1},
-    "/api/chat": lambda text: {"messages": USER(text), "stream": False, "options": {"num_predict": 1}},
+    "/v1/messages": lambda text: {"messages": user(text), "max_tokens": 1},
+    "/api/chat": lambda text: {"messages": user(text), "stream": False, "options": {"num_predict": 1}},
     "/api/generate": lambda text: {"prompt": text, "stream": False, "options": {"num_predict": 1}},
     "/completion": lambda text: {"prompt": text, "n_predict": 1},
 }
@@ -216,7 +219,7 @@ def test_no_dialect_counts_what_another_key_has_cached(tmp_path: Path, path: str
         reply = post(server, owner, path, DIALECTS[path](text))
         return [(place, count) for place, count in list_counts(reply.json()) if "cache" in place]
 
-    texts = [f"{name} once wrote a long letter: {LETTER}" for name in ("Anna", "Carl", "Emil")]
+    texts = [f"{digit} is the number of this letter. {LETTER}" for digit in "123"]
     with serving(tmp_path, "--parallel", "4") as server:
         find_counts("alice", "Something else.")
         for text in texts[:2]:
@@ -232,12 +235,12 @@ def test_a_shared_beginning_is_found_by_every_key_and_nothing_behind_it(tmp_path
     with serving(tmp_path, "--parallel", "4", "--shared-prefix", str(tmp_path / "system")) as server:
 
         def ask(owner: str, text: str, before: str = system) -> int:
-            messages = [{"role": "system", "content": before}, {"role": "user", "content": text}]
+            messages = [{"role": "system", "content": before}, *user(text)]
             body = {"messages": messages, "max_tokens": 1, "temperature": 0}
             reply = post(server, owner, "/v1/chat/completions", body).json()
             return int(reply["usage"]["prompt_tokens_details"]["cached_tokens"])
 
         ask("bob", LETTER + SECRET)
         right = ask("alice", LETTER + SECRET)
-        assert ask("alice", "Anything else.", f"{system}More follows.") == right > 60
+        assert ask("carol", "Anything else.", f"{system}More follows.") == right > 60
         assert ask("bob", f"{LETTER}{SECRET}5") > right + 40
