@@ -223,7 +223,7 @@ def test_a_library_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_library_that_crashes_and_one_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "llama_cpp"
     package.mkdir()
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     (package / "__init__.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n")
     assert try_library().failure == "it crashes (SIGILL: an instruction this processor does not have)"
     (package / "__init__.py").write_text("import time\ntime.sleep(60)\n")
