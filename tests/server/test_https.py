@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import gc
 import os
 import threading
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,8 @@ from urllib.parse import urlsplit
 
 import pytest
 from cryptography import x509
+from doubles.raw_server_client import connected
+from doubles.timeouts import PROMPTLY_S, wait_until
 from starlette.responses import JSONResponse
 
 from eaglelocal import locations
@@ -21,7 +25,7 @@ from eaglelocal.client import trusted_certificates
 from eaglelocal.client.running_servers import describe_this_server, request_state
 from eaglelocal.client.servers.connection import KeepAliveConnection
 from eaglelocal.errors import EngineError, ResourceError, UsageError
-from eaglelocal.server import server_certificate
+from eaglelocal.server import connections, server_certificate
 from eaglelocal.server.listening_socket import bind_socket
 from eaglelocal.server.run_server import HttpServer
 from eaglelocal.server.server_certificate import ServerCertificate, choose_certificate
@@ -49,10 +53,10 @@ class Running:
 
 
 @contextlib.contextmanager
-def serving(pair: ServerCertificate | None) -> Iterator[Running]:
+def serving(pair: ServerCertificate | None, *, num_connections: int = 64) -> Iterator[Running]:
     """A server with our protocol and configuration; its app answers everything with an object."""
     listening = bind_socket("127.0.0.1", 0)
-    server = HttpServer(JSONResponse({"state": "ready"}), 1.0, certificate=pair)
+    server = HttpServer(JSONResponse({"state": "ready"}), 1.0, num_connections, certificate=pair)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])))
     thread.start()
     try:
@@ -161,3 +165,47 @@ def test_the_wrong_scheme_is_named() -> None:
 def test_fingerprints_as_people_write_them(written: str) -> None:
     assert trusted_certificates.is_same_fingerprint(written, "SHA256:AB:CD")
     assert not trusted_certificates.is_same_fingerprint(written, "SHA256:AB:CE")
+
+
+# ---- handshakes that never end
+def ask_trusting(port: int, pair: ServerCertificate) -> object:
+    trusted_certificates.trust("127.0.0.1", port, pair.text)
+    with contextlib.closing(KeepAliveConnection(f"https://127.0.0.1:{port}")) as connection:
+        return connection.get("/health").mapping()
+
+
+@pytest.mark.parametrize("first_bytes", [b"", b"\x16\x03\x01", b"GET / HTTP/1.1\r\n"])
+def test_a_handshake_ends_in_time(monkeypatch: pytest.MonkeyPatch, first_bytes: bytes) -> None:
+    monkeypatch.setattr(connections, "HANDSHAKE_TIMEOUT_S", 0.2)
+    with serving(own_pair()) as server, connected(server.port) as sock:
+        sock.sendall(first_bytes)
+        sock.settimeout(PROMPTLY_S)
+        with contextlib.suppress(ConnectionResetError):
+            while sock.recv(1024):  # perhaps an alert
+                pass
+
+
+def test_handshakes_make_room_for_newer_ones() -> None:
+    with serving(own_pair(), num_connections=16) as server, contextlib.ExitStack() as held:
+        silent = [held.enter_context(connected(server.port)) for _ in range(12)]
+        assert ask_trusting(server.port, own_pair()) == {"state": "ready"}
+        for sock in silent[:8]:
+            assert sock.recv(1) == b""
+        silent[-1].settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            silent[-1].recv(1)
+
+
+def test_a_handshake_that_failed_keeps_no_memory() -> None:
+    """Its buffers are freed at once, not by a full garbage collection, which comes rarely."""
+    with serving(own_pair()) as server:
+        gc.collect()
+        gc.disable()
+        try:
+            for first_bytes in (b"", b"\x16\x03\x01", b"no TLS, but plain text"):
+                with connected(server.port) as sock:
+                    sock.sendall(first_bytes)
+            assert ask_trusting(server.port, own_pair()) == {"state": "ready"}
+            wait_until(lambda: not any(isinstance(one, SSLProtocol) for one in gc.get_objects()), "all are freed")
+        finally:
+            gc.enable()
