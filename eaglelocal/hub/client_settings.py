@@ -265,7 +265,9 @@ def check_folders(environ: Environ) -> None:
     name = _find_set_variable(environ, "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")
     what = f"{name} is {_quote(environ[name])}, and " if name else ""
     problem = "is not a folder" if os.path.exists(existing) else "is a link that leads nowhere"
-    raise UsageError(f"{what}{existing} {problem}", hint=f"unset {name}" if name else f"mv {quote_path(existing)} elsewhere")
+    raise UsageError(
+        f"{what}{existing} {problem}", hint=f"unset {name}" if name else f"mv {quote_path(existing)} elsewhere"
+    )
 
 
 def _find_set_variable(environ: Environ, *names: str) -> str:

@@ -15,6 +15,7 @@ from huggingface_hub.errors import RevisionNotFoundError
 from huggingface_hub.utils import build_hf_headers, disable_progress_bars, hf_raise_for_status, logging
 
 from eaglelocal import __version__
+from eaglelocal.catalog.reference import GGUF_SUFFIX
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import DownloadError
 from eaglelocal.hub.hub_errors import RetryPolicy, call_with_retries, find_host, make_page_url
@@ -91,7 +92,9 @@ def _fetch_repo(repo: str) -> RemoteRepo:
             unchecked.append(sibling.rfilename)
     if unchecked and (not files or any(name.endswith(GGUF_SUFFIX) for name in unchecked)):
         what = f"{find_host()} lists {format_name(unchecked[0])} of {repo} without its size or hash"
-        raise DownloadError(f"{what}: a download could not be checked", hint="unset HF_ENDPOINT, or name another mirror")
+        raise DownloadError(
+            f"{what}: a download could not be checked", hint="unset HF_ENDPOINT, or name another mirror"
+        )
     if not _COMMIT.fullmatch(info.sha or "") or not all(_ETAG.fullmatch(file.etag) for file in files):
         raise ValueError("not the names of a hub, and unsafe as paths")
     for file in files:
