@@ -23,6 +23,7 @@ from eaglelocal.core.rpc_hosts import parse_rpc_hosts
 from eaglelocal.core.sampling import RANGES
 from eaglelocal.core.surrogates import join_surrogates
 from eaglelocal.core.toml_text import read_toml_file, set_text_key
+from eaglelocal.core.user_paths import quote_path
 from eaglelocal.core.utf8_text import decode_text
 from eaglelocal.errors import ResourceError, UsageError
 
@@ -149,7 +150,9 @@ def write_setting(config_file: Path, name: str, value: str) -> None:
         mode = path.stat().st_mode & 0o777 if exists else OWN_FILE
         write_atomically(path, set_text_key(content, name, value), mode=mode)
     except OSError as problem:
-        raise ResourceError(f"cannot write {path}: {problem.strerror}", hint=f"ls -ld {path.parent}") from problem
+        raise ResourceError(
+            f"cannot write {path}: {problem.strerror}", hint=f"ls -ld {quote_path(path.parent)}"
+        ) from problem
     except ValueError as problem:
         raise UsageError(f"{path} was not changed: {problem}", hint=f"write {name} = {value!r} yourself") from problem
 

@@ -13,6 +13,7 @@ from eaglelocal.cli import flags
 from eaglelocal.cli.completion import complete_draft, complete_head, complete_machine, complete_words
 from eaglelocal.cli.export_head import FORMATS, TYPES, HeadOrder, export_head
 from eaglelocal.cli.export_serving import FORMS, LOADS, METHODS, check_helm_file, export_serving, make_order
+from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import UsageError
 
 What = Annotated[
@@ -121,7 +122,9 @@ def export(
     """
     if what not in FORMS:
         if target is not None:
-            raise UsageError(f"{what!r} is not one of {', '.join(FORMS)}", hint=f"eaglelocal export vllm {target}")
+            raise UsageError(
+                f"{what!r} is not one of {', '.join(FORMS)}", hint=f"eaglelocal export vllm {quote_path(target)}"
+            )
         export_head(HeadOrder(what, form, out, target_repo, weight_type, force), as_json=as_json)
         return
     if check is not None:

@@ -20,6 +20,7 @@ from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.run_options import AUTO, NONE, RunOptions
 from eaglelocal.core.sampling import RECOMMENDED, SamplingParams
+from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import READERS, Settings
 
@@ -130,7 +131,7 @@ def load_model(
 ) -> ActiveModel:
     if plan.task is not ModelTask.TEXT:
         raise UsageError(
-            f"{plan.target_label} {plan.task.description}", hint=f"eaglelocal serve --target {plan.target}"
+            f"{plan.target_label} {plan.task.description}", hint=f"eaglelocal serve --target {quote_path(plan.target)}"
         )
     client, info = start_engine(plan, output, spare, learning)
     if learning is None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from eaglelocal.core.user_paths import quote_path
 
 if TYPE_CHECKING:
     from eaglelocal.hub.target_resolver import FoundTarget
@@ -16,5 +17,5 @@ def make_chat_command(target: str, found: FoundTarget, head: Path) -> str:
 
     auto = find_draft("auto", found).path
     is_auto = auto is not None and auto.resolve() == head.resolve()
-    flag = "" if is_auto else f" --draft {shlex.quote(str(head))}"
-    return f"eaglelocal chat --target {shlex.quote(target)}{flag}"
+    flag = "" if is_auto else f" --draft {quote_path(head)}"
+    return f"eaglelocal chat --target {quote_path(target)}{flag}"

@@ -22,6 +22,7 @@ from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.pull_verify import discard_damaged, verify_on_disk
 from eaglelocal.cli.reports.pull import amount_text, load_progress, order_lines
 from eaglelocal.core.byte_sizes import format_disk
+from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import (
     DownloadError,
     EagleLocalError,
@@ -348,5 +349,5 @@ def find_first_file(order: DownloadOrder) -> Path:
 
     path = make_link_path(order, order.files[0], locations.hub_cache_dir())
     if not path.is_file():
-        raise ModelFileError(f"{path} is missing", hint=f"eaglelocal pull {order.reference}")
+        raise ModelFileError(f"{path} is missing", hint=f"eaglelocal pull {quote_path(order.reference)}")
     return path

@@ -10,6 +10,7 @@ from eaglelocal.cli.confirm import confirm
 from eaglelocal.cli.output import Output
 from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.core.events import LoadProgress
+from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import EagleLocalError, ModelFileError
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def verify_on_disk(want: PullPlan, output: Output) -> None:
     if len(files) < len(model.paths):
         return output.message("its hashes are unknown: the hub does not answer")
     if wrong := find_damaged_files(files, output):
-        hint = f"eaglelocal pull {model.reference} --verify"
+        hint = f"eaglelocal pull {quote_path(model.reference)} --verify"
         raise ModelFileError(f"{wrong[0].path} is damaged", hint=hint)
     return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +17,7 @@ from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.model_leftovers import find_leftovers, leftover_lines
 from eaglelocal.cli.output import standard_output
 from eaglelocal.core.byte_sizes import format_disk
+from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import ModelFileError, ResourceError, UsageError
 
 if TYPE_CHECKING:
@@ -132,10 +132,10 @@ def make_foreign_error(name: str, path: Path) -> UsageError:
     models = list_library(load_settings({}).model_folders)
     model = next((one for one in models if one.path.resolve() == path.resolve()), None)
     if model is not None and model.place == OLLAMA:
-        return UsageError(f"{name} is a model of Ollama", hint=f"ollama rm {model.name}")
+        return UsageError(f"{name} is a model of Ollama", hint=f"ollama rm {quote_path(model.name)}")
     if model is not None and model.place == LM_STUDIO:
         return UsageError(f"{name} is a model of LM Studio", hint="delete it in LM Studio, under My Models")
-    return UsageError(f"{name} was not written by eaglelocal", hint=shlex.join(["rm", str(path)]))
+    return UsageError(f"{name} was not written by eaglelocal", hint=f"rm {quote_path(path)}")
 
 
 def _find_training_folder(path: Path) -> TrainingFolder | None:

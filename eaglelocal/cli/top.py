@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -102,7 +103,7 @@ def watch_several(
         return find_api_key(url, os.environ)
 
     if web:
-        raise UsageError("--web shows one server", hint=f"eaglelocal top {urls[0]} --web")
+        raise UsageError("--web shows one server", hint=f"eaglelocal top {shlex.quote(urls[0])} --web")
     if once or as_json:
         return print_several(urls, find_key, output, as_json=as_json)
     if not output.is_terminal:

@@ -25,6 +25,7 @@ from eaglelocal.core.json_text import read_json
 from eaglelocal.core.own_files import list_own, read_own
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.surrogates import join_in_json
+from eaglelocal.core.user_paths import quote_path
 from eaglelocal.core.utf8_text import FaultInLine, decode_text
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 
@@ -101,7 +102,9 @@ def rename(folder: Path, old: str, new: str) -> str:
         source.rename(target)
         sync_folder(folder)
     except OSError as problem:
-        raise ResourceError(f"cannot rename {source}: {problem.strerror}", hint=f"ls -ld {folder}") from problem
+        raise ResourceError(
+            f"cannot rename {source}: {problem.strerror}", hint=f"ls -ld {quote_path(folder)}"
+        ) from problem
     return target.stem
 
 
@@ -114,7 +117,9 @@ def delete(folder: Path, name: str) -> None:
         sync_folder(folder)
         picture_store.drop(folder, pictures)
     except OSError as problem:
-        raise ResourceError(f"cannot remove {path}: {problem.strerror}", hint=f"ls -ld {folder}") from problem
+        raise ResourceError(
+            f"cannot remove {path}: {problem.strerror}", hint=f"ls -ld {quote_path(folder)}"
+        ) from problem
 
 
 def find_path(folder: Path, name: str) -> Path:
@@ -137,7 +142,9 @@ def save(conversation: Conversation, path: Path, *, target: str) -> None:
         write_atomically(path, json.dumps(join_in_json(_to_json(conversation)), ensure_ascii=False, indent=1))
         conversation.mark_saved(read_stamp(path))
     except OSError as problem:
-        raise ResourceError(f"cannot write {path}: {problem.strerror}", hint=f"ls -ld {path.parent}") from problem
+        raise ResourceError(
+            f"cannot write {path}: {problem.strerror}", hint=f"ls -ld {quote_path(path.parent)}"
+        ) from problem
 
 
 def read_stamp(path: Path) -> FileStamp:
@@ -194,7 +201,7 @@ def load_conversation(folder: Path, name: str) -> Conversation:
         stamp = read_stamp(path)
         content = join_in_json(read_json(decode_text(read_own(path, MAX_FILE_BYTES))))
     except OSError as problem:
-        raise ResourceError(f"cannot read {path}: {problem.strerror}", hint=f"ls -l {path}") from problem
+        raise ResourceError(f"cannot read {path}: {problem.strerror}", hint=f"ls -l {quote_path(path)}") from problem
     except FaultInLine as problem:
         raise UsageError(f"{path} is not a conversation: line {problem.line}: {problem}") from problem
     except ValueError as problem:

@@ -12,6 +12,7 @@ from eaglelocal.conversation.conversation import Conversation
 from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.session import ActiveModel, Session
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import EagleLocalError, UsageError
 
 
@@ -55,7 +56,9 @@ def _name_after_question(folder: Path, conversation: Conversation) -> str:
 
 def _check_free(path: Path) -> None:
     if path.exists():
-        raise UsageError(f"a conversation named {path.stem!r} already exists", hint=f"/save ANOTHER, or rm {path}")
+        raise UsageError(
+            f"a conversation named {path.stem!r} already exists", hint=f"/save ANOTHER, or rm {quote_path(path)}"
+        )
 
 
 def resume_conversation(session: Session, conversation: Conversation, output: MessageOutput) -> None:

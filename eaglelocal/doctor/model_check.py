@@ -15,6 +15,7 @@ from eaglelocal.catalog.reference import EmbeddedModel
 from eaglelocal.client.http_client import HttpClient
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import RunOptions
+from eaglelocal.core.user_paths import quote_path
 from eaglelocal.doctor.finding import Finding, ok, problem
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ResourceError, UsageError
 from eaglelocal.hub.derived.derived_file import check_room as check_room_for_derived
@@ -77,7 +78,7 @@ def find_model(options: RunOptions) -> str:
             check_room_for_derived(made)
         if files.task is not ModelTask.TEXT:
             message = f"{files.target.label} {files.task.description}"
-            raise UsageError(message, hint=f"eaglelocal serve --target {decision.target}")
+            raise UsageError(message, hint=f"eaglelocal serve --target {quote_path(decision.target)}")
     outcome = plan_models(named)
     if outcome.chosen is None:
         message, hint = explain_no_fit(outcome)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.hub.hub_cache import CachedModel, find_repo_partials, list_repo_models, list_repos
 from eaglelocal.hub.repo_builds import RepoBuild, choose_build, join_names
@@ -66,4 +67,4 @@ def _make_missing_error(cache: Path, reference: HubReference, cached: Sequence[C
         near = difflib.get_close_matches(reference.repos[0], list_repos(cache), n=1, cutoff=0.8)
         there = near[0] if near and near[0] not in reference.repos else ""
     message = f"{reference.text} {state}{f'; on disk: {there}' if there else ''}"
-    return ModelFileError(message, hint=f"eaglelocal pull {reference.text}")
+    return ModelFileError(message, hint=f"eaglelocal pull {quote_path(reference.text)}")

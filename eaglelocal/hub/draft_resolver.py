@@ -17,6 +17,7 @@ from eaglelocal.catalog.catalog import DRAFT_WORDS, load_catalog
 from eaglelocal.catalog.reference import DerivedModel, File, parse_reference
 from eaglelocal.core.drafting_words import LOOKUP, SWITCHED_OFF
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import IncompatibleError, ModelFileError, ResourceError, UsageError
 from eaglelocal.gguf.architectures import EAGLE
 from eaglelocal.gguf.block_info import BlockInfo
@@ -149,7 +150,7 @@ def read_draft_file(path: Path, target: FoundTarget) -> FoundDraft:
     if target.small is not None and _is_of_small_model(header, target):
         return inflate_draft(read_draft_file(path, target.small), target)
     if read_architecture(header) == PROJECTOR:
-        raise ModelFileError(f"{path.name} is an image encoder and cannot draft", hint=f"--mmproj {path}")
+        raise ModelFileError(f"{path.name} is an image encoder and cannot draft", hint=f"--mmproj {quote_path(path)}")
     draft = read_draft(header, target_header=target.header, target=target.info)
     label = make_label(draft.name, path)
     if isinstance(draft, ModelInfo):

@@ -15,6 +15,7 @@ from huggingface_hub.errors import RevisionNotFoundError
 from huggingface_hub.utils import build_hf_headers, disable_progress_bars, hf_raise_for_status, logging
 
 from eaglelocal import __version__
+from eaglelocal.catalog.reference import GGUF_SUFFIX
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import DownloadError
 from eaglelocal.hub.hub_errors import RetryPolicy, call_with_retries, find_host, make_page_url

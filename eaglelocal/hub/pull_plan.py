@@ -9,6 +9,7 @@ from eaglelocal.catalog.target_entries import TargetEntry
 from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import AUTO, NONE
+from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.cached_files import HubReference
 from eaglelocal.hub.hub_references import (
@@ -45,9 +46,11 @@ def plan_pull(target: str, *, draft: str = AUTO, quant: str | None = None) -> Pu
         case EmbeddedModel():
             return None
         case DerivedModel():
-            raise UsageError(f"{target} is made of a model on this disk", hint=f"eaglelocal chat --target {target}")
+            raise UsageError(
+                f"{target} is made of a model on this disk", hint=f"eaglelocal chat --target {quote_path(target)}"
+            )
         case File(path):
-            raise UsageError(f"{target} is the path of a file", hint=f"eaglelocal chat --target {path}")
+            raise UsageError(f"{target} is the path of a file", hint=f"eaglelocal chat --target {quote_path(path)}")
     catalog = load_catalog()
     reference = make_hub_reference(_add_quant(parsed, quant), catalog)
     if draft == NONE:

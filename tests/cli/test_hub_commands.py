@@ -333,6 +333,13 @@ def test_faults_of_the_hub_are_reported_in_one_line_and_a_hint(
     assert person.models == ([f"{GUIDE}:BF16"] if code == 0 else [])
 
 
+def test_a_mirror_that_lists_no_sizes_is_not_said_to_have_no_models(person: Person) -> None:
+    person.hub.faults.omits_sizes = True
+    done = person.runs("pull", GUIDE, "--yes")
+    assert done.returncode == 1 and "without its size or hash" in done.stderr, done.stderr
+    assert "has no GGUF files" not in done.stderr and "hint: unset HF_ENDPOINT" in done.stderr
+
+
 def test_a_dropped_connection_and_a_wrong_hash(person: Person) -> None:
     person.hub.faults.drops = [5_000_000]
     person.hub.repos["someone/wrong-GGUF"] = HubRepo({"x-Q8_0.gguf": HubFile(model_bytes(), promised_sha256="0" * 64)})

@@ -95,3 +95,28 @@ def test_commands_in_hints_are_known() -> None:
 )
 def test_what_is_found(hint: str, found: list[str]) -> None:
     assert flags_without_value(hint) == found
+
+
+COMMANDS = re.compile(r"`?(?:eaglelocal|ls|rm|mv|less|ollama) ")
+NAMES = re.compile(r"path|folder|file|target|reference|log\b|head\b|existing|url", re.IGNORECASE)
+QUOTED = re.compile(r"quote_path\(|shlex\.(?:quote|join)\(|getattr|\.port\b")
+CHECKED = {"entry.targets[0]", "settings.target_key"}  # of the catalog
+
+
+def unquoted_names(tree: ast.AST) -> Iterator[str]:
+    """The names that commands in hints hold as they are; a blank or a line end in one makes another command of it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg == "hint" and isinstance(node.value, ast.JoinedStr):
+            before = ""
+            for part in node.value.values:
+                if isinstance(part, ast.Constant):
+                    before += str(part.value)
+                elif isinstance(part, ast.FormattedValue) and COMMANDS.match(before):
+                    value = ast.unparse(part.value)
+                    if NAMES.search(value) and not QUOTED.search(value) and value not in CHECKED:
+                        yield value
+
+
+@pytest.mark.parametrize("file", sorted(PACKAGE.rglob("*.py")), ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_names_in_commands_are_quoted(file: Path) -> None:
+    assert list(unquoted_names(ast.parse(file.read_text()))) == []

@@ -13,7 +13,7 @@ from eaglelocal import locations
 from eaglelocal.core import json_text
 from eaglelocal.core.own_files import open_regular
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.user_paths import expand_path
+from eaglelocal.core.user_paths import expand_path, quote_path
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.hub.heads.safetensors_files import StoredTensor, check_count, read_safetensors
 from eaglelocal.hub.heads.torch_files import read_pickled
@@ -64,7 +64,9 @@ def find_published_folder(reference: str) -> tuple[Path, str]:
         raise ModelFileError(f"{path} does not exist", hint=f"give a folder with {CONFIG} and *{WEIGHTS_SUFFIX}")
     cached = _find_cached(reference)
     if cached is None:
-        raise ModelFileError(f"{reference} is not on this machine", hint=f"eaglelocal pull TARGET --draft {reference}")
+        raise ModelFileError(
+            f"{reference} is not on this machine", hint=f"eaglelocal pull TARGET --draft {quote_path(reference)}"
+        )
     return cached, reference.rpartition("/")[2]
 
 

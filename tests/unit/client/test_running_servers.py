@@ -26,7 +26,6 @@ from eaglelocal.client.running_servers import (
     keep_announced,
     request_state,
 )
-from eaglelocal.errors import EngineError
 
 
 @pytest.fixture(autouse=True)
@@ -152,11 +151,11 @@ def test_no_value_raises(values: dict[str, object]) -> None:
         assert found.pid == os.getpid()
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_with_a_way_out(state: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_a_warning(state: Path, caplog: pytest.LogCaptureFixture) -> None:
     (state / "eaglelocal").write_text("a file where the folder should be")
-    with pytest.raises(EngineError, match="cannot be written") as caught, keep_announced(server()):
-        pass
-    assert "XDG_STATE_HOME" in caught.value.hint
+    with keep_announced(server()):
+        assert find_running_servers() == []
+    assert "do not find this server" in caplog.text and "cannot be written: Not a directory" in caplog.text
 
 
 @pytest.mark.parametrize(

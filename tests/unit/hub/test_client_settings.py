@@ -199,3 +199,11 @@ def test_a_password_of_the_hub_is_in_no_word_about_a_trouble(tmp_path: Path) -> 
     done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=120, check=False)
     assert "s3cret" not in done.stdout + done.stderr
     assert "http://127.0.0.1:9/hub/a/b the connection to 127.0.0.1:9 failed: no http://***@127.0.0.1:9/x" in done.stdout
+
+
+@pytest.mark.parametrize("variable", ["HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME"])
+def test_a_link_that_leads_nowhere_is_called_one(variable: str, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match=f"{variable} is .*link is a link that leads nowhere") as raised:
+        check_settings({variable: str(tmp_path / "link")})
+    assert raised.value.hint == f"unset {variable}"
