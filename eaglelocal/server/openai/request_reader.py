@@ -126,10 +126,10 @@ def read_prompts(body: AnswerFields, shared: ChatRequest, prompts: Sequence[dict
     return dataclasses.replace(_make_call(body, chain.from_iterable(choices)), num_prompts=len(prompts))
 
 
-def read_embedding(given: str | list[Any], owner: str) -> EmbedRequest:
+def read_embedding(given: str | list[Any], owner: str, *, truncates: bool = False) -> EmbedRequest:
     inputs = split_prompts(given, "input")
     check_size(select_texts(inputs), "input")
-    return EmbedRequest(id=new_id(), inputs=tuple(inputs), owner=owner)
+    return EmbedRequest(id=new_id(), inputs=tuple(inputs), owner=owner, truncates=truncates)
 
 
 def read_ranking(body: RankingBody, owner: str) -> EmbedRequest:

@@ -53,8 +53,14 @@ class Item(Body):
 
     @model_validator(mode="before")
     @classmethod
-    def read_foreign_items(cls, given: Any) -> Any:
-        return translate_item(given) if isinstance(given, dict) and is_foreign_item(given.get("type")) else given
+    def read_type(cls, given: Any) -> Any:
+        """Give an item without a type its type: an id alone is a reference. Translate those of other servers' tools."""
+        if not isinstance(given, dict):
+            return given
+        if given.get("type") is None:
+            is_reference = "id" in given and not {"role", "content"} & given.keys()
+            return {**given, "type": "item_reference" if is_reference else "message"}
+        return translate_item(given) if is_foreign_item(given["type"]) else given
 
 
 class FunctionTool(Body):
