@@ -109,8 +109,8 @@ def test_thin_lines_become_grey_where_it_is_made_smaller(mode: str) -> None:
         (b"hello", "damaged, or no PNG"),
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "damaged, or no PNG"),
         (b"II*\0" + bytes(100), "damaged, or no PNG"),  # TIFF, of which there are too many kinds
-        (image_with_false_size(100_000, 100_000), "million pixels"),
-        (image_with_false_size(9_000, 9_000), "9000 x 9000 are more than 80 million pixels"),
+        (image_with_false_size(100_000, 100_000), "too many pixels"),
+        (image_with_false_size(9_000, 9_000), "9000 x 9000 are more than 40 million pixels"),
         (image_with_false_size(1_000, 1_000), "cannot be read: image file is truncated"),  # and has them not
         (file_of(Image.new("RGB", (400, 3))), "more than 100 times"),
         (file_of(NOISE, "JPEG")[:-400], "cannot be read"),

@@ -1,0 +1,130 @@
+"""Sixteen requests full of large pictures, beside a bystander with a key of his own."""
+
+from __future__ import annotations
+
+import base64
+import io
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from doubles.image_files import deep_image
+from doubles.running_server import Server, Setup, served
+from doubles.timeouts import PATIENCE_S
+from doubles.vision_models import write_vision_pair
+from PIL import Image
+
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.process_usage import read_usage
+from eaglelocal.server.access import Access, ApiKeys
+
+KEYS = {"eve": "key-of-eve-0000000", "bob": "key-of-bob-0000000"}
+BUILDER = "eaglelocal.loading.engine_builder:build"
+NUM_ATTACKERS, NUM_QUESTIONS = 16, 6
+MAX_MORE_BYTES = 128 * 2**20  # kept when all is over: by allocators, and the second process that decodes
+MEMORY_BACK_S = 60.0
+
+
+def photo(seed: int) -> bytes:
+    """A photograph of 12 million pixels."""
+    rough = np.random.default_rng(seed).integers(0, 256, (30, 40, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(rough).resize((4000, 3000)).save(file, "JPEG")
+    return file.getvalue()
+
+
+def body(words: str, *files: bytes) -> dict[str, Any]:
+    urls = [f"data:image/png;base64,{base64.b64encode(file).decode()}" for file in files]
+    parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    content = [*parts, {"type": "text", "text": words}]
+    return {"messages": [{"role": "user", "content": content}], "max_tokens": 8, "temperature": 0}
+
+
+def ask(server: Server, who: str, given: dict[str, Any]) -> httpx.Response:
+    head = {"Authorization": f"Bearer {KEYS[who]}"}
+    return httpx.post(f"{server.url}/v1/chat/completions", json=given, headers=head, timeout=20 * PATIENCE_S)
+
+
+@contextmanager
+def crowd(server: Server, given: Callable[[int], dict[str, Any]]) -> Iterator[None]:
+    """Sixteen requests of eve's, again and again; at the end all of them hang up."""
+    is_over, connections = threading.Event(), list[httpx.Client]()
+
+    def attack(number: int) -> None:
+        connections.append(client := httpx.Client(timeout=20 * PATIENCE_S))
+        while not is_over.is_set():
+            try:
+                head = {"Authorization": f"Bearer {KEYS['eve']}"}
+                client.post(f"{server.url}/v1/chat/completions", json=given(number), headers=head)
+            except (httpx.HTTPError, RuntimeError):  # closed below
+                return
+
+    threads = [threading.Thread(target=attack, args=(number,)) for number in range(NUM_ATTACKERS)]
+    for thread in threads:
+        thread.start()
+    time.sleep(2.0)  # all of them are there
+    yield
+    is_over.set()
+    for client in connections:
+        client.close()
+    for thread in threads:
+        thread.join(20 * PATIENCE_S)
+
+
+def processes_of(pid: int) -> list[int]:
+    children = [
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]
+    return [pid, *(each for child in children for each in processes_of(child))]
+
+
+def resident_bytes(server: Server) -> int:
+    pid = server.clients[-1].snapshot().engine_pid
+    return sum(read_usage(each).resident_bytes for each in processes_of(pid))
+
+
+def questions(server: Server) -> tuple[list[str], list[float]]:
+    """What bob is answered about pictures of his own and about none, and how long each answer took."""
+    answers, waits = list[str](), list[float]()
+    for number in range(NUM_QUESTIONS):
+        given = body(f"What is number {number}?", *[photo(number)] * (number % 2))
+        began = time.monotonic()
+        reply = ask(server, "bob", given)
+        waits.append(time.monotonic() - began)
+        assert reply.status_code == 200, reply.text
+        answers.append(reply.json()["choices"][0]["message"]["content"])
+    return answers, waits
+
+
+@pytest.mark.slow
+def test_sixteen_requests_of_large_pictures_beside_a_bystander(tmp_path: Path) -> None:
+    target, projector = write_vision_pair(tmp_path, "phi4")
+    plan = Plan(target=target, target_label="seer", projector=projector, n_ctx=1024, num_slots=4, threads=1)
+    keys = ApiKeys(tuple(KEYS.items()))
+    setup = Setup(plans={"seer": plan}, builder=BUILDER, access=Access(keys=keys), is_shared=True)
+    large = deep_image(8000, 5000)  # 40 million pixels, the most that is allowed, in 300 kB
+    with served(setup) as server:
+        expected, alone_s = questions(server)
+        before = resident_bytes(server)
+        with crowd(server, lambda number: body("Hello", photo(100 + number))):
+            _, honest_s = questions(server)
+        with crowd(server, lambda number: body(f"Look {number}", *[large] * 5)):
+            answers, attacked_s = questions(server)
+            peak = resident_bytes(server)
+        assert answers == expected
+        print(f"alone {alone_s}\nhonest {honest_s}\nattacked {attacked_s}")
+        assert max(attacked_s) < 2 * max(honest_s) + 2.0
+        began = time.monotonic()
+        while (left := resident_bytes(server)) > before + MAX_MORE_BYTES:
+            assert time.monotonic() < began + MEMORY_BACK_S, f"{left - before} bytes more than before"
+            time.sleep(0.5)
+        print(f"before {before / 2**20:.0f} MiB, under attack {peak / 2**20:.0f}, after {left / 2**20:.0f}")
+        engine = server.clients[-1].snapshot()
+        assert (engine.running, engine.waiting, server.serving.admission.num_inside) == (0, 0, 0)
+        assert questions(server)[0] == expected
