@@ -6,7 +6,7 @@ import base64
 import io
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from eaglelocal.server.access import Access, ApiKeys
 
 KEYS = {"eve": "key-of-eve-0000000", "bob": "key-of-bob-0000000"}
 BUILDER = "eaglelocal.loading.engine_builder:build"
-NUM_ATTACKERS, NUM_QUESTIONS = 16, 6
+NUM_ATTACKERS = 16
 MAX_MORE_BYTES = 128 * 2**20  # kept when all is over: by allocators, and the second process that decodes
 MEMORY_BACK_S = 60.0
 
@@ -52,20 +52,20 @@ def ask(server: Server, who: str, given: dict[str, Any]) -> httpx.Response:
 
 
 @contextmanager
-def crowd(server: Server, given: Callable[[int], dict[str, Any]]) -> Iterator[None]:
+def crowd(server: Server, bodies: Sequence[dict[str, Any]]) -> Iterator[None]:
     """Sixteen requests of eve's, again and again; at the end all of them hang up."""
     is_over, connections = threading.Event(), list[httpx.Client]()
 
-    def attack(number: int) -> None:
+    def attack(given: dict[str, Any]) -> None:
         connections.append(client := httpx.Client(timeout=20 * PATIENCE_S))
         while not is_over.is_set():
             try:
                 head = {"Authorization": f"Bearer {KEYS['eve']}"}
-                client.post(f"{server.url}/v1/chat/completions", json=given(number), headers=head)
+                client.post(f"{server.url}/v1/chat/completions", json=given, headers=head)
             except (httpx.HTTPError, RuntimeError):  # closed below
                 return
 
-    threads = [threading.Thread(target=attack, args=(number,)) for number in range(NUM_ATTACKERS)]
+    threads = [threading.Thread(target=attack, args=(given,)) for given in bodies]
     for thread in threads:
         thread.start()
     time.sleep(2.0)  # all of them are there
@@ -89,11 +89,10 @@ def resident_bytes(server: Server) -> int:
     return sum(read_usage(each).resident_bytes for each in processes_of(pid))
 
 
-def questions(server: Server) -> tuple[list[str], list[float]]:
-    """What bob is answered about pictures of his own and about none, and how long each answer took."""
+def put_questions(server: Server, questions: Sequence[dict[str, Any]]) -> tuple[list[str], list[float]]:
+    """Return what bob is answered, and how long each answer took."""
     answers, waits = list[str](), list[float]()
-    for number in range(NUM_QUESTIONS):
-        given = body(f"What is number {number}?", *[photo(number)] * (number % 2))
+    for given in questions:
         began = time.monotonic()
         reply = ask(server, "bob", given)
         waits.append(time.monotonic() - began)
@@ -108,14 +107,15 @@ def test_sixteen_requests_of_large_pictures_beside_a_bystander(tmp_path: Path) -
     plan = Plan(target=target, target_label="seer", projector=projector, n_ctx=1024, num_slots=4, threads=1)
     keys = ApiKeys(tuple(KEYS.items()))
     setup = Setup(plans={"seer": plan}, builder=BUILDER, access=Access(keys=keys), is_shared=True)
-    large = deep_image(8000, 5000)  # 40 million pixels, the most that is allowed, in 300 kB
+    large = [deep_image(8000, 5000 - number) for number in range(5)]  # the most that is allowed, in 1.5 MB
+    questions = [body(f"What is number {number}?", *[photo(number)] * (number % 2)) for number in range(6)]
     with served(setup) as server:
-        expected, alone_s = questions(server)
+        expected, alone_s = put_questions(server, questions)
         before = resident_bytes(server)
-        with crowd(server, lambda number: body("Hello", photo(100 + number))):
-            _, honest_s = questions(server)
-        with crowd(server, lambda number: body(f"Look {number}", *[large] * 5)):
-            answers, attacked_s = questions(server)
+        with crowd(server, [body("Hello", photo(100 + number)) for number in range(NUM_ATTACKERS)]):
+            _, honest_s = put_questions(server, questions)
+        with crowd(server, [body(f"Look {number}", *large) for number in range(NUM_ATTACKERS)]):
+            answers, attacked_s = put_questions(server, questions)
             peak = resident_bytes(server)
         assert answers == expected
         print(f"alone {alone_s}\nhonest {honest_s}\nattacked {attacked_s}")
@@ -127,4 +127,4 @@ def test_sixteen_requests_of_large_pictures_beside_a_bystander(tmp_path: Path) -
         print(f"before {before / 2**20:.0f} MiB, under attack {peak / 2**20:.0f}, after {left / 2**20:.0f}")
         engine = server.clients[-1].snapshot()
         assert (engine.running, engine.waiting, server.serving.admission.num_inside) == (0, 0, 0)
-        assert questions(server)[0] == expected
+        assert put_questions(server, questions)[0] == expected

@@ -155,7 +155,8 @@ def test_whatever_comes_and_goes_nobody_waits_for_ever(data: st.DataObject) -> N
     desk = Desk(data.draw(st.integers(1, 3)), max_pixels=data.draw(st.integers(1, 60)))
     left: set[str] = set()
     for number in range(data.draw(st.integers(1, 12))):
-        name = f"{data.draw(st.sampled_from('abc'))} {data.draw(st.integers(0, 3))}x{data.draw(st.integers(1, 40))} {number}"
+        owner = data.draw(st.sampled_from("abc"))
+        name = f"{owner} {data.draw(st.integers(0, 3))}x{data.draw(st.integers(1, 40))} {number}"
         desk.submit(name)
         for _ in range(data.draw(st.integers(0, 3))):
             busy = [thread for thread in desk.threads if thread.calls]
