@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
+import json
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,7 @@ import numpy as np
 import pytest
 from doubles.image_files import deep_image
 from doubles.running_server import Server, Setup, served
-from doubles.timeouts import PATIENCE_S
+from doubles.timeouts import PATIENCE_S, wait_until
 from doubles.vision_models import write_vision_pair
 from PIL import Image
 
@@ -53,28 +57,30 @@ def ask(server: Server, who: str, given: dict[str, Any]) -> httpx.Response:
 
 @contextmanager
 def crowd(server: Server, bodies: Sequence[dict[str, Any]]) -> Iterator[None]:
-    """Sixteen requests of eve's, again and again; at the end all of them hang up."""
-    is_over, connections = threading.Event(), list[httpx.Client]()
+    """A request of eve's for each body, again and again; at the end all of them hang up."""
+    is_over = threading.Event()
+    connections = [HTTPConnection("127.0.0.1", server.port) for _ in bodies]
 
-    def attack(given: dict[str, Any]) -> None:
-        connections.append(client := httpx.Client(timeout=20 * PATIENCE_S))
-        while not is_over.is_set():
-            try:
-                head = {"Authorization": f"Bearer {KEYS['eve']}"}
-                client.post(f"{server.url}/v1/chat/completions", json=given, headers=head)
-            except (httpx.HTTPError, RuntimeError):  # closed below
-                return
+    def attack(connection: HTTPConnection, given: bytes) -> None:
+        head = {"Authorization": f"Bearer {KEYS['eve']}", "Content-Type": "application/json"}
+        with contextlib.suppress(OSError, HTTPException):  # it hung up
+            while not is_over.is_set():
+                connection.request("POST", "/v1/chat/completions", given, head)
+                connection.getresponse().read()
 
-    threads = [threading.Thread(target=attack, args=(given,)) for given in bodies]
+    encoded = [json.dumps(given).encode() for given in bodies]
+    threads = [threading.Thread(target=attack, args=pair) for pair in zip(connections, encoded, strict=True)]
     for thread in threads:
         thread.start()
     time.sleep(2.0)  # all of them are there
     yield
     is_over.set()
-    for client in connections:
-        client.close()
+    for connection in connections:
+        with contextlib.suppress(OSError):
+            connection.sock.shutdown(socket.SHUT_RDWR)
     for thread in threads:
-        thread.join(20 * PATIENCE_S)
+        thread.join(PATIENCE_S)
+    assert not any(thread.is_alive() for thread in threads)
 
 
 def processes_of(pid: int) -> list[int]:
@@ -87,6 +93,11 @@ def processes_of(pid: int) -> list[int]:
 def resident_bytes(server: Server) -> int:
     pid = server.clients[-1].snapshot().engine_pid
     return sum(read_usage(each).resident_bytes for each in processes_of(pid))
+
+
+def is_idle(server: Server) -> bool:
+    engine = server.clients[-1].snapshot()
+    return (engine.running, engine.waiting, server.serving.admission.num_inside) == (0, 0, 0)
 
 
 def put_questions(server: Server, questions: Sequence[dict[str, Any]]) -> tuple[list[str], list[float]]:
@@ -121,10 +132,9 @@ def test_sixteen_requests_of_large_pictures_beside_a_bystander(tmp_path: Path) -
         print(f"alone {alone_s}\nhonest {honest_s}\nattacked {attacked_s}")
         assert max(attacked_s) < 2 * max(honest_s) + 2.0
         began = time.monotonic()
+        wait_until(lambda: is_idle(server), "nobody waits who hung up")
         while (left := resident_bytes(server)) > before + MAX_MORE_BYTES:
             assert time.monotonic() < began + MEMORY_BACK_S, f"{left - before} bytes more than before"
             time.sleep(0.5)
         print(f"before {before / 2**20:.0f} MiB, under attack {peak / 2**20:.0f}, after {left / 2**20:.0f}")
-        engine = server.clients[-1].snapshot()
-        assert (engine.running, engine.waiting, server.serving.admission.num_inside) == (0, 0, 0)
         assert put_questions(server, questions)[0] == expected

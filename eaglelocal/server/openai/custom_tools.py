@@ -24,6 +24,8 @@ INPUT = "input"
 MAX_NAMED = 8  # tools in a warning
 FORMATS = "regex binds the text; lark is only shown to the model"
 HOW_TO_CALL = f"Call this tool with one argument, `{INPUT}`: the whole text, as a string."
+_CONTROL = re.compile(r"[\x00-\x1f]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _BEGIN = re.compile(rf'\s*\{{\s*"{INPUT}"\s*:\s*"')
 # What of a JSON string is complete: not half an escape, nor half of a pair of surrogates.
 _WHOLE = re.compile(
@@ -108,7 +110,8 @@ class CustomInput:
         assert whole is not None
         self._left = self._left[whole.end() :]
         self._is_closed = self._left.startswith('"')
-        return self._gain(json.loads(f'"{whole.group()}"', strict=False))
+        escaped = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", whole.group())  # a model may forget to
+        return self._gain(str(read_json(f'"{escaped}"')))
 
     def end(self) -> str:
         """Return what the text gains when the call is over: of other arguments than the expected ones, all of them."""
@@ -118,12 +121,18 @@ class CustomInput:
         except ValueError:  # it was cut off
             return self._gain("" if self._is_open else arguments)
         found = value.get(INPUT) if isinstance(value, dict) else None
-        text = found if isinstance(found, str) else arguments
+        text = mend_surrogates(found) if isinstance(found, str) else arguments
         return self._gain(text.removeprefix(self.text)) if text.startswith(self.text) else ""
 
     def _gain(self, text: str) -> str:
-        self.text += text
-        return text
+        gained = mend_surrogates(text)
+        self.text += gained
+        return gained
+
+
+def mend_surrogates(text: str) -> str:
+    """Return the text with U+FFFD for half surrogates, which JSON can escape, but nobody can send."""
+    return _SURROGATE.sub("\ufffd", text)
 
 
 def read_input(arguments: str) -> str:

@@ -108,7 +108,9 @@ def test_of_a_call_that_was_cut_off_there_is_the_beginning(text: str, num_cut: i
         ('{"why": "y", "input": "x"}', "x"),
         ("{}", "{}"),
         ("*** Begin", "*** Begin"),
-        ('{"input": "\\ud83d"}', "\ud83d"),
+        ('{"input": "a\\ud83d b"}', "a\ufffd b"),  # half a character, which cannot be sent
+        ('{"input": "a\\udc00 b"}', "a\ufffd b"),
+        ('{"input": "a\nb"}', "a\nb"),  # not escaped
         ("", ""),
     ],
 )
