@@ -13,7 +13,6 @@ import ctypes as C
 import functools
 import hashlib
 import os
-import threading
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from eaglelocal.backend.image_decoder import Pixels, decode_pixels, image_error
+from eaglelocal.backend.image_decoder import ImageDecoder, Pixels, image_error
 from eaglelocal.backend.llama_library import CACHE_FULL, LlamaLibrary
 from eaglelocal.backend.model import LlamaModel, device_array
 from eaglelocal.core.batch import Floats
@@ -60,12 +59,14 @@ class ReaderParams:
     row_end: Floats | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NamedBitmap:
-    """Pixels, with a name that identifies the file they come from."""
+class Bitmap:
+    """A native copy of an image's pixels, with a name that identifies the file they come from."""
 
-    pixels: Pixels
-    name: bytes
+    def __init__(self, mtmd: ModuleType, pixels: Pixels, name: bytes) -> None:
+        width, height, data = pixels
+        self.handle = mtmd.mtmd_bitmap_init(width, height, C.cast(C.c_char_p(data), C.POINTER(C.c_uint8)))
+        weakref.finalize(self, mtmd.mtmd_bitmap_free, self.handle)
+        mtmd.mtmd_bitmap_set_id(self.handle, name)
 
 
 class LlamaImageReader:
@@ -75,7 +76,7 @@ class LlamaImageReader:
     """
 
     def __init__(self, library: LlamaLibrary, model: LlamaModel, projector: Path, params: ReaderParams) -> None:
-        self._tokenizing = threading.Lock()
+        self._decoder = ImageDecoder()
         self._mtmd, self._params, self._vocabulary = load_mtmd(library), params, model.vocabulary
         self._width: int = library.api.llama_model_n_embd_inp(model.handle)
         native = self._mtmd.mtmd_context_params_default()
@@ -96,36 +97,47 @@ class LlamaImageReader:
         except EagleLocalError:  # free its memory: the caller may go on without images
             self.close()
             raise
+        self._decoder.start()
 
     def _problem(self) -> str:
         """Return why the projector is unsuitable, or "". One of equal width loads with another model too."""
         if not self._mtmd.mtmd_support_vision(self._handle):
             return "does not read images"
-        marks = [piece for piece in self._tokenize([NamedBitmap(GREY, b"grey")]) if isinstance(piece, int)]
+        marks = [piece for piece in self._tokenize([Bitmap(self._mtmd, GREY, b"grey")]) if isinstance(piece, int)]
         is_foreign = any(mark < 0 for mark in marks)
         return "is another model's: it puts tokens around an image that the target does not have" if is_foreign else ""
 
-    def tokenize(self, parts: Sequence[TextPart | bytes], *, add_special: bool) -> list[int | ImageRows]:
-        """Tokenize a prompt with images. Takes a lock, so that only one image at a time is decoded."""
-        with self._tokenizing:
-            return self._tokenize((piece for part in parts for piece in self._prepare(part)), add_special)
+    def measure(self, files: Sequence[bytes]) -> int:
+        return self._decoder.measure(files)
 
-    def _prepare(self, part: TextPart | bytes) -> Iterator[TextPart | NamedBitmap]:
-        """Yield the image of a file, or a text in the parts that its vocabulary splits it into."""
-        if isinstance(part, bytes):
-            yield read_image(part)
+    def read(self, file: bytes, name: str) -> Bitmap:
+        return Bitmap(self._mtmd, self._decoder.decode(file, name), hashlib.sha256(file).hexdigest().encode())
+
+    def stop(self) -> None:
+        self._decoder.close()
+
+    def tokenize(self, parts: Sequence[TextPart | object], *, add_special: bool) -> list[int | ImageRows]:
+        """Tokenize a prompt with images, as libmtmd does, which may be called from any thread."""
+        return self._tokenize([piece for part in parts for piece in self._split(part)], add_special)
+
+    def _split(self, part: TextPart | object) -> Iterator[TextPart | Bitmap]:
+        """Yield an image as it is, and a text in the parts that its vocabulary splits it into."""
+        if isinstance(part, Bitmap):
+            yield part
             return
+        assert isinstance(part, TextPart)
         text, parse_special = part
         yield from (TextPart(one, parse_special) for one in self._vocabulary.parts(text, parse_special=parse_special))
 
-    def _tokenize(self, parts: Iterable[TextPart | NamedBitmap], add_special: bool = False) -> list[int | ImageRows]:
-        mtmd = self._mtmd
-        with native_parts(mtmd, parts) as native, contextlib.ExitStack() as owned:
+    def _tokenize(self, parts: Sequence[TextPart | Bitmap], add_special: bool = False) -> list[int | ImageRows]:
+        mtmd, native = self._mtmd, make_native_parts(self._mtmd, parts)
+        with contextlib.ExitStack() as owned:
             chunks = mtmd.mtmd_input_chunks_init()
             owned.callback(mtmd.mtmd_input_chunks_free, chunks)
             code = mtmd.mtmd_tokenize_from_parts(self._handle, chunks, native, len(native), add_special)
             if code:
-                raise image_error("llama.cpp cannot prepare it for this model" if code == BAD_IMAGE else f"code {code}")
+                what = "llama.cpp cannot prepare it for this model" if code == BAD_IMAGE else f"code {code}"
+                raise image_error("an image", what)
             return list(self._pieces(chunks))
 
     def _pieces(self, chunks: object) -> Iterator[int | ImageRows]:
@@ -150,7 +162,7 @@ class LlamaImageReader:
         image = ImageChunk(self, mtmd, mtmd.mtmd_input_chunk_copy(chunk), key)
         if image.num_rows > most and mtmd.mtmd_decode_use_non_causal(self._handle, chunk):
             reason = f"it takes {image.num_rows} rows of one pass, and a pass of this engine has {most}"
-            raise image_error(reason, hint="use a smaller image")
+            raise image_error("an image", reason, hint="use a smaller image")
         return image
 
     def decode(self, image: object, num_rows: int, target: tuple[object, int, int, int]) -> None:
@@ -168,6 +180,7 @@ class LlamaImageReader:
             raise decode_error(code, num_rows, position)
 
     def close(self) -> None:
+        self.stop()
         if self._handle:
             self._mtmd.mtmd_free(self._handle)
             self._handle = None
@@ -201,34 +214,19 @@ def replace_broken_rows(rows: Floats, row_end: Floats | None) -> None:
         rows[broken] = row_end
 
 
-def read_image(data: bytes) -> NamedBitmap:
-    """Return the image in a file's bytes, named by their hash. Raises RequestError."""
-    return NamedBitmap(decode_pixels(data), hashlib.sha256(data).hexdigest().encode())
-
-
-@contextlib.contextmanager
-def native_parts(mtmd: ModuleType, parts: Iterable[TextPart | NamedBitmap]) -> Iterator[C.Array[Any]]:
-    """Yield an array of pointers to mtmd_input_part, and free what they point to at the end."""
-    with contextlib.ExitStack() as owned:
-        natives = []
-        for part in parts:
-            native = mtmd.mtmd_input_part()
-            if isinstance(part, NamedBitmap):
-                native.bitmap = make_bitmap(mtmd, part)
-                owned.callback(mtmd.mtmd_bitmap_free, native.bitmap)
-            else:
-                text = part.text.encode("utf-8", "replace")
-                native.text = C.pointer(mtmd.mtmd_input_text(text, len(text), False, part.parse_special))
-            natives.append(native)
-        yield (C.POINTER(mtmd.mtmd_input_part) * len(natives))(*map(C.pointer, natives))
-
-
-def make_bitmap(mtmd: ModuleType, image: NamedBitmap) -> object:
-    """Return a native bitmap of the image; libmtmd copies the pixels."""
-    width, height, data = image.pixels
-    bitmap = mtmd.mtmd_bitmap_init(width, height, C.cast(C.c_char_p(data), C.POINTER(C.c_uint8)))
-    mtmd.mtmd_bitmap_set_id(bitmap, image.name)
-    return bitmap
+def make_native_parts(mtmd: ModuleType, parts: Iterable[TextPart | Bitmap]) -> C.Array[Any]:
+    """Return an array of pointers to mtmd_input_part; images must live as long."""
+    natives = []
+    for part in parts:
+        native = mtmd.mtmd_input_part()
+        if isinstance(part, Bitmap):
+            native.bitmap = part.handle
+        else:
+            text = part.text.encode("utf-8", "replace")
+            native.text = C.pointer(mtmd.mtmd_input_text(text, len(text), False, part.parse_special))
+        natives.append(native)
+    array: C.Array[Any] = (C.POINTER(mtmd.mtmd_input_part) * len(natives))(*map(C.pointer, natives))
+    return array
 
 
 def decode_error(code: int, num_rows: int, position: int) -> ResourceError:

@@ -56,11 +56,11 @@ Pictures = tuple[AttachedPicture, ...]
 
 def check_picture(name: str, data: bytes) -> AttachedPicture:
     """Check the bytes of a picture and read its size. Raises UsageError on an unknown format or a bad size."""
-    if not media_type(data):
+    if not (kind := media_type(data)):
         raise UsageError(f"{name} is not a {NAMES} file", hint="save it in one of these formats")
     with _open_image(name, data) as image:
         width, height = image.size
-    if problem := size_problem(width, height):
+    if problem := size_problem(width, height, kind):
         raise UsageError(f"{name} cannot be read: {problem}", hint=SIZE_HINT)
     return AttachedPicture(name, data, width, height, hashlib.sha256(data).hexdigest())
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 NAMES = "PNG, JPEG, GIF, WebP or BMP"
 MAX_PICTURE_BYTES = 32 * 2**20
 MAX_PICTURES = 64  # of a message
-MAX_PIXELS = 80_000_000  # 320 MB unpacked, twice that with transparency; phones take 12 or 50 million
+MAX_PIXELS = (
+    40_000_000  # of a picture: 640 MB while a WebP is decoded, less for other formats; 8K screens have 33 million
+)
+MAX_JPEG_PIXELS = 80_000_000  # large ones are decoded at reduced size; phones take 12 or 50 million
+MAX_REQUEST_PIXELS = 200_000_000  # of all pictures of a request, and of what one owner has decoded and not begun
 MAX_ASPECT = 100  # between the sides: thinner pictures show nothing, and scaling them may give unforeseen sizes
 SIZE_HINT = "show a smaller copy, or a part of it"
 _BEGINNINGS = (
@@ -24,10 +28,16 @@ def media_type(data: bytes) -> str:
     return next((kind for beginning, kind in _BEGINNINGS if data.startswith(beginning)), "")
 
 
-def size_problem(width: int, height: int) -> str:
-    """Return why a picture of this many pixels is refused; empty if it is not."""
-    if width * height > MAX_PIXELS:
-        return f"{width} x {height} are more than {MAX_PIXELS // 10**6} million pixels"
+def size_problem(width: int, height: int, kind: str) -> str:
+    """Return why a picture of this size and media type is refused; empty if it is not."""
+    most = MAX_JPEG_PIXELS if kind == "image/jpeg" else MAX_PIXELS
+    if width * height > most:
+        return f"{width} x {height} are more than {most // 10**6} million pixels"
     if max(width, height) > MAX_ASPECT * min(width, height):
         return f"{width} x {height}: one side is more than {MAX_ASPECT} times the other"
     return ""
+
+
+def name_image(index: int, count: int) -> str:
+    """Return what errors call the image with this index among a request's."""
+    return "the image" if count == 1 else f"image {index + 1} of {count}"

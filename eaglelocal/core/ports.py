@@ -287,12 +287,27 @@ class TextPart(NamedTuple):
 class ImageReader(Protocol):
     """The reader that prepares images for one target, in one engine."""
 
-    def tokenize(self, parts: Sequence[TextPart | bytes], *, add_special: bool) -> list[int | ImageRows]:
-        """Return the tokens of a prompt of texts and image files, with rows in place of each image, or of its parts.
+    def measure(self, files: Sequence[bytes]) -> int:
+        """Return how many pixels the files of a request declare. Safe from any thread.
+
+        Raises RequestError, which names the file, if one is no image or too large, or if all are together.
+        """
+
+    def read(self, file: bytes, name: str) -> object:
+        """Decode a file, outside this process, to what `tokenize` takes. Errors call it `name`. Safe from any thread.
+
+        Raises RequestError, ResourceError.
+        """
+
+    def tokenize(self, parts: Sequence[TextPart | object], *, add_special: bool) -> list[int | ImageRows]:
+        """Return the tokens of a prompt of texts and images that were read, with rows in place of images.
 
         Safe from any thread.
-        Raises RequestError if a file is no image, too large, or the images are more than this model takes.
+        Raises RequestError if the images are more than this model takes.
         """
+
+    def stop(self) -> None:
+        """Let `read` fail, also where it is being called."""
 
     def close(self) -> None: ...
 

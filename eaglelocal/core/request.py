@@ -194,11 +194,14 @@ class EmbedRequest:
     """A request for one vector per text: as text, or as token ids used as they are.
 
     With a ranking the texts are documents, and a reranker scores how well each answers the query.
+
+    truncates  cut the end off a text that does not fit, before the vocabulary's last tokens; else that is an error
     """
 
     id: str
     inputs: tuple[str | tuple[int, ...], ...]
     ranking: Ranking | None = None
+    truncates: bool = False
     owner: str = ""
 
     @property

@@ -149,7 +149,7 @@ class EmbeddingEngine:
         """Return the tokens of each text. Raises RequestError. Runs on any lane."""
         if not request.inputs:
             raise RequestError("there is no input", parameter="input")
-        return [self._tokenize(each, request.ranking) for each in request.inputs]
+        return [self._tokenize(each, request) for each in request.inputs]
 
     def _receive(self) -> None:
         """Take over requests that have been tokenized. With nothing else to do, wait up to INPUT_WAIT_S for one."""
@@ -215,14 +215,31 @@ class EmbeddingEngine:
         self._inputs.close()
         self._close()
 
-    def _tokenize(self, text: str | tuple[int, ...], ranking: Ranking | None) -> list[int]:
-        if ranking is not None and self._pairs is not None and isinstance(text, str):
-            return truncate_pair(self._pairs, ranking, text, self._embedder.n_batch)
-        if isinstance(text, str):
-            self._check_length(len(text))
-            tokens = self._vocabulary.tokenize(text, add_special=True, parse_special=False)
-        else:
-            tokens = list(text)
+    def _tokenize(self, text: str | tuple[int, ...], request: EmbedRequest) -> list[int]:
+        if request.ranking is not None and self._pairs is not None and isinstance(text, str):
+            return truncate_pair(self._pairs, request.ranking, text, self._embedder.n_batch)
+        if not isinstance(text, str):
+            return self._check_tokens(list(text))
+        if request.truncates:
+            return self._check_tokens(self._truncate(text))
+        self._check_length(len(text))
+        return self._check_tokens(self._vocabulary.tokenize(text, add_special=True, parse_special=False))
+
+    def _truncate(self, text: str) -> list[int]:
+        """Return the tokens of as much of a text's beginning as fits, and those that the vocabulary adds to each."""
+        limit, max_bytes = self._embedder.n_batch, self._vocabulary.max_token_bytes
+        if max_bytes is not None:
+            text = text[: limit * max_bytes]  # more cannot be needed, and millions of characters would take seconds
+        tokens = self._vocabulary.tokenize(text, add_special=True, parse_special=False)
+        if len(tokens) <= limit:
+            return tokens
+        plain = self._vocabulary.tokenize(text, add_special=False, parse_special=False)
+        starts = range(len(tokens) - len(plain) + 1)
+        start = next((i for i in starts if tokens[i : i + len(plain)] == plain), 0)
+        after = tokens[start + len(plain) :]
+        return [*tokens[: limit - len(after)], *after]
+
+    def _check_tokens(self, tokens: list[int]) -> list[int]:
         limit, n_vocab = self._embedder.n_batch, self._vocabulary.n_tokens
         if not tokens:
             raise RequestError("an input is empty", parameter="input")

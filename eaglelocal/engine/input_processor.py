@@ -6,12 +6,13 @@ Knows the template and the vocabulary. The format of answers belongs to `text`, 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from eaglelocal.core.adapters import NO_ADAPTERS, AdapterFile, AdapterMix, make_mix, usual_mix
 from eaglelocal.core.common_prefix import common_prefix
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.context_hint import suggest_ctx
+from eaglelocal.core.image_formats import name_image
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.ports import Constraints, ImageReader, TextPart, Vocabulary
 from eaglelocal.core.request import ChatRequest, Image, Message, Mixed, Request
@@ -76,6 +77,7 @@ class InputProcessor:
         self.shared: list[tuple[int, ...]] = []  # beginnings of prompts that owners share
         self._trained_ctx = trained_ctx
         self._prompts = PromptCache(self.make_prompt)
+        self._images: dict[str, dict[bytes, object] | Exception] = {}  # decoded, or why not, by the request's id
         self._constraints = NoConstraints() if constraints is None else constraints
         self._answer_constraint = AnswerConstraint(self._constraints)
         self._spellings = Spellings(vocabulary.control_texts)  # walks the vocabulary, so do it before any request
@@ -100,17 +102,49 @@ class InputProcessor:
 
     def close(self) -> None:
         self.template.close()
+        if self._image_reader is not None:
+            self._image_reader.stop()
 
     def list_stops(self, request: ChatRequest) -> tuple[str, ...]:
         """Return the request's stop strings, and those of a fallback template, whose answers have no end token."""
         return (*request.params.stop, *(self.template.stops if request.messages else ()))
+
+    def decode_images(self, request: ChatRequest) -> Iterator[int]:
+        """Decode a request's images for `process`, one a step, after a step that yields how many pixels all have.
+
+        `process` raises what fails. It also decodes them if this was not called.
+        """
+        files = [image.data for message in request.messages for image in message.images]
+        if self._image_reader is None or not files or self._prompts.holds(request):
+            return
+        images = self._images[request.id] = dict[bytes, object]()
+        try:
+            yield self._image_reader.measure(files)
+            for i, file in enumerate(files):
+                if file not in images:
+                    images[file] = self._image_reader.read(file, name_image(i, len(files)))
+                    yield 0
+        except Exception as error:
+            if self._images.get(request.id) is images:
+                self._images[request.id] = error
+
+    def forget_images(self, request_id: str) -> None:
+        """Drop what was decoded of a request that is read no more."""
+        self._images.pop(request_id, None)
+
+    def forget_prompts_with_images(self) -> None:
+        """Drop the prompts with images that were kept for equal requests: they take megabytes each."""
+        self._prompts.forget_images()
 
     def process(self, request: ChatRequest) -> ReadRequest:
         """Return the prompt, and the Request unless only the prompt's tokens are counted. Raises RequestError.
 
         Safe from any thread.
         """
-        prompt = self._prompts.get(request)
+        try:
+            prompt = self._prompts.get(request)
+        finally:
+            self.forget_images(request.id)
         return prompt, None if request.is_counted else self.read(request, prompt)
 
     def read(self, request: ChatRequest, prompt: PromptTokens | None = None) -> Request:
@@ -216,7 +250,7 @@ class InputProcessor:
         is_off = values.get("enable_thinking") is False and "enable_thinking" in self.template.text
         if not request.is_counted:
             self._check_length(len(text), is_chat=True)
-        prompt = self._tokenize(list(literals.pieces(text)))
+        prompt = self._tokenize(list(literals.pieces(text)), request)
         rendered = join_text(literals.pieces(text)) if request.tells_prompt else ""
         return dataclasses.replace(
             prompt,
@@ -237,10 +271,10 @@ class InputProcessor:
             return PrefilledAnswer(request.messages)
         return read_prefill(request.messages, self.template.family)
 
-    def _tokenize(self, pieces: Sequence[Span | Image]) -> PromptTokens:
+    def _tokenize(self, pieces: Sequence[Span | Image], request: ChatRequest) -> PromptTokens:
         add_special = not starts_with_bos(first_text(pieces), self.vocabulary)
         if any(isinstance(piece, Image) for piece in pieces):
-            return self._tokenize_with_images(pieces, add_special=add_special)
+            return self._tokenize_with_images(pieces, request, add_special=add_special)
         tokens: list[int] = []
         for piece in pieces:
             assert not isinstance(piece, Image)
@@ -250,16 +284,29 @@ class InputProcessor:
             )
         return PromptTokens(tuple(tokens))
 
-    def _tokenize_with_images(self, pieces: Sequence[Span | Image], *, add_special: bool) -> PromptTokens:
+    def _tokenize_with_images(
+        self, pieces: Sequence[Span | Image], request: ChatRequest, *, add_special: bool
+    ) -> PromptTokens:
         if self._image_reader is None:
             what = "this model reads no images: no projector is loaded"
             hint = "--mmproj FILE, with a projector for this model"
             raise RequestError(what, hint=hint, parameter="messages", code=NOT_SUPPORTED)
-        parts = [piece.data if isinstance(piece, Image) else TextPart(piece[0], not piece[1]) for piece in pieces]
+        images = self._take_images(request)
+        parts = [images[p.data] if isinstance(p, Image) else TextPart(p[0], not p[1]) for p in pieces]
         prompt = place_images(self._image_reader.tokenize(parts, add_special=add_special))
         if prompt.images and prompt.images[-1].end == len(prompt.tokens):
             raise RequestError("the prompt ends with an image, and text must follow it", parameter="messages")
         return prompt
+
+    def _take_images(self, request: ChatRequest) -> dict[bytes, object]:
+        """Return the request's decoded images by their files; decode them if that was not done."""
+        if request.id not in self._images:
+            for _ in self.decode_images(request):
+                pass
+        images = self._images.pop(request.id)
+        if isinstance(images, Exception):
+            raise images
+        return images
 
     def _check_length(self, num_chars: int, *, is_chat: bool) -> None:
         """Refuse a text that cannot fit before tokenizing it, which takes seconds for millions of characters."""

@@ -1,7 +1,8 @@
 """Reads requests on executors outside the step loop, so that no answer waits for another request's prompt.
 
 Rendering, tokenizing and compiling constraints take from a millisecond to seconds. Lanes are executors of one thread
-each and keep the order of arrival; input_size.py chooses a request's lane. Does not know templates or vocabularies.
+each and keep the order of arrival, except for images (image_lane.py); input_size.py chooses a request's lane. Does not
+know templates or vocabularies.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Lanes:
 INLINE = Lanes()
 
 
-def start_lanes(num_low: int = 2, *, report: ReportWork = INLINE.report) -> Lanes:
+def start_lanes(num_low: int = 4, *, report: ReportWork = INLINE.report) -> Lanes:
     """Return one lane, and `num_low` of a lower priority. Raises ResourceError if no thread can be started."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     first = ThreadPoolExecutor(1, thread_name_prefix="input")

@@ -19,12 +19,12 @@ SHORT_CHARS = 32 * 1024  # of all texts of a request; tokenizing so many takes a
 QUICK_CHARS = 2 * 1024
 SURE_TOKEN_BYTES = 16  # every vocabulary has longer tokens
 MAX_CACHED_PROMPTS = 2
-LONG_LANE, CONSTRAINT_LANE = 1, 2
+LONG_LANE, CONSTRAINT_LANE, IMAGE_LANE = 1, 2, 3
 QUICK_S, MAX_QUICK = 0.05, 256
 
 
 class ChatLanes:
-    """Chooses the lane of a request: lane 0 if it is short, one for long texts and images, one for new constraints.
+    """Chooses the lane of a request: 0 if it is short; one each for long texts, for new constraints and for images.
 
     Only requests with a new schema wait for schemas. A schema that was compiled quickly counts as short from then on.
     """
@@ -35,7 +35,9 @@ class ChatLanes:
     def choose(self, request: ChatRequest, num_lanes: int) -> int:
         if num_lanes == 1:
             return 0
-        if count_chars(request) > SHORT_CHARS or any(message.images for message in request.messages):
+        if any(message.images for message in request.messages):
+            return min(IMAGE_LANE, num_lanes - 1)
+        if count_chars(request) > SHORT_CHARS:
             return LONG_LANE
         return (
             CONSTRAINT_LANE
@@ -142,6 +144,19 @@ class PromptCache:
         if isinstance(prompt, RequestError):
             raise copy.copy(prompt)  # a raised error keeps its traceback's frames alive
         return prompt
+
+    def holds(self, request: ChatRequest) -> bool:
+        """Return whether `get` would make no prompt."""
+        key = make_prompt_key(request)
+        with self._lock:
+            return key in self._prompts
+
+    def forget_images(self) -> None:
+        """Drop the prompts with images."""
+        with self._lock:
+            for key, prompt in list(self._prompts.items()):
+                if isinstance(prompt, PromptTokens) and prompt.images:
+                    del self._prompts[key]
 
     def _try_make(self, request: ChatRequest) -> PromptTokens | RequestError:
         try:

@@ -10,9 +10,10 @@ import time
 from eaglelocal.core.events import Failed, RequestEvent
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.engine.conversation_files import ConversationFiles
+from eaglelocal.engine.image_lane import ImageLane
 from eaglelocal.engine.input_processor import InputProcessor, ReadRequest
 from eaglelocal.engine.input_queue import INPUT_WAIT_S, InputQueue, Lanes, Prepared
-from eaglelocal.engine.input_size import ChatLanes, count_chars, is_read_quickly
+from eaglelocal.engine.input_size import IMAGE_LANE, ChatLanes, count_chars, is_read_quickly
 from eaglelocal.engine.running_answer import make_count_events, make_prompted
 from eaglelocal.engine.step_times import Clock
 from eaglelocal.scheduler.scheduler import Scheduler
@@ -28,10 +29,14 @@ class WaitingRequests:
         scheduler: Scheduler,
         lanes: Lanes,
     ) -> None:
-        """Take ownership of the input processor and the lanes."""
+        """Take ownership of the input processor and the lanes. Those from IMAGE_LANE on are threads for images."""
         self._input_processor, self._scheduler = input_processor, scheduler
         self._lanes = ChatLanes()
+        executors = lanes.executors
+        self._image_lane = ImageLane(input_processor.decode_images, executors[IMAGE_LANE:])
         self.files: ConversationFiles | None = None  # conversations on disk, which lanes read
+        if len(executors) > IMAGE_LANE:
+            lanes = Lanes((*executors[:IMAGE_LANE], self._image_lane), lanes.report)
         self._queue = InputQueue(self._read, lanes, lane_of=self._lanes.choose)
         self._submitted_at: dict[str, float] = {}  # of requests in the scheduler's queue
 
@@ -68,19 +73,24 @@ class WaitingRequests:
 
     def enqueue(self) -> list[RequestEvent]:
         """Pass the requests that have been read to the scheduler; return the events of those that need no slot."""
-        return [event for prepared in self._queue.take() for event in self._enqueue(prepared)]
+        read = self._queue.take()
+        if read and not self._queue:
+            self._input_processor.forget_prompts_with_images()
+        return [event for prepared in read for event in self._enqueue(prepared)]
 
     def _enqueue(self, prepared: Prepared[ChatRequest, ReadRequest]) -> list[RequestEvent]:
         chat = prepared.request
         self._lanes.learn(chat, prepared.read_s)
         if prepared.result is None:
             assert prepared.error is not None
+            self._image_lane.release(chat.id)
             return [Failed(chat.id, prepared.error)]
         prompt, request = prepared.result
         events: list[RequestEvent] = []
         if chat.tells_prompt:
             events.append(make_prompted(chat.id, prompt, self._input_processor.vocabulary))
         if request is None:
+            self._image_lane.release(chat.id)
             return [*events, *make_count_events(chat.id, prompt.num_rows)]
         self._submitted_at[chat.id] = prepared.submitted_at_s
         self._scheduler.add(request)
@@ -88,16 +98,18 @@ class WaitingRequests:
 
     def start(self, request_id: str) -> Clock:
         """Return the clock of a request that gets a slot now."""
+        self._image_lane.release(request_id)
         return Clock(self._submitted_at.pop(request_id), time.perf_counter())
 
     def withdraw(self, request_id: str) -> bool:
         """Forget a request that has no slot yet. Returns False if there is none with this id."""
-        if self._queue.withdraw(request_id):
-            return True
-        is_queued = self._scheduler.withdraw(request_id)
+        is_reading = self._queue.withdraw(request_id)
+        is_queued = not is_reading and self._scheduler.withdraw(request_id)
         if is_queued:
             del self._submitted_at[request_id]
-        return is_queued
+        self._image_lane.release(request_id)
+        self._input_processor.forget_images(request_id)
+        return is_reading or is_queued
 
     def close(self) -> None:
         self._input_processor.close()  # first: it ends a rendering in progress

@@ -31,14 +31,24 @@ class ScriptedReader:
     def __init__(self, vocabulary: LetterVocabulary) -> None:
         self._vocabulary = vocabulary
 
-    def tokenize(self, parts: Sequence[TextPart | bytes], *, add_special: bool) -> list[int | ImageRows]:
+    def measure(self, files: Sequence[bytes]) -> int:
+        return len(files)
+
+    def read(self, file: bytes, name: str) -> object:
+        if file == BROKEN:
+            raise RequestError(f"{name} cannot be read: it is broken", code="invalid_image")
+        return file
+
+    def stop(self) -> None:
+        pass
+
+    def tokenize(self, parts: Sequence[TextPart | object], *, add_special: bool) -> list[int | ImageRows]:
         return [piece for part in parts for piece in self._pieces(part)]
 
-    def _pieces(self, part: TextPart | bytes) -> list[int | ImageRows]:
+    def _pieces(self, part: TextPart | object) -> list[int | ImageRows]:
         if isinstance(part, TextPart):
             return list(self._vocabulary.tokenize(part.text, add_special=False, parse_special=part.parse_special))
-        if part == BROKEN:
-            raise RequestError("an image cannot be read: it is broken", code="invalid_image")
+        assert isinstance(part, bytes)
         name, num_rows, num_positions, num_slices = part.split()
         slices = [ScriptedRows(b"%b/%d" % (name, i), int(num_rows), int(num_positions)) for i in range(int(num_slices))]
         return [1, *(piece for one in slices for piece in (one, 2))]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -16,12 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eaglelocal.core.events import Started
+from eaglelocal.core.image_formats import MAX_REQUEST_PIXELS
 from eaglelocal.core.request import AUTO, OFF, ChatRequest, Image, Message
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.ngram import Ngram
+from eaglelocal.engine.input_queue import start_lanes
 
 TABLE = Table(seed=1)
 VOCABULARY = LetterVocabulary(TABLE.n_vocab)
@@ -205,6 +209,105 @@ def test_refusals(request_: ChatRequest, reader: ScriptedReader | None, words: s
     result = harness.run([request_, asked("b", message("text"))])
     assert result["a"].failed is not None and words in result["a"].failed.error.message
     assert result["b"].finished is not None
+
+
+# ---- who waits for whose images
+LONG_WAIT_S = 60.0
+
+
+class HeldReader(ScriptedReader):
+    """Reads the images of a name when they may go on, and counts what it read."""
+
+    def __init__(self) -> None:
+        super().__init__(VOCABULARY)
+        self.may_go_on, self.is_reading = threading.Event(), threading.Event()
+        self.names: list[str] = []
+
+    def read(self, file: bytes, name: str) -> object:
+        if file.startswith(b"held"):
+            self.names.append(name)
+            self.is_reading.set()
+            assert self.may_go_on.wait(LONG_WAIT_S)
+        return super().read(file, name)
+
+
+@pytest.fixture
+def held() -> Iterator[tuple[HeldReader, EngineHarness]]:
+    reader = HeldReader()
+    harness = harness_of(num_slots=2, spec=OFF, image_reader=reader, lanes=start_lanes())
+    yield reader, harness
+    reader.may_go_on.set()
+    harness.engine.close()
+
+
+def held_images(count: int) -> list[tuple[int, bytes]]:
+    return [(0, image_file(f"held{number}", 2)) for number in range(count)]
+
+
+def run_until(harness: EngineHarness, name: str) -> AnswerResult:
+    """Step until a request is over, whatever else goes on."""
+    result = AnswerResult()
+    while result.finished is None and result.failed is None:
+        for event in harness.engine.step():
+            if event.request_id == name:
+                result.add(event)
+    return result
+
+
+def test_others_are_answered_while_somebody_s_images_are_read(held: tuple[HeldReader, EngineHarness]) -> None:
+    reader, harness = held
+    for number in range(16):
+        harness.engine.submit(replace(asked(f"eve {number}", message("x", *held_images(16))), owner="eve"))
+    assert reader.is_reading.wait(LONG_WAIT_S)
+    looks = replace(asked("bob looks", message("see", (1, CAT))), owner="bob")
+    for request in (looks, replace(asked("bob writes", message("text")), owner="bob")):
+        harness.engine.submit(request)
+        assert run_until(harness, request.id).tokens == plain(request).tokens
+    assert reader.names == ["image 1 of 16"]
+
+
+def test_no_image_is_read_for_a_request_that_was_cancelled(held: tuple[HeldReader, EngineHarness]) -> None:
+    reader, harness = held
+    for name in ("a", "b"):
+        harness.engine.submit(asked(name, message("x", *held_images(9))))
+    assert reader.is_reading.wait(LONG_WAIT_S)
+    for name in ("b", "a"):
+        harness.engine.cancel(name)
+        finished = run_until(harness, name).finished
+        assert finished is not None and finished.reason == "cancelled"
+    reader.may_go_on.set()
+    harness.engine.submit(asked("c", message("see", (1, CAT))))  # of the same owner: behind them
+    assert run_until(harness, "c").finished is not None
+    assert reader.names == ["image 1 of 9"] and not harness.engine._input_processor._images
+
+
+def test_prompts_with_images_are_kept_for_equal_requests_and_then_dropped(
+    held: tuple[HeldReader, EngineHarness],
+) -> None:
+    reader, harness = held
+    reader.may_go_on.set()
+    requests = [asked(str(number), message("x", *held_images(3)), max_tokens=3) for number in range(4)]
+    result = harness.run(requests)
+    assert len({tuple(result[request.id].tokens) for request in requests}) == 1
+    assert reader.names == [f"image {number} of 3" for number in (1, 2, 3)]
+    assert not harness.engine._input_processor._prompts._prompts
+
+
+def test_an_owner_s_requests_are_all_read_however_many_pixels_they_hold() -> None:
+    class Vast(ScriptedReader):
+        def measure(self, files: Sequence[bytes]) -> int:
+            return MAX_REQUEST_PIXELS
+
+    harness = harness_of(image_reader=Vast(VOCABULARY), lanes=start_lanes())
+    requests = [asked(str(number), message("x", (0, image_file(f"i{number}", 2))), max_tokens=3) for number in range(5)]
+    requests[3:3] = [
+        asked("broken", message("x", (0, BROKEN))),
+        replace(asked("counted", message("x", (0, CAT))), is_counted=True),
+    ]
+    result = harness.run(requests)
+    assert result["broken"].failed is not None and result["counted"].finished is not None
+    assert all(len(result[str(number)].tokens) == 3 for number in range(5))
+    harness.engine.close()
 
 
 def test_what_looks_like_a_mark_is_text() -> None:

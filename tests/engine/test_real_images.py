@@ -17,7 +17,7 @@ from doubles.real_engine import real_engine
 from doubles.vision_models import KINDS, PAIRS, TURN_BEGINS, TURN_ENDS, write_vision_pair
 from llama_cpp import mtmd_cpp
 
-from eaglelocal.backend import image_encoder
+from eaglelocal.backend.image_decoder import ImageDecoder
 from eaglelocal.backend.image_encoder import LlamaImageReader, replace_broken_rows
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.core.request import AUTO, OFF, ChatRequest, Image, Message, Spec, fixed_spec
@@ -251,16 +251,16 @@ def test_a_build_without_eyes_runs_texts(
     engine.close()
 
 
-def test_pictures_are_unpacked_one_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside libmtmd's copies: a request may have 64."""
+def test_pictures_are_unpacked_one_at_a_time_and_equal_ones_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the process gave is copied to libmtmd and dropped: a request may have 64."""
     steps = list[str]()
-    read, copy = image_encoder.read_image, image_encoder.make_bitmap
-    monkeypatch.setattr(image_encoder, "read_image", lambda data: (steps.append("read"), read(data))[1])
-    monkeypatch.setattr(image_encoder, "make_bitmap", lambda *of: (steps.append("copied"), copy(*of))[1])
+    decode, bitmap = ImageDecoder.decode, mtmd_cpp.mtmd_bitmap_init
+    monkeypatch.setattr(ImageDecoder, "decode", lambda *of: (steps.append("decoded"), decode(*of))[1])
+    monkeypatch.setattr(mtmd_cpp, "mtmd_bitmap_init", lambda *of: (steps.append("copied"), bitmap(*of))[1])
     engine = engine_of(folder, "phi4")
     steps.clear()
-    drive(engine, [asked("a", message(MARKER * 3, RED, NOISE, BLUE))])
-    assert steps == ["read", "copied"] * 3
+    drive(engine, [asked("a", message(MARKER * 4, RED, NOISE, RED, BLUE))])
+    assert steps == ["decoded", "copied"] * 3
     engine.close()
 
 

@@ -98,8 +98,10 @@ class AnthropicEncoder(AnswerEncoder):
         return encode_named_event({"type": "content_block_delta", "index": self._index, "delta": delta})
 
     def _close(self) -> str:
-        was_open, self._open = self._open, ""
-        return encode_named_event({"type": "content_block_stop", "index": self._index}) if was_open else ""
+        """End the open block. One of thinking gets a signature first, as clients expect: ours is empty."""
+        kind, self._open = self._open, ""
+        signed = self._fill({"type": "signature_delta", "signature": ""}) if kind == "thinking" else ""
+        return signed + encode_named_event({"type": "content_block_stop", "index": self._index}) if kind else ""
 
     def _encode_message(self, choice: AnswerState, content: list[dict[str, Any]]) -> dict[str, Any]:
         return {

@@ -126,7 +126,7 @@ async def embed(body: EmbedBody, server: ServerState, owner: str) -> Response:
     model = resolve_name(body.model, server)
     if not any(body.input):
         return JSONResponse({"model": body.model or model, "embeddings": []})
-    request = read_embedding(body.input, owner)
+    request = read_embedding(body.input, owner, truncates=body.truncate is not False)
     return respond_with_embeddings(server, model, request, make_reply, body.dimensions, Problem.ollama_body)
 
 

@@ -109,6 +109,7 @@ class EmbedBody(Body):
 
     model: Name = ""
     input: Text | Annotated[list[Text], Field(max_length=MAX_INPUTS)] = ""
+    truncate: Annotated[bool | None, Field(description="A text that does not fit loses its end, unless false.")] = None
     dimensions: Annotated[int, Field(ge=1)] | None = None
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from eaglelocal.core.sampling import Sampled, TokenLogprob
 from eaglelocal.core.tools import CallPart, ToolCall
 from eaglelocal.server.answer_encoder import DONE, AnswerEncoder, encode_event
 from eaglelocal.server.answer_state import AnswerState, Delta, DeltaPart, ReasoningRun, TextRun
+from eaglelocal.server.openai.custom_tools import CustomInput, read_input
 from eaglelocal.server.usage import encode_statistics, encode_usage
 
 
@@ -17,8 +18,18 @@ class ChatEncoder(AnswerEncoder):
 
     stream_end = DONE
 
-    def __init__(self, call_id: str, model: str, *, has_usage: bool = False, has_drafted_flags: bool = False) -> None:
-        self._has_usage, self._has_drafted_flags = has_usage, has_drafted_flags
+    def __init__(
+        self,
+        call_id: str,
+        model: str,
+        *,
+        has_usage: bool = False,
+        has_drafted_flags: bool = False,
+        custom_tools: Collection[str] = (),
+    ) -> None:
+        """custom_tools: the names of tools whose calls carry a text."""
+        self._has_usage, self._has_drafted_flags, self._custom_tools = has_usage, has_drafted_flags, custom_tools
+        self._inputs: dict[tuple[int, int], CustomInput] = {}  # of calls being streamed, by choice and call
         self._head = {"id": f"chatcmpl-{call_id}", "created": int(time.time()), "model": model}
 
     def encode_whole(self, choices: Sequence[AnswerState]) -> Mapping[str, object]:
@@ -42,12 +53,28 @@ class ChatEncoder(AnswerEncoder):
             case ReasoningRun():
                 return self._chunk(choice.index, {"reasoning_content": part.text})
             case CallPart():
-                return self._chunk(choice.index, {"tool_calls": [encode_call_part(part)]})
+                return self._encode_call_part(choice, part)
         if not part.text and not part.sampled:
             return ""
         if self._has_drafted_flags and not part.sampled:
             return self._encode_runs(choice, part)
         return self._chunk(choice.index, {"content": part.text}, logprobs=encode_logprobs(choice, part.sampled))
+
+    def _encode_call_part(self, choice: AnswerState, part: CallPart) -> str:
+        if part.name in self._custom_tools:
+            self._inputs[choice.index, part.index] = CustomInput()
+        given = self._inputs.get((choice.index, part.index))
+        if given is None:
+            return self._chunk(choice.index, {"tool_calls": [encode_call_part(part)]})
+        text = given.add(part.arguments)
+        begun = encode_custom_call(part.id, part.name, text) if part.name else {"custom": {"input": text}}
+        return self._chunk(choice.index, {"tool_calls": [{"index": part.index, **begun}]}) if text or part.name else ""
+
+    def _end_inputs(self, choice: AnswerState) -> str:
+        """Return what calls of custom tools gain when the answer is over."""
+        rests = {call: given.end() for (index, call), given in self._inputs.items() if index == choice.index}
+        parts = [{"index": call, "custom": {"input": rest}} for call, rest in rests.items() if rest]
+        return "".join(self._chunk(choice.index, {"tool_calls": [part]}) for part in parts)
 
     def _encode_runs(self, choice: AnswerState, text_run: TextRun) -> str:
         """Return a chunk for each run of tokens that were all drafted, or all not."""
@@ -58,7 +85,8 @@ class ChatEncoder(AnswerEncoder):
         return "".join(chunks) + (self._chunk(choice.index, {"content": rest}) if rest else "")
 
     def encode_choice_end(self, choice: AnswerState) -> str:
-        return self._chunk(choice.index, {}, finish_reason=finish_reason(choice), extra=encode_statistics(choice))
+        end = self._chunk(choice.index, {}, finish_reason=finish_reason(choice), extra=encode_statistics(choice))
+        return self._end_inputs(choice) + end
 
     def encode_end(self, choices: Sequence[AnswerState]) -> str:
         chunk = {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": encode_usage(choices)}
@@ -71,7 +99,12 @@ class ChatEncoder(AnswerEncoder):
         if reasoning := delta.reasoning:
             message["reasoning_content"] = reasoning
         if calls:
-            message["tool_calls"] = [encode_call(call) for call in calls]
+            message["tool_calls"] = [
+                encode_custom_call(call.id, call.name, read_input(call.arguments))
+                if call.name in self._custom_tools
+                else encode_call(call)
+                for call in calls
+            ]
         return {
             "index": choice.index,
             "message": message,
@@ -98,6 +131,10 @@ def finish_reason(choice: AnswerState) -> str:
 
 def encode_call(call: ToolCall) -> dict[str, object]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def encode_custom_call(id: str, name: str, text: str) -> dict[str, object]:
+    return {"id": id, "type": "custom", "custom": {"name": name, "input": text}}
 
 
 def encode_call_part(part: CallPart) -> dict[str, object]:

@@ -18,6 +18,7 @@ from eaglelocal.core.tools import Tool, ToolCall
 from eaglelocal.server.http_errors import Problem, unsupported
 from eaglelocal.server.json_body import to_json
 from eaglelocal.server.openai.content import Content, check_images, decode_data_url, join_pieces
+from eaglelocal.server.openai.custom_tools import read_custom_tool, warn_of_unbound
 from eaglelocal.server.openai.embedding_schema import RankingBody
 from eaglelocal.server.openai.field_types import MAX_STOPS_CHARS, MAX_TEXT_CHARS
 from eaglelocal.server.openai.response_format import read_constraint
@@ -67,6 +68,7 @@ def read_chat(body: ChatBody, defaults: SamplingParams, owner: str) -> EngineCal
     if body.logprobs:
         params = dataclasses.replace(params, logprobs=body.top_logprobs or 0)
     tools = select_allowed_tools(body, tuple(read_tool(tool, i) for i, tool in enumerate(body.tools or ())))
+    warn_of_unbound(tool.custom for tool in body.tools or () if tool.custom)
     request = ChatRequest(
         id=new_id(),
         messages=tuple(read_message(message, i) for i, message in enumerate(body.messages)),
@@ -126,10 +128,10 @@ def read_prompts(body: AnswerFields, shared: ChatRequest, prompts: Sequence[dict
     return dataclasses.replace(_make_call(body, chain.from_iterable(choices)), num_prompts=len(prompts))
 
 
-def read_embedding(given: str | list[Any], owner: str) -> EmbedRequest:
+def read_embedding(given: str | list[Any], owner: str, *, truncates: bool = False) -> EmbedRequest:
     inputs = split_prompts(given, "input")
     check_size(select_texts(inputs), "input")
-    return EmbedRequest(id=new_id(), inputs=tuple(inputs), owner=owner)
+    return EmbedRequest(id=new_id(), inputs=tuple(inputs), owner=owner, truncates=truncates)
 
 
 def read_ranking(body: RankingBody, owner: str) -> EmbedRequest:
@@ -313,6 +315,10 @@ def image_url(part: ContentPart) -> str:
 
 def read_tool(given: ToolGiven, index: int) -> Tool:
     function = given.function
+    if given.type == "custom" and given.custom is not None:
+        return read_custom_tool(given.custom)
+    if given.type == "custom":
+        raise Problem(400, "a tool of type custom needs a custom", parameter=f"tools.{index}.custom")
     if given.type != "function":
         raise unsupported(f"tools.{index}.type", f"{ONLY_FUNCTIONS}, not tools of type {given.type!r}")
     if function is None:

@@ -28,7 +28,11 @@ async def chat_completions(body: ChatBody, server: ServerState, owner: str) -> R
     call = read_chat(body, server.defaults, owner)
     name = server.models.names.resolve(call.model)
     encoder = ChatEncoder(
-        call.requests[0].id, name, has_usage=call.has_usage, has_drafted_flags=bool(body.tell_drafted)
+        call.requests[0].id,
+        name,
+        has_usage=call.has_usage,
+        has_drafted_flags=bool(body.tell_drafted),
+        custom_tools={tool.custom.name for tool in body.tools or () if tool.custom},
     )
     return respond(server, call, encoder)
 

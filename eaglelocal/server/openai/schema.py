@@ -13,6 +13,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from eaglelocal.core.adapters import MAX_ADAPTERS
 from eaglelocal.server.openai.content import Content
+from eaglelocal.server.openai.custom_tools import CustomGiven
 from eaglelocal.server.openai.field_types import (
     MAX_ALLOWED_TOOLS,
     MAX_CHOICES,
@@ -104,10 +105,11 @@ class FunctionGiven(Body):
 
 
 class ToolGiven(Body):
-    """A function that the model may call; tools of other types are refused by their type."""
+    """A function or a custom tool that the model may call; tools of other types are refused by their type."""
 
     type: Word
     function: FunctionGiven | None = None
+    custom: CustomGiven | None = None
 
 
 class NamedFunction(Body):
@@ -117,6 +119,7 @@ class NamedFunction(Body):
 class AllowedTool(Body):
     type: Word
     function: NamedFunction | None = None
+    custom: NamedFunction | None = None
 
 
 class AllowedTools(Body):
@@ -129,6 +132,7 @@ class AllowedTools(Body):
 class NamedTool(Body):
     type: Word
     function: NamedFunction | None = None
+    custom: NamedFunction | None = None
     allowed_tools: AllowedTools | None = None
 
 

@@ -11,7 +11,8 @@ from eaglelocal.core.tools import CallPart
 from eaglelocal.server.answer_encoder import DONE, AnswerEncoder, encode_named_event, is_json_object
 from eaglelocal.server.answer_state import AnswerState, Delta, DeltaPart, ReasoningRun, TextRun
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.responses.schema import ResponsesBody, select_supported_tools
+from eaglelocal.server.openai.custom_tools import CustomInput
+from eaglelocal.server.responses.schema import CustomTool, ResponsesBody, select_supported_tools
 from eaglelocal.server.usage import encode_statistics
 
 Event = dict[str, object]
@@ -66,6 +67,35 @@ class OpenCall:
         }
 
 
+@dataclass(slots=True)
+class OpenCustomCall:
+    """The call of a custom tool that is being filled."""
+
+    id: str
+    call_id: str
+    name: str
+    namespace: str
+    given: CustomInput = field(default_factory=CustomInput)
+
+    @property
+    def is_whole(self) -> bool:
+        return is_json_object("".join(self.given.arguments))
+
+    def encode(self, status: str) -> Event:
+        return {
+            "id": self.id,
+            "type": "custom_tool_call",
+            "call_id": self.call_id,
+            "name": self.name,
+            **({"namespace": self.namespace} if self.namespace else {}),
+            "input": "" if status == "in_progress" else self.given.text,
+            "status": status,
+        }
+
+
+Open = OpenItem | OpenCall | OpenCustomCall
+
+
 class ResponsesEncoder(AnswerEncoder):
     """Formats answers for /v1/responses. The first choice is the only one."""
 
@@ -74,7 +104,7 @@ class ResponsesEncoder(AnswerEncoder):
         self._functions = body.functions_by_name
         self._created_at = int(time.time())  # some clients accept integers only
         self._done: list[Event] = []  # completed items
-        self._open: OpenItem | OpenCall | None = None
+        self._open: Open | None = None
         self._number = 0  # of the next event
         self._sent: Event = {}  # the response as last sent: at the start of a stream, or whole
 
@@ -145,25 +175,40 @@ class ResponsesEncoder(AnswerEncoder):
     def _begin_call(self, part: CallPart) -> str:
         namespace, tool = self._functions.get(part.name, ("", None))
         name = tool.name if tool else part.name
-        call = self._open = OpenCall(f"fc_{self._id}_{len(self._done)}", part.id, name, namespace)
+        kind, prefix = (OpenCustomCall, "ctc") if isinstance(tool, CustomTool) else (OpenCall, "fc")
+        call = self._open = kind(f"{prefix}_{self._id}_{len(self._done)}", part.id, name, namespace)
         return self._event("response.output_item.added", output_index=len(self._done), item=call.encode("in_progress"))
 
     def _add_arguments(self, arguments: str) -> str:
         call = self._open
+        if isinstance(call, OpenCustomCall):
+            return self._add_input(call, call.given.add(arguments))
         if not arguments or not isinstance(call, OpenCall):
             return ""
         call.arguments.append(arguments)
         return self._item_event("response.function_call_arguments.delta", call, delta=arguments)
 
+    def _add_input(self, call: OpenCustomCall, text: str) -> str:
+        return self._item_event("response.custom_tool_call_input.delta", call, delta=text) if text else ""
+
     def _close(self, *, is_cut: bool = False) -> str:
         item, self._open = self._open, None
         if item is None:
             return ""
+        events = self._complete(item)
         done = item.encode("incomplete" if is_cut and not item.is_whole else "completed")
-        events = self._complete_call(item) if isinstance(item, OpenCall) else self._complete_text(item)
         events += self._event("response.output_item.done", output_index=len(self._done), item=done)
         self._done.append(done)
         return events
+
+    def _complete(self, item: Open) -> str:
+        match item:
+            case OpenItem():
+                return self._complete_text(item)
+            case OpenCall():
+                return self._complete_call(item)
+        rest = self._add_input(item, item.given.end())
+        return rest + self._item_event("response.custom_tool_call_input.done", item, input=item.given.text)
 
     def _complete_text(self, item: OpenItem) -> str:
         text = "".join(item.text)
@@ -177,7 +222,7 @@ class ResponsesEncoder(AnswerEncoder):
     def _part_event(self, name: str, item: OpenItem, /, **values: object) -> str:
         return self._item_event(name, item, content_index=0, **values)
 
-    def _item_event(self, name: str, item: OpenItem | OpenCall, /, **values: object) -> str:
+    def _item_event(self, name: str, item: Open, /, **values: object) -> str:
         return self._event(name, item_id=item.id, output_index=len(self._done), **values)
 
     def _event(self, name: str, /, **values: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
@@ -26,10 +27,11 @@ from eaglelocal.server.openai.unsupported_fields import (
     refuse,
     refuse_misplaced_format,
 )
+from eaglelocal.server.request_record import current_record
 from eaglelocal.server.responses.encoder import ResponsesEncoder
 from eaglelocal.server.responses.schema import (
+    CallableTool,
     Functions,
-    FunctionTool,
     Item,
     ResponsesAllowedTool,
     ResponsesBody,
@@ -67,6 +69,9 @@ WORDS = FieldNames(
 NO_CONVERSATIONS = "this server stores no conversations: send the whole conversation as input"
 WHAT_IS_STORED = "only recent ones are, in RAM, and none with store: false"
 UNREAD_FILE = "[a file, which this model cannot read]"
+MAX_NAMED = 8  # types of tools in a warning
+TOOL_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,40}")  # what may stand in a header
+ToolNames = Mapping[tuple[str, str], str]  # by type and name as the client may say it
 PlacedItems = list[tuple[str, Item]]  # with their places in the body
 
 
@@ -86,6 +91,7 @@ async def responses(body: ResponsesBody, server: ServerState, owner: str) -> Res
     refuse(body, WORDS)
     if body.background:
         raise unsupported("background", "this server answers at once, not in the background")
+    check_left_out(body)
     earlier, items = find_earlier_items(body.previous_response_id, stored), read_items(body, stored)
     placed = translate_items(body.instructions, [*earlier, *items])
     fields = FieldTranslation(FIELDS, tuple(place for place, _ in placed))
@@ -97,6 +103,17 @@ async def responses(body: ResponsesBody, server: ServerState, owner: str) -> Res
     input = [item for _, item in items] if body.is_stored and can_be_stored(call) else None
     store = partial(store_response, encoder, stored, body.previous_response_id, input) if body.is_stored else None
     return AnswerResponse(AnswerBody(server, call, encoder, fields, on_end=store), server.limits)
+
+
+def check_left_out(body: ResponsesBody) -> None:
+    """Warn of tools that are left out, as this server would have to run them. Raises Problem if one must be called."""
+    types = [kind if TOOL_TYPE.fullmatch(kind) else "..." for kind in body.unsupported_types[:MAX_NAMED]]
+    if not types:
+        return
+    what = f"this server runs no tools: those of type {', '.join(types)} are left out"
+    if body.tool_choice == "required" and not body.functions_by_name:
+        raise Problem(400, f"tool_choice is required, but {what}, and there are no others", parameter="tool_choice")
+    current_record().warnings.append(what)
 
 
 def store_response(
@@ -140,7 +157,7 @@ def translate_body(body: ResponsesBody, messages: list[dict[str, Any]]) -> dict[
     return chat
 
 
-def translate_tool_choice(given: ResponsesNamedTool, names: Mapping[str, str]) -> dict[str, Any]:
+def translate_tool_choice(given: ResponsesNamedTool, names: ToolNames) -> dict[str, Any]:
     named = translate_named_tool(given, names)
     if given.tools is not None:
         allowed = [translate_named_tool(tool, names) for tool in given.tools]
@@ -148,22 +165,25 @@ def translate_tool_choice(given: ResponsesNamedTool, names: Mapping[str, str]) -
     return named
 
 
-def translate_named_tool(given: ResponsesAllowedTool | ResponsesNamedTool, names: Mapping[str, str]) -> dict[str, Any]:
-    if not given.name or given.type != "function":
-        return {"type": given.type, "function": None}
+def translate_named_tool(given: ResponsesAllowedTool | ResponsesNamedTool, names: ToolNames) -> dict[str, Any]:
+    if not given.name or given.type not in ("function", "custom"):
+        return {"type": given.type}
     name = full_name(given.namespace, given.name)
-    return {"type": given.type, "function": {"name": names.get(name, name)}}
+    return {"type": given.type, given.type: {"name": names.get((given.type, name), name)}}
 
 
-def function_names(functions: Functions) -> dict[str, str]:
-    """Return full function names by full name, and by bare name where that is unique over all namespaces."""
-    count = Counter(tool.name for _, tool in functions.values())
-    bare = {tool.name: name for name, (_, tool) in functions.items() if count[tool.name] == 1}
-    return bare | {name: name for name in functions}
+def function_names(functions: Functions) -> ToolNames:
+    """Return full names by type and full name, and by type and bare name where that is unique over all namespaces."""
+    count = Counter((tool.type, tool.name) for _, tool in functions.values())
+    names: dict[tuple[str, str], str] = {}
+    for name, (_, tool) in functions.items():
+        if count[tool.type, tool.name] == 1:
+            names[tool.type, tool.name] = name
+    return names | {(tool.type, name): name for name, (_, tool) in functions.items()}
 
 
-def translate_tool(name: str, tool: FunctionTool) -> dict[str, Any]:
-    return {"type": "function", "function": tool.model_dump(exclude={"type"}) | {"name": name}}
+def translate_tool(name: str, tool: CallableTool) -> dict[str, Any]:
+    return {"type": tool.type, tool.type: tool.model_dump(exclude={"type"}) | {"name": name}}
 
 
 def find_earlier_items(id: str | None, stored: StoredResponses) -> PlacedItems:

@@ -9,6 +9,7 @@ from pydantic import Discriminator, Field, Tag, field_serializer, model_validato
 
 from eaglelocal.server.foreign_items import is_foreign_item, translate_item
 from eaglelocal.server.http_errors import Problem
+from eaglelocal.server.openai.custom_tools import CustomGiven
 from eaglelocal.server.openai.field_types import (
     MAX_ALLOWED_TOOLS,
     MAX_MESSAGES,
@@ -53,8 +54,14 @@ class Item(Body):
 
     @model_validator(mode="before")
     @classmethod
-    def read_foreign_items(cls, given: Any) -> Any:
-        return translate_item(given) if isinstance(given, dict) and is_foreign_item(given.get("type")) else given
+    def read_type(cls, given: Any) -> Any:
+        """Give an item without a type its type: an id alone is a reference. Translate those of other servers' tools."""
+        if not isinstance(given, dict):
+            return given
+        if given.get("type") is None:
+            is_reference = "id" in given and not {"role", "content"} & given.keys()
+            return {**given, "type": "item_reference" if is_reference else "message"}
+        return translate_item(given) if is_foreign_item(given["type"]) else given
 
 
 class FunctionTool(Body):
@@ -67,13 +74,19 @@ class FunctionTool(Body):
     strict: Annotated[bool | None, Field(description=STRICT)] = None
 
 
+class CustomTool(CustomGiven):
+    """A tool of the client that takes a text."""
+
+    type: Literal["custom"]
+
+
 class OtherTool(Body):
     """A tool that this server would have to run, or does not know: it is left out, and nothing in it is read."""
 
     type: Word
 
 
-def tool_kind(tool: object, kinds: tuple[str, ...] = ("function", "namespace")) -> str:
+def tool_kind(tool: object, kinds: tuple[str, ...] = ("function", "custom", "namespace")) -> str:
     """Return the variant to validate a tool as, so that errors are about that one only."""
     kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", "")
     return kind if kind in kinds else "other"
@@ -85,8 +98,12 @@ def select_supported_tools(tools: Iterable[Any]) -> list[Any]:
 
 # a namespace cannot contain another one
 Function = Annotated[FunctionTool, Tag("function")]
+Custom = Annotated[CustomTool, Tag("custom")]
 Other = Annotated[OtherTool, Tag("other")]
-NamespaceTool = Annotated[Function | Other, Discriminator(lambda tool: tool_kind(tool, ("function",)))]
+NamespaceTool = Annotated[
+    Function | Custom | Other, Discriminator(lambda tool: tool_kind(tool, ("function", "custom")))
+]
+CallableTool = FunctionTool | CustomTool
 
 
 class Namespace(Body):
@@ -102,18 +119,18 @@ class Namespace(Body):
         return select_supported_tools(tools)
 
 
-def describe_tools(namespace: Namespace) -> Iterator[FunctionTool | OtherTool]:
+def describe_tools(namespace: Namespace) -> Iterator[CallableTool | OtherTool]:
     """Yield a namespace's tools. Templates have no namespaces, so the first function also gets its description."""
     description = f"{namespace.name}: {namespace.description}" if namespace.description else ""
     for tool in namespace.tools:
-        if description and isinstance(tool, FunctionTool):
+        if description and isinstance(tool, CallableTool):
             texts = filter(None, (description, tool.description))
             tool, description = tool.model_copy(update={"description": "\n\n".join(texts)}), ""
         yield tool
 
 
-Functions = dict[str, tuple[str, FunctionTool]]
-Given = Annotated[Function | Annotated[Namespace, Tag("namespace")] | Other, Discriminator(tool_kind)]
+Functions = dict[str, tuple[str, CallableTool]]
+Given = Annotated[Function | Custom | Annotated[Namespace, Tag("namespace")] | Other, Discriminator(tool_kind)]
 
 
 def full_name(namespace: str | None, name: str) -> str:
@@ -192,14 +209,20 @@ class ResponsesBody(SamplingGiven, ElsewhereGiven):
                 raise Problem(400, f"another tool has the name {name!r} too", parameter=f"{place}.name")
         return found
 
-    def _functions(self) -> Iterator[tuple[str, str, FunctionTool]]:
+    @property
+    def unsupported_types(self) -> list[str]:
+        """Return the types of the tools that are left out, each once."""
+        given = [one for tool in self.tools or () for one in (tool.tools if isinstance(tool, Namespace) else (tool,))]
+        return list(dict.fromkeys(tool.type for tool in given if isinstance(tool, OtherTool)))
+
+    def _functions(self) -> Iterator[tuple[str, str, CallableTool]]:
         """Yield (place in the body, namespace, function)."""
         for i, tool in enumerate(self.tools or ()):
-            if isinstance(tool, FunctionTool):
+            if isinstance(tool, CallableTool):
                 yield f"tools.{i}", "", tool
             elif isinstance(tool, Namespace):
                 for j, one in enumerate(describe_tools(tool)):
-                    if isinstance(one, FunctionTool):
+                    if isinstance(one, CallableTool):
                         yield f"tools.{i}.tools.{j}", tool.name, one
 
     @property

@@ -64,12 +64,16 @@ def test_thinking_text_and_tools_are_blocks_of_their_own(actor: Server) -> None:
     }  # fmt: skip
     whole = actor.anthropic().messages.create(**asked)
     with actor.anthropic().messages.stream(**asked) as stream:
-        kinds = [event.type for event in stream]
+        events = list(stream)
         final = stream.get_final_message()
+    kinds = [event.type for event in events]
+    deltas = [event.delta.type for event in events if event.type == "content_block_delta"]
+    assert deltas.count("signature_delta") == 1 and kinds.count("signature") == 1  # as its last delta
+    assert deltas.index("signature_delta") == deltas.count("thinking_delta")
     for answer in (whole, final):
         thinking, text, *calls = answer.content
         assert thinking.type == "thinking"
-        assert thinking.thinking == "It is far. "
+        assert (thinking.thinking, thinking.signature) == ("It is far. ", "")
         assert text.type == "text"
         assert text.text == "Let me see."
         assert [(call.type, call.name, call.input) for call in calls if call.type == "tool_use"] == [
@@ -78,6 +82,10 @@ def test_thinking_text_and_tools_are_blocks_of_their_own(actor: Server) -> None:
         ]
         assert answer.stop_reason == "tool_use"
     assert kinds.count("content_block_start") == kinds.count("content_block_stop") == 4
+    follow_up = seen(
+        actor, messages=[*run_script(script), {"role": "assistant", "content": final.content[:2]}, *run_script("show")]
+    )
+    assert follow_up["messages"][1]["reasoning"] == "It is far. "
 
 
 def test_what_is_asked_reaches_the_engine(actor: Server) -> None:

@@ -70,6 +70,28 @@ def test_a_real_embedding_model(encoder: Server) -> None:
     assert made.usage.prompt_tokens > 6
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "is_cut"),
+    [
+        ("/api/embed", {}, True),  # Ollama's default
+        ("/api/embed", {"truncate": None}, True),
+        ("/api/embed", {"truncate": True}, True),
+        ("/api/embed", {"truncate": False}, False),
+        ("/api/embeddings", {}, False),
+        ("/v1/embeddings", {}, False),
+    ],
+)
+def test_who_cuts_a_text_that_is_too_long(encoder: Server, path: str, body: dict[str, object], is_cut: bool) -> None:
+    field = "prompt" if path == "/api/embeddings" else "input"
+    reply = encoder.http.post(path, json={"model": "bert", field: "word1 " * 70, **body})
+    if not is_cut:
+        assert reply.status_code == 400 and "an input of 72 tokens exceeds the context of 64" in reply.text
+        return
+    fits = encoder.http.post(path, json={"model": "bert", field: "word1 " * 62}).json()
+    assert (reply.status_code, reply.json()["prompt_eval_count"]) == (200, 64)
+    assert np.allclose(reply.json()["embeddings"], fits["embeddings"], atol=1e-5)
+
+
 @pytest.mark.parametrize("path", ["/api/generate", "/api/chat"])
 def test_an_embedding_model_is_loaded_like_others_and_says_what_it_does(encoder: Server, path: str) -> None:
     reply = encoder.http.post(path, json={"model": "bert"})

@@ -11,6 +11,7 @@ import pytest
 from doubles.running_server import Server, directed, served
 from openai.types.responses import ResponseErrorEvent, ResponseFailedEvent
 
+from eaglelocal.server.openai.custom_tools import HOW_TO_CALL
 from eaglelocal.server.responses.routes import translate_items
 
 TOOLS: list[Any] = [
@@ -20,15 +21,12 @@ TOOLS: list[Any] = [
 
 SKIPPED: list[Any] = [
     {"type": "web_search", "external_web_access": True, "search_content_types": ["text", "image"]},
-    {
-        "type": "custom",
-        "name": "apply_patch",
-        "format": {"type": "grammar", "syntax": "lark", "definition": "start: X"},
-    },
     {"type": "image_generation", "output_format": "png", "name": 7, "parameters": "none"},
     {"type": "local_shell"},
     {"type": "of_tomorrow"},
 ]
+LARK = {"type": "grammar", "syntax": "lark", "definition": "start: X"}
+PATCH: Any = {"type": "custom", "name": "apply_patch", "description": "edits files", "format": LARK}
 # as Codex sends the tools of two MCP servers
 MCP: list[Any] = [
     {
@@ -212,13 +210,16 @@ def test_an_answer_s_own_output_can_be_sent_again(actor: Server) -> None:
         ({"tools": [{"name": "a"}]}, "tools.0.type"),
         ({"tools": SKIPPED, "tool_choice": {"type": "image_generation"}}, "tool_choice"),
         ({"tools": SKIPPED, "tool_choice": {"type": "custom", "name": "apply_patch"}}, "tool_choice"),
-        ({"tools": SKIPPED, "tool_choice": {"type": "function", "name": "apply_patch"}}, "tool_choice"),
-        ({"tools": MCP, "tool_choice": {"type": "function", "name": "patch"}}, "tool_choice"),
+        ({"tools": [PATCH], "tool_choice": {"type": "function", "name": "apply_patch"}}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": {"type": "custom", "name": "weather"}}, "tool_choice"),
+        ({"tools": [*TOOLS, PATCH], "tool_choice": allowed("auto", "apply_patch")}, "tool_choice.tools"),
+        ({"tools": [{**PATCH, "format": {**LARK, "syntax": "ebnf"}}]}, "tools.0.format.syntax"),
+        ({"tools": MCP, "tool_choice": {"type": "custom", "name": "patch"}}, "tool_choice"),  # which of two?
         ({"tools": MCP, "tool_choice": {"type": "function", "name": "read-file"}}, "tool_choice"),  # which of two?
         ({"tools": MCP, "tool_choice": {"type": "function", "name": "read-file", "namespace": "b"}}, "tool_choice"),
         ({"tools": [{**MCP[0], "name": "a b"}]}, "tools.0.name"),
         ({"tools": [*SKIPPED, OF_A, {**TOOLS[0], "name": "a__read"}]}, f"tools.{len(SKIPPED) + 1}.name"),
-        ({"tools": [OF_A, {**OF_A, "name": "a_"}]}, "tools.1.tools.1.name"),
+        ({"tools": [OF_A, {**OF_A, "name": "a_"}]}, "tools.1.tools.0.name"),
         ({"tools": [*TOOLS, {**TOOLS[0], "description": "of a time"}]}, "tools.1.name"),
         ({"tools": [{"type": "namespace", "name": "a", "tools": [{"type": "function"}]}]}, "tools.0.tools.0.name"),
         ({"tools": [{"type": "namespace", "name": "a"}]}, "tools.0.tools"),
@@ -254,11 +255,95 @@ def test_tools_that_are_run_elsewhere_are_left_out(actor: Server) -> None:
     assert [tool.type for tool in answer.tools] == ["function"]
 
 
+def test_what_is_left_out_is_said(actor: Server) -> None:
+    """In a header, and so in the log; where nothing else could be called, the request is refused."""
+    strange = {"type": "strange\nname"}
+    body = {"input": "say x", "tools": [*SKIPPED, strange, *TOOLS]}
+    reply = actor.http.post("/v1/responses", json=body)
+    left_out = "web_search, image_generation, local_shell, of_tomorrow, ..."
+    assert reply.headers["x-eaglelocal-warning"] == f"this server runs no tools: those of type {left_out} are left out"
+    reply = actor.http.post("/v1/responses", json={"input": "say x", "tools": SKIPPED, "tool_choice": "required"})
+    assert reply.status_code == 400 and "those of type web_search, image_generation" in reply.json()["error"]["message"]
+    reply = actor.http.post("/v1/responses", json={"input": "say x", "tools": TOOLS})
+    assert "x-eaglelocal-warning" not in reply.headers
+
+
+PATCHED = '*** Begin Patch\n+ü "x"\n'
+SAID = json.dumps({"input": PATCHED})
+CUSTOM_ITEM = ("custom_tool_call", "apply_patch", PATCHED, "call_0")
+
+
+def fields(item: Any) -> tuple[Any, ...]:
+    return item.type, item.name, item.input, item.call_id
+
+
+def test_a_custom_tool_is_offered_and_answered_as_one(actor: Server) -> None:
+    """As Codex has its apply_patch: through OpenAI's client, whole and streamed."""
+    offered = seen(actor, tools=[PATCH])["tools"][0]
+    assert json.loads(offered["parameters"])["properties"] == {"input": {"type": "string"}}
+    assert offered["description"].startswith("edits files") and "start: X" in offered["description"]
+    asked: Any = {"model": "", "input": f"think Hm.\ncall apply_patch {SAID}", "tools": [PATCH, *SKIPPED]}
+    whole = actor.openai().responses.create(**asked)
+    with actor.openai().responses.stream(**asked) as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    for answer in (whole, final):
+        assert [item.type for item in answer.output] == ["reasoning", "custom_tool_call"]
+        assert fields(answer.output[1]) == CUSTOM_ITEM
+        assert [tool.type for tool in answer.tools] == ["custom"]
+    kinds = [event.type for event in events]
+    assert "response.function_call_arguments.delta" not in kinds
+    written = [event.delta for event in events if event.type == "response.custom_tool_call_input.delta"]
+    assert "".join(written) == PATCHED
+    (done,) = [event for event in events if event.type == "response.custom_tool_call_input.done"]
+    assert done.input == PATCHED
+    warned = actor.http.post("/v1/responses", json=asked).headers.get_list("x-eaglelocal-warning")
+    assert len(warned) == 2 and "apply_patch" in warned[1] and "lark" in warned[1]
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_the_call_of_a_custom_tool_and_its_output_are_read_again(actor: Server, is_stored: bool) -> None:
+    first = actor.openai().responses.create(model="", input=f"call apply_patch {SAID}", tools=[PATCH])
+    output: Any = {"type": "custom_tool_call_output", "call_id": "call_0", "output": "Done."}
+    before = [{"id": first.output[0].id}] if is_stored else [first.output[0].model_dump(exclude_none=True)]
+    call, result, _ = seen(actor, input=[*before, output, {"role": "user", "content": "show"}], tools=[PATCH])[
+        "messages"
+    ]
+    assert json.loads(call["tool_calls"][0]["arguments"]) == {"input": PATCHED}
+    assert (result["tool_call_id"], result["content"]) == ("call_0", "Done.")
+    again = seen(actor, input=[output, {"role": "user", "content": "show"}], previous_response_id=first.id)
+    assert again["messages"][1:3] == [call, result]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "custom", "name": "apply_patch"}])
+def test_a_custom_tool_can_be_required(actor: Server, choice: Any) -> None:
+    asked = seen(actor, tools=[PATCH], tool_choice=choice)["tool_choice"]
+    assert asked == {
+        "use": "required",
+        "name": "" if choice == "required" else "apply_patch",
+        "parallel": choice == "required",
+    }
+    some = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "custom", "name": "apply_patch"}]}
+    assert [tool["name"] for tool in seen(actor, tools=[PATCH, *TOOLS], tool_choice=some)["tools"]] == ["apply_patch"]
+
+
+def test_a_custom_tool_of_a_namespace_is_answered_with_it(actor: Server) -> None:
+    answer = actor.openai().responses.create(model="", input=f"call mcp__web__patch {SAID}", tools=MCP)
+    item: Any = answer.output[0]
+    assert (*fields(item), item.namespace) == ("custom_tool_call", "patch", PATCHED, "call_0", "mcp__web")
+
+
 def test_functions_of_a_namespace_are_tools_like_others(actor: Server) -> None:
     """Codex has its MCP tools so. The model is told names that no two have."""
     tools = seen(actor, tools=[*MCP, *TOOLS, *SKIPPED])["tools"]
-    names = ["mcp__files__read-file", "mcp__web__read-file", "weather"]
-    said = ("mcp__files__: Tools of a server.\n\nreads", "mcp__web: Tools of a server.", "of a city")
+    names = ["mcp__files__read-file", "mcp__files__patch", "mcp__web__read-file", "mcp__web__patch", "weather"]
+    said = (
+        "mcp__files__: Tools of a server.\n\nreads",
+        HOW_TO_CALL,
+        "mcp__web: Tools of a server.",
+        HOW_TO_CALL,
+        "of a city",
+    )
     assert [(tool["name"], tool["description"]) for tool in tools] == list(zip(names, said, strict=True))
     answer = actor.openai().responses.create(model="", input="say x", tools=[*MCP, *TOOLS, *SKIPPED])
     assert [tool.type for tool in answer.tools] == ["namespace", "namespace", "function"]

@@ -75,6 +75,23 @@ def test_a_response_goes_on_from_another_without_its_instructions(actor: Server)
     assert shown(again) == [("system", "", "Be kind."), *before[:3], ("user", "", "show")]  # a second branch
 
 
+@pytest.mark.parametrize("more", [{}, {"type": None}])
+def test_an_id_alone_is_a_reference(actor: Server, more: dict[str, Any]) -> None:
+    """OpenAI's API lets clients leave out the type."""
+    ask = actor.http.post
+    first = ask("/v1/responses", json={"input": "think Hm.\nsay one"}).json()
+    named = [{"id": item["id"], **more} for item in first["output"]]
+    reply = ask("/v1/responses", json={"input": [*named, SHOW]}).json()
+    assert json.loads(reply["output"][0]["content"][0]["text"])["messages"][0]["content"] == "one"
+    later = ask("/v1/responses", json={"input": "show", "previous_response_id": reply["id"]})
+    assert later.status_code == 200 and '\\"one\\"' in later.text
+    unknown = ask("/v1/responses", json={"input": [{"id": "msg_of_nobody", **more}, SHOW]})
+    error = unknown.json()["error"]
+    assert (unknown.status_code, error["param"], error["code"]) == (404, "input.0.id", "item_not_found")
+    unsaid = ask("/v1/responses", json={"input": [{"content": "x", **more}]}).json()["error"]
+    assert (unsaid["param"], unsaid["message"]) == ("input.0.role", "a message needs a role")
+
+
 def test_nothing_is_kept_that_must_not_be(actor: Server) -> None:
     first = actor.openai().responses.create(model="", input="say secret", store=False)
     assert first.store is False
@@ -91,7 +108,8 @@ def test_nobody_finds_the_response_of_another() -> None:
     keys = ApiKeys((("anna", "key-of-anna-000000"), ("ben", "key-of-ben-0000000")))
     with served(directed(access=Access(keys=keys))) as server:
         first = server.openai("key-of-anna-000000").responses.create(model="", input="say secret")
-        for asked in ({"input": references(first)}, {"previous_response_id": first.id}):
+        bare: Any = [{"id": item.id} for item in first.output]
+        for asked in ({"input": references(first)}, {"input": bare}, {"previous_response_id": first.id}):
             status, _, message = refused(server, key="key-of-ben-0000000", **asked)
             assert status in (400, 404) and "not stored" in message
         own = server.openai("key-of-anna-000000").responses.create(model="", input=[*references(first), SHOW])

@@ -26,6 +26,7 @@ from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.tools import CallForm, Notation, Split, Tool, ToolChoice, ToolUse, join_calls
 from eaglelocal.engine.answer_constraint import AnswerConstraint
 from eaglelocal.errors import RequestError
+from eaglelocal.server.openai.custom_tools import CustomFormat, CustomGiven, read_custom_tool
 from eaglelocal.text.reasoning.model_families import list_markers
 from eaglelocal.text.reasoning.split_answer import SplitText
 from eaglelocal.text.tool_calls import call_forms as forms
@@ -389,6 +390,21 @@ def test_strict_calls_in_messages_of_their_own(judge: Judge, form: CallForm) -> 
     wanted = make_constraint(split, ToolChoice(), Constraint(Syntax.JSON_OBJECT), tokens=tokens, is_split=True)
     assert accepts(wanted, f"{thought}{headers.text}{{}}") and accepts(wanted, right)
     assert not accepts(wanted, "{}") and not accepts(wanted, headers.text + "no")
+
+
+@pytest.mark.parametrize("choice", [ToolChoice(), REQUIRED])
+def test_a_custom_tool_s_expression_binds_its_text(judge: Judge, choice: ToolChoice) -> None:
+    """Character by character, whatever JSON escapes."""
+    format = CustomFormat(type="grammar", syntax="regex", definition='[a-z"]+\\n|#')
+    tool = read_custom_tool(CustomGiven(name="f", format=format))
+    split = Split(form=forms.HERMES, tools=(tool,))
+    bound = make_constraint(split, choice, None, tokens={}, is_split=True)
+    for text in ('say "a"\n', "a\n", "#"):
+        fits = text != 'say "a"\n'
+        assert judge.accepts(bound, written(forms.HERMES, {"input": text})) is fits
+    for wrong in ("a", "A\n", "#a\n", ""):
+        assert not judge.accepts(bound, written(forms.HERMES, {"input": wrong}))
+    assert judge.accepts(bound, written(forms.HERMES, {"input": 'q"\n'}))
 
 
 def test_what_is_framed_as_said_may_be_framed(judge: Judge) -> None:

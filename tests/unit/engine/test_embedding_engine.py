@@ -60,8 +60,9 @@ class Letters:
     bos_text = eos_text = ""
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        assert add_special and not parse_special
-        return [1, *(10 + ord(letter) % 80 for letter in text), 2] if text else []
+        assert not parse_special
+        letters = [10 + ord(letter) % 80 for letter in text]
+        return [1, *letters, 2] if text and add_special else letters
 
     def piece(self, token: int) -> bytes:
         return b""
@@ -177,6 +178,40 @@ def test_what_cannot_be_embedded_is_refused(inputs: tuple[str | tuple[int, ...],
     assert isinstance(failed, Failed) and isinstance(failed.error, RequestError)
     assert re.search(said, failed.error.message)
     assert (failed.error.parameter, failed.error.code) == ("input", code)
+
+
+def test_the_end_of_a_long_text_is_cut_where_the_request_allows_it() -> None:
+    """The vocabulary's own tokens stay, what was read is counted, and tokens are never cut."""
+    embedder = TableEmbedder()
+    engine = opened(embedder)
+    engine.submit(EmbedRequest(id="r", inputs=("x" * 15, "short", "y" * 14), truncates=True))
+    events = run(engine)
+    letters = {letter: 10 + ord(letter) % 80 for letter in "xyshort"}
+    passed = [text for texts in embedder.passes for text in texts]
+    assert passed == [
+        [1, *[letters["x"]] * 14, 2],
+        [1, *(letters[letter] for letter in "short"), 2],
+        [1, *[letters["y"]] * 14, 2],
+    ]
+    assert isinstance(events[-1], Finished) and events[-1].prompt_tokens == 16 + 7 + 16
+    engine.submit(EmbedRequest(id="r", inputs=((3,) * 17,), truncates=True))
+    (failed,) = run(engine)
+    assert isinstance(failed, Failed) and "17 tokens exceeds" in failed.error.message
+
+
+def test_of_a_text_that_is_cut_only_what_may_fit_is_tokenized() -> None:
+    class Counting(Letters):
+        max_token_bytes = 20
+        most_chars = 0
+
+        def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+            self.most_chars = max(self.most_chars, len(text))
+            return super().tokenize(text, add_special=add_special, parse_special=parse_special)
+
+    vocabulary = Counting()
+    engine = EmbeddingEngine(TableEmbedder(), vocabulary, INFO, lambda: None)
+    engine.submit(EmbedRequest(id="r", inputs=("x" * 10**6,), truncates=True))
+    assert isinstance(run(engine)[-1], Finished) and vocabulary.most_chars == 16 * 20
 
 
 def test_a_text_that_cannot_fit_is_not_even_tokenized() -> None:

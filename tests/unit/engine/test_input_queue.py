@@ -196,7 +196,7 @@ def test_the_lanes_are_threads_of_their_own() -> None:
     before_bytes = threading.stack_size()
     lanes = start_lanes().executors
     names = [lane.submit(lambda: threading.current_thread().name).result() for lane in lanes]
-    assert len(set(names)) == len(lanes) == 3
+    assert len(set(names)) == len(lanes) == 5
     assert threading.stack_size() == before_bytes != STACK_BYTES
     for lane in lanes:
         lane.shutdown()
