@@ -96,19 +96,20 @@ class HostSwap:
         """Return whether so many bytes fit although nothing is dropped; `evicts`: or everything may be."""
         return num_bytes + (0 if evicts else self.num_bytes) <= self.max_bytes
 
-    def is_worth_keeping(self, text: SwappedText, num_common: int, *, starts_elsewhere: bool) -> bool:
+    def is_worth_keeping(self, text: SwappedText, num_common: int, *, is_other: bool) -> bool:
         """Return whether to copy the text that a slot's next text replaces: it is left, and no copy of it is kept."""
-        return self.is_left(text.tokens, num_common, starts_elsewhere=starts_elsewhere) and not self._has(text)
+        return self.is_left(text.tokens, num_common, is_other=is_other) and not self._has(text)
 
-    def is_left(self, tokens: Sequence[int], num_common: int, *, starts_elsewhere: bool) -> bool:
+    def is_left(self, tokens: Sequence[int], num_common: int, *, is_other: bool) -> bool:
         """Return whether a slot's next text is another conversation, and the old one is long enough to keep.
 
         A text with images is prefilled again instead: a copy of the cells lacks part of their positions.
 
-        num_common        tokens with which both texts begin
-        starts_elsewhere  the next text starts from a copy found elsewhere, so it continues another conversation
+        num_common  tokens with which both texts begin
+        is_other    the next text is another owner's, or starts from a copy found elsewhere: it continues another
+                    conversation, however much both have in common
         """
-        is_other = starts_elsewhere or 2 * num_common < len(tokens)
+        is_other = is_other or 2 * num_common < len(tokens)
         is_worth_it = self.max_bytes > 0 and len(tokens) - num_common >= self.min_rows
         return is_worth_it and is_other and min(tokens) >= 0
 
@@ -162,10 +163,10 @@ class HostSwap:
         matches = [SwapMatch(key, *one.match(request, margin)) for key, one in fitting]
         return max(matches, key=lambda each: each.num_reused, default=None)
 
-    def take(self, match: SwapMatch) -> SwappedText:
-        """Return the conversation to swap in. It is also kept if less than half of it is reused."""
+    def take(self, match: SwapMatch, owner: str = "") -> SwappedText:
+        """Return the conversation to swap in for an owner. It is also kept if it is another's, or mostly not reused."""
         conversation = self._texts.pop(match.key)
-        if 2 * match.num_reused < len(conversation.tokens):
+        if conversation.owner != owner or 2 * match.num_reused < len(conversation.tokens):
             self._texts[match.key] = conversation
         return conversation
 

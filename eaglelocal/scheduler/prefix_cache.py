@@ -58,14 +58,15 @@ class PrefixCache:
     def best_slot(self, request: Request, free: Iterable[int]) -> int:
         """Return the free slot whose cache the request goes on with; else the least recently used one.
 
-        A slot of which more would be discarded than kept holds another conversation: a shared system prompt alone is no
-        reason to evict it.
+        A slot of which more would be discarded than kept holds another conversation, and so does one of another owner:
+        a shared system prompt alone is no reason to evict it.
         """
 
         def worth(index: int) -> tuple[int, int]:
             slot = self.slots[index]
             num_common = self._num_common(slot, request)
-            return (num_common if 2 * num_common >= len(slot.tokens) else 0, -slot.last_used)
+            goes_on = slot.owner == request.owner and 2 * num_common >= len(slot.tokens)
+            return (num_common if goes_on else 0, -slot.last_used)
 
         return max(free, key=worth)
 
@@ -139,14 +140,15 @@ class PrefixCache:
     def _swap_in(self, own: SlotAssignment, source: PrefixSource | None) -> SlotAssignment | None:
         """Return how a sequence starts from a conversation in RAM; None if a slot's cells are as good."""
         sequence, slot = own.sequence, self.slots[own.sequence.slot]
-        if not sequence.request.reuses_cache:
+        request = sequence.request
+        if not request.reuses_cache:
             return None
-        match = self.swap.best(sequence.request, margin=self._reuse_margin)
+        match = self.swap.best(request, margin=self._reuse_margin)
         if match is None or match.num_reused - sequence.num_reused < self.swap.min_rows:
             return None
         if source is not None and source.num_tokens >= match.num_unchanged:
             return None
-        text, reused = self.swap.take(match), match.num_reused
+        text, reused = self.swap.take(match, request.owner), match.num_reused
         is_cut = reused < len(text.tokens) or not text.is_seen
         first_cut = reused if self.swap.has_windows else 0
         self._fill(slot, sequence, text.tokens[:reused], first_cut=first_cut, is_seen=not is_cut)
@@ -164,11 +166,12 @@ class PrefixCache:
         """
         slot = self.slots[assignment.sequence.slot]
         copy_key, slot.copy_key = slot.copy_key, None
-        self._has_evicted = self.swap.is_left(old.tokens, num_common, starts_elsewhere=starts_elsewhere)
+        is_other = starts_elsewhere or slot.owner != old.owner
+        self._has_evicted = self.swap.is_left(old.tokens, num_common, is_other=is_other)
         if copy_key is not None and copy_key in self.swap:
             self.swap.settle(copy_key, is_left=self._has_evicted)
             return assignment
-        if not self.swap.is_worth_keeping(old, num_common, starts_elsewhere=starts_elsewhere):
+        if not self.swap.is_worth_keeping(old, num_common, is_other=is_other):
             return assignment
         if self.swap.has_windows and not starts_elsewhere:
             # saving the state at a position cuts the slot there, and num_reused must stay
@@ -195,7 +198,7 @@ class PrefixCache:
         return next((slot.index for slot in stored if self._is_worth_keeping(slot)), None)
 
     def _is_worth_keeping(self, slot: Slot) -> bool:
-        return self.swap.is_worth_keeping(self._describe(slot), 0, starts_elsewhere=True)
+        return self.swap.is_worth_keeping(self._describe(slot), 0, is_other=True)
 
     def num_held(self, request: Request) -> int:
         """Return how many prompt tokens slots and RAM would save. May be called from any thread."""

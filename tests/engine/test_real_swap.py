@@ -336,7 +336,7 @@ def test_as_much_as_was_said(files: Path, cache_ram: int | None, has_room: bool)
 
 def has_swap(engine: Engine) -> bool:
     text = SwappedText(list(range(1000)), is_seen=True)
-    return engine._scheduler.swap.is_worth_keeping(text, 0, starts_elsewhere=False)
+    return engine._scheduler.swap.is_worth_keeping(text, 0, is_other=False)
 
 
 @pytest.mark.parametrize(

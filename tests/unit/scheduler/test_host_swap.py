@@ -33,7 +33,7 @@ def put(held: HostSwap, tokens: list[int], num_bytes: int = 100) -> int:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "num_common", "starts_elsewhere", "wanted"),
+    ("tokens", "num_common", "is_other", "wanted"),
     [
         (LONG, 0, False, True),
         (LONG, 49, False, True),
@@ -46,16 +46,16 @@ def put(held: HostSwap, tokens: list[int], num_bytes: int = 100) -> int:
         ([], 0, False, False),
     ],
 )
-def test_what_is_worth_it(tokens: list[int], num_common: int, starts_elsewhere: bool, wanted: bool) -> None:
-    assert swap().is_worth_keeping(text(tokens), num_common, starts_elsewhere=starts_elsewhere) is wanted
-    assert not swap(max_bytes=0).is_worth_keeping(text(tokens), num_common, starts_elsewhere=starts_elsewhere)
+def test_what_is_worth_it(tokens: list[int], num_common: int, is_other: bool, wanted: bool) -> None:
+    assert swap().is_worth_keeping(text(tokens), num_common, is_other=is_other) is wanted
+    assert not swap(max_bytes=0).is_worth_keeping(text(tokens), num_common, is_other=is_other)
 
 
 def test_what_is_there_already_is_not_swapped_out_again() -> None:
     held = swap()
     put(held, LONG)
     for tokens, wanted in ((LONG, False), (LONG[:80], False), ([*LONG, 1], True), ([*LONG[:80], 1], True)):
-        assert held.is_worth_keeping(text(tokens), 0, starts_elsewhere=False) is wanted
+        assert held.is_worth_keeping(text(tokens), 0, is_other=False) is wanted
 
 
 def test_a_conversation_that_went_on_replaces_what_it_was() -> None:
@@ -108,7 +108,7 @@ moves = st.lists(st.tuples(st.sampled_from(["put", "take"]), texts, st.integers(
 def test_there_is_never_more_than_there_is_room_for(moves: list[tuple[str, list[int], int]]) -> None:
     held = swap(max_bytes=100, min_rows=2)
     for move, tokens, num_bytes in moves:
-        if move == "put" and held.is_worth_keeping(text(tokens), 0, starts_elsewhere=False):
+        if move == "put" and held.is_worth_keeping(text(tokens), 0, is_other=False):
             key = held.put(SwappedText(tokens, is_seen=False))
             held.make_room(key, num_bytes)
             assert key in held
@@ -121,8 +121,8 @@ def test_there_is_never_more_than_there_is_room_for(moves: list[tuple[str, list[
 
 def test_a_question_with_its_answer_is_worth_it() -> None:
     """A few sentences, which a processor reads for a second or more."""
-    assert HostSwap(1000).is_worth_keeping(text(LONG), 0, starts_elsewhere=False)
-    assert not HostSwap(1000).is_worth_keeping(text(LONG[:40]), 0, starts_elsewhere=False)
+    assert HostSwap(1000).is_worth_keeping(text(LONG), 0, is_other=False)
+    assert not HostSwap(1000).is_worth_keeping(text(LONG[:40]), 0, is_other=False)
 
 
 def put_ahead(held: HostSwap, tokens: list[int], num_bytes: int = 100) -> int:
@@ -150,7 +150,7 @@ def test_a_copy_made_ahead_is_dropped_when_its_conversation_goes_on() -> None:
     held = swap()
     held.settle(put_ahead(held, LONG), is_left=False)
     assert held.num_bytes == 0
-    assert held.is_worth_keeping(text(LONG), 0, starts_elsewhere=False)
+    assert held.is_worth_keeping(text(LONG), 0, is_other=False)
 
 
 @pytest.mark.parametrize(("num_bytes", "wanted"), [(200, True), (201, False)])
@@ -169,5 +169,5 @@ def test_texts_with_other_adapters_are_other_texts() -> None:
     assert held.best(asked([*LONG, 1, 2], ((0, 1.0),))) == SwapMatch(adapted, 101, 101)
     assert held.best(asked([*LONG, 1, 2], ((0, 0.5),))) is None
     assert (held.num_held(asked([*LONG, 1, 2])), held.num_held(asked(LONG, ((0, 0.5),)))) == (100, 0)
-    assert held.is_worth_keeping(text(LONG, ((0, 0.5),)), 0, starts_elsewhere=False)
-    assert not held.is_worth_keeping(text(LONG, ((0, 1.0),)), 0, starts_elsewhere=False)
+    assert held.is_worth_keeping(text(LONG, ((0, 0.5),)), 0, is_other=False)
+    assert not held.is_worth_keeping(text(LONG, ((0, 1.0),)), 0, is_other=False)

@@ -186,6 +186,32 @@ def test_equal_prompts_of_two_owners_that_come_at_once_are_both_read() -> None:
         assert [each.sequence.num_reused for each in scheduler.resume()] == [expected] * bool(expected)
 
 
+@pytest.mark.parametrize("num_slots", [1, 2])
+def test_who_shares_a_beginning_takes_no_other_owners_conversation(num_slots: int) -> None:
+    """Neither its slot, while another is free, nor its place in RAM, although all but a little of it is shared."""
+    num_shared = len(WORDS) - 10
+    cache = PrefixCache(num_slots, min_fork=2, swap=HostSwap(10_000, min_rows=5))
+    scheduler = Scheduler(n_ctx=200, n_batch=200, prefix_cache=cache)
+
+    def run(owner: str, prompt: list[int]) -> SlotAssignment:
+        scheduler.add(request(owner, prompt, num_shared))
+        (assignment,) = scheduler.admit()
+        for chunk in scheduler.schedule(0).prefill:
+            scheduler.commit(chunk.sequence, chunk.tokens)
+        scheduler.release(assignment.sequence)
+        if assignment.swapped_out is not None:
+            cache.swap.make_room(assignment.swapped_out, 100)
+        return assignment
+
+    run(BOB, WORDS)
+    alices, others = [*WORDS[:num_shared], *range(500, 520)], [*range(900, 990)]
+    assert run(ALICE, alices).sequence.num_reused == num_shared
+    assert run(ALICE, others).sequence.num_reused == 0
+    again = run(ALICE, alices)
+    assert again.sequence.num_reused == len(alices) - 1
+    assert run(BOB, [*WORDS, 1]).sequence.num_reused == len(WORDS)
+
+
 def test_texts_of_two_owners_do_not_replace_each_other_in_ram_or_on_disk() -> None:
     swap, index = HostSwap(10_000), StoredTexts()
     long = list(range(MIN_STORED_ROWS * 2))
