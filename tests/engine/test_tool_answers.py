@@ -102,12 +102,8 @@ def ending(result: AnswerResult) -> str:
 
 def test_a_call_that_cannot_be_read_is_reported_without_its_content() -> None:
     needy = Tool("f", "", '{"properties": {"b": {}}, "required": ["b"]}')
-    result = run_request(says("e" + "ghlmj", tools=(needy,)))
-    assert (result.text, result.calls, ending(result)) == (
-        'Yes<tool_call>{"name": "f", "arguments": {"a": 1',
-        [],
-        "stop",
-    )
+    result = run_request(says("f" + "ghklj", tools=(needy,)))
+    assert (result.text, result.calls, ending(result)) == ('.{"name": "f", "arguments": {"a": 1', [], "stop")
     assert result.finished is not None
     assert result.finished.unread_calls == ("hermes: an argument that is required is missing",)
     assert run_request(says("efd" + CALL)).finished.unread_calls == ()  # type: ignore[union-attr]
@@ -147,11 +143,11 @@ def test_a_call_cut_short_is_no_call_and_no_text() -> None:
     assert (result.calls, result.text, ending(result)) == ([], "Yes.", "length")
 
 
-@pytest.mark.parametrize(("max_tokens", "arguments"), [(3, '{"a"'), (4, '{"a": 1')])
-def test_what_was_sent_of_a_call_stays_valid_when_it_is_cut_short(max_tokens: int, arguments: str) -> None:
+@pytest.mark.parametrize(("max_tokens", "arguments"), [(3, []), (4, ['{"a": '])])
+def test_what_was_sent_of_a_call_stays_valid_when_it_is_cut_short(max_tokens: int, arguments: list[str]) -> None:
     result = run_request(says("ghklm", params=replace(GREEDY, max_tokens=max_tokens)))
     assert (result.text, ending(result)) == ("", "length")
-    assert [(call.name, call.arguments) for call in result.calls] == [("f", arguments)]
+    assert [call.arguments for call in result.calls] == arguments
 
 
 def test_a_call_whose_end_the_model_forgot_is_whole() -> None:
@@ -168,7 +164,7 @@ def test_a_call_is_reported_while_it_is_written(length: int) -> None:
     while engine.has_work:
         pieces = [piece for event in engine.step() if isinstance(event, Tokens) for piece in event.pieces]
         result += [[part.arguments for part in piece.calls] for piece in pieces]
-    assert result[:5] == [[], [], ["", '{"a"'], [": 1"], ["}"]]
+    assert result[:5] == [[], [], [], ["", '{"a": '], ["1", "}"]]
     assert result[5:] == [[]] * len(result[5:])
 
 

@@ -14,7 +14,7 @@ from eaglelocal.core.tools import CallForm, Tool, join_calls
 from eaglelocal.text.reasoning.split_answer import SplitText
 from eaglelocal.text.tool_calls import call_forms as forms
 
-NUM_QUICK, NUM_SLOW, NUM_SLOW_WHOLE = 12, 300, 1500  # of each form; of those that are read when they are whole
+NUM_QUICK, NUM_SLOW, NUM_SLOW_WHOLE = 12, 350, 1800  # of each form; of those that are read when they are whole
 WHOLE = (forms.LFM, forms.OLMO, forms.LLAMA_4_PYTHON, forms.GEMMA)
 
 
