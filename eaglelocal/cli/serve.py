@@ -98,11 +98,9 @@ def serve(  # many parameters: typer reads the flags from the signature
     settings = load_settings(context.params)
     output = standard_output(colour=settings.colour)  # also sets how streams encode what they cannot carry
     with context.obj or SpareProcess(ENGINE) as spare:  # its imports run beside ours and the planning
-        if settings.log == "json":
-            run_server(settings, JsonOutput(sys.stderr), spare, web=web)
-            return
-        screen = None if no_tui else make_screen(settings)
-        run_server(settings, output if screen is None else screen.output(settings.colour), spare, screen, web=web)
+        screen = None if no_tui or settings.log == "json" else make_screen(settings)
+        plain = JsonOutput(sys.stderr) if settings.log == "json" else output
+        run_server(settings, plain if screen is None else screen.output(settings.colour), spare, screen, web=web)
 
 
 def make_screen(settings: Settings) -> ServeScreen | None:

@@ -22,7 +22,7 @@ MAX_BRANCHES = 8  # of a slot's tree: siblings that are verified besides its tru
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """What keeps the holders of keys apart, and what they share.
+    """The marks that keep the holders of keys apart, and the texts that they share.
 
     names            (owner, digest of the key): owners have these names on disk, where what one wrote outlives the key
                      file, in which somebody else may get the owner's name

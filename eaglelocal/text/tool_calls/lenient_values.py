@@ -15,27 +15,27 @@ import bisect
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from enum import Enum
-from functools import cached_property
 from itertools import permutations
 from typing import TypeVar
 
 from eaglelocal.core.json_text import MAX_DEPTH, read_json
 from eaglelocal.core.tools import Tool
+from eaglelocal.text.tool_calls.argument_shape import (
+    ANYTHING,
+    Shape,
+    Style,
+    UnreadableCall,
+    find_kind,
+    read_word,
+)
 from eaglelocal.text.tool_calls.json_spans import PYTHON_ESCAPES, JsonReader, is_json, skip_space
-from eaglelocal.text.tool_calls.schema_parts import Schema
 from eaglelocal.text.tool_calls.tool_schemas import (
     has_required,
-    list_types,
-    list_values,
-    read_argument_schema,
-    resolve_schema,
 )
 
 Read = TypeVar("Read")
 FindShape = Callable[[str, Mapping[str, str]], "Shape"]  # of a member, by its key and the members before it
 GEMMA_QUOTE = '<|"|>'
-WRAPPERS = ("arguments", "parameters")  # names under which models put all arguments once more
 MAX_CHARS = 256 * 1024
 MAX_DOUBTFUL_CHARS = 16 * 1024  # of a text whose readings are compared
 MAX_READINGS, MAX_CHOICES = 64, 4096  # that are compared; string ends that are chosen for them
@@ -49,7 +49,6 @@ _PYTHON_KEY = re.compile(r"[^\W\d][\w.-]*+")
 _SEPARATOR = re.compile(r"[:=](?!=)")
 _BARE_END = re.compile(r"[,\]})]|\Z")
 _BARE_START = re.compile(r"[^\[\]{}(),:=\"'`“”‘’<]")
-_NUMBER = re.compile(r"(?P<sign>[+-]?)(?=\.?\d)0*+(?P<whole>\d*)(?P<part>\.\d*)?(?P<exponent>[eE][+-]?\d+)?")
 _PYTHON_STRING = re.compile(
     r"(?P<raw>[rR]?)[uU]?(?P<quote>\"{3}|'{3}|(?<=[rRuU])[\"'])(?P<text>(?:\\.|(?!(?P=quote))[^\\])*+)(?P=quote)",
     re.DOTALL,
@@ -61,90 +60,6 @@ _BARE_ESCAPES = {'"': '\\"', "\n": "\\n", "\r": "\\r", "\0": "\\x00"}
 _NEXT_STRING = re.compile(r"\s*[rRuU]?[\"']")
 FENCE = re.compile(r"\s*+(?:```\w*+\s*+)?")
 _CODE = re.compile(r"[()\[\]{}\"'\\]")
-_KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "object", list: "array"}
-
-
-class Style(Enum):
-    """The notation that a text is near to. It decides what a backslash means, and which words are literals."""
-
-    JSON = "json"
-    PYTHON = "python"
-    GEMMA = "gemma"  # without escapes
-
-
-class UnreadableCall(ValueError):
-    """An error for a call without a single reading. It says why, in words without the call's content."""
-
-
-class Shape:
-    """A part of a tool's schema, as far as reading needs it."""
-
-    def __init__(self, schema: Schema, root: Schema) -> None:
-        self._schema, self._root = schema, root
-
-    @classmethod
-    def of_tool(cls, tool: Tool | None) -> Shape:
-        """Return the shape of a tool's arguments; one that admits anything, for an unknown tool."""
-        root = read_argument_schema(tool) if tool else {}
-        return cls({"type": "object", **resolve_schema(root, root)}, root)
-
-    @cached_property
-    def types(self) -> frozenset[str]:
-        """The types that it names; none if it leaves them open."""
-        return list_types(self._schema, self._root)
-
-    @cached_property
-    def texts(self) -> list[str]:
-        """The only strings that it admits; empty where it leaves them open."""
-        values = list_values(self._schema, self._root)
-        texts = [value for value in values if isinstance(value, str)]
-        return texts if len(texts) == len(values) else []
-
-    @cached_property
-    def properties(self) -> Mapping[str, object]:
-        named = resolve_schema(self._schema, self._root).get("properties")
-        return named if isinstance(named, dict) else {}
-
-    @property
-    def items(self) -> Shape:
-        return self._make_part(resolve_schema(self._schema, self._root).get("items"))
-
-    @cached_property
-    def required(self) -> frozenset[str]:
-        named = resolve_schema(self._schema, self._root).get("required")
-        return frozenset(key for key in named if isinstance(key, str)) if isinstance(named, list) else frozenset()
-
-    @property
-    def is_closed(self) -> bool:
-        return self._schema.get("additionalProperties") is False
-
-    def child(self, key: str) -> Shape:
-        return self._make_part(self.properties.get(key))
-
-    def admits(self, kind: str) -> bool:
-        """Return whether values of a type may stand here. Null may always: models write it for what they leave out."""
-        kinds = {kind, "number"} if kind == "integer" else {kind}
-        return not self.types or kind == "null" or not kinds.isdisjoint(self.types)
-
-    def is_text_for(self, kind: str) -> bool:
-        """Return whether a literal of this type can only be a string without its quotes."""
-        return "string" in self.types and not self.admits(kind)
-
-    def is_wrapper(self, key: str) -> bool:
-        return key in WRAPPERS and bool(self.properties) and key not in self.properties
-
-    def find_key(self, key: str, found: Collection[str]) -> str:
-        """Return the property that a key names, in whatever case; the key itself if it names none or several."""
-        if key in self.properties:
-            return key
-        alike = [name for name in self.properties if name.casefold() == key.casefold() and name not in found]
-        return alike[0] if len(alike) == 1 else key
-
-    def _make_part(self, schema: object) -> Shape:
-        return Shape(schema if isinstance(schema, dict) else {}, self._root)
-
-
-ANYTHING = Shape({}, {})
 
 
 def find_tool_name(name: str, tools: Collection[str]) -> str:
@@ -204,7 +119,7 @@ def _compare_readings(text: str, style: Style, parse: Callable[[LenientText], Re
 
 
 class LenientText:
-    """One attempt at a text. Its methods take an index, and return what they read there and the index after it.
+    """A reader of a text, for one attempt. Its methods take an index; they return what they read and the index after it.
 
     In the first attempt a string ends at its first quote, and brackets may be missing or doubled at the end of the
     text. In others `choices` says which end each string has, counted from the first possible one, and brackets must
@@ -405,8 +320,8 @@ class LenientText:
             return _fit_text(value, text, shape), at
         word = _WORD.match(self.text, at)
         if word is not None and self.is_json:
-            return _dump(word[0]) if shape.is_text_for(_find_kind(word[0])) else word[0], word.end()
-        if word is not None and (literal := _read_word(word[0], shape, self.style)) is not None:
+            return _dump(word[0]) if shape.is_text_for(find_kind(word[0])) else word[0], word.end()
+        if word is not None and (literal := read_word(word[0], shape, self.style)) is not None:
             return literal, word.end()
         return self._read_bare(at, shape)
 
@@ -546,62 +461,7 @@ def read_as_type(text: str, shape: Shape, style: Style) -> str | None:
         value = read_only_meaning(text, style, parse)
     except UnreadableCall:
         return None
-    return value if shape.admits(_find_kind(value)) else None
-
-
-def _read_word(word: str, shape: Shape, style: Style) -> str | None:
-    """Return the JSON of a literal; None for a word that may be a string. Raises UnreadableCall if it may be either."""
-    types = shape.types
-    lower, is_text, is_open = word.lower(), "string" in types, not types
-    if lower in ("none", "null"):
-        if word == "null" or (word == "None" and style is Style.PYTHON) or not (is_text or is_open):
-            return "null"
-        if "null" in types:
-            return "null"
-        raise UnreadableCall("a word may be a literal or a string")
-    if _is_finite_json(word):
-        return None if shape.is_text_for(_find_kind(word)) else word
-    if types == {"string"}:
-        return None
-    if lower in ("true", "false"):
-        if shape.is_text_for("boolean"):
-            return None
-        if (style is Style.PYTHON and word in ("True", "False")) or not (is_text or is_open):
-            return lower
-        raise UnreadableCall("a word may be a literal or a string")
-    number = _read_number(word, style, may_pad=not (is_text or is_open))
-    if number is None and _NUMBER.fullmatch(word) and not (is_text and types.isdisjoint(("integer", "number"))):
-        raise UnreadableCall("a word may be a number or a string")
-    return number
-
-
-def _read_number(word: str, style: Style, *, may_pad: bool) -> str | None:
-    """Return a number that JSON writes in another way, as JSON. `may_pad`: zeros before it mean nothing."""
-    found = _NUMBER.fullmatch(word)
-    if found and may_pad:
-        sign, part = found["sign"].replace("+", ""), found["part"] or ""
-        number = f"{sign}{found['whole'] or '0'}{part + '0' if part == '.' else part}{found['exponent'] or ''}"
-        return number if _is_finite_json(number) else None
-    if style is Style.PYTHON and re.fullmatch(r"[+-]?[\d.][\w.+-]*", word):
-        try:
-            value = ast.literal_eval(word)
-            return json.dumps(value, allow_nan=False) if isinstance(value, int | float) else None
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            return None
-    return None
-
-
-def _is_finite_json(word: str) -> bool:
-    try:
-        read_json(word, is_finite=True)
-    except ValueError:
-        return False
-    return True
-
-
-def _find_kind(text: str) -> str:
-    """Return the type of a JSON text."""
-    return _KINDS.get(type(read_json(text)), "null")
+    return value if shape.admits(find_kind(value)) else None
 
 
 def _assign(values: Sequence[str], shape: Shape, found: Mapping[str, str]) -> dict[str, str]:
@@ -609,7 +469,7 @@ def _assign(values: Sequence[str], shape: Shape, found: Mapping[str, str]) -> di
     free = [name for name in shape.properties if name not in found]
     if len(free) ** len(values) > MAX_ASSIGNMENTS or len(values) > len(free):
         raise UnreadableCall("arguments have no names")
-    kinds = [_find_kind(value) for value in values]
+    kinds = [find_kind(value) for value in values]
     fitting = [
         names
         for names in permutations(free, len(values))

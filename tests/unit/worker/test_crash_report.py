@@ -36,12 +36,12 @@ def crash(ending: ExitReason, *, in_flight: tuple[InFlight, ...] = (), error: En
     )
 
 
-def in_flight(name: str, *, has_started: bool) -> InFlight:
-    return InFlight(id=name, kind="chat", age_s=1.5, has_started=has_started, owner="ann")
+def in_flight(name: str, *, has_begun: bool) -> InFlight:
+    return InFlight(id=name, kind="chat", age_s=1.5, has_begun=has_begun, owner="ann")
 
 
 def test_one_line_says_signal_work_life_and_place() -> None:
-    requests = tuple(in_flight(f"chat-{n}", has_started=n < 4) for n in range(5))
+    requests = tuple(in_flight(f"chat-{n}", has_begun=n < 4) for n in range(5))
     line = format_log_line(crash(ExitReason(-11), in_flight=requests), "started again at once", Path("/state/x.txt"))
     assert line == (
         "demo: the engine process crashed (signal 11, SIGSEGV) after 12.3 s, with 4 requests being answered "

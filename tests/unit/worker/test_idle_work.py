@@ -35,7 +35,7 @@ class DiligentEngine(ScriptedEngine):
 @pytest.mark.parametrize(("command_after", "num_done"), [(0, 0), (2, 2), (99, 5)])
 def test_work_that_can_wait_is_done_until_a_command_comes(command_after: int, num_done: int) -> None:
     commands: SimpleQueue[object] = SimpleQueue()
-    engine = DiligentEngine(plan())
+    engine = DiligentEngine(plan(), lambda _: None)
     engine.begin(5, commands, command_after)
     assert EngineService(engine, commands, Channel(BytesIO(), BytesIO())).run() == 0
     assert engine.num_done == num_done
