@@ -9,7 +9,7 @@ from eaglelocal.core.records import dataclass
 
 # White space in JSON: a space, or a line break and the next line's indentation. Without a bound some models fill
 # their answer with white space.
-JSON_SPACE = r"\x20|\x0A(\x20{0,24}|\x09{0,8})"
+JSON_SPACE = r"\x20|\x0A(\x20{0,64}|\x09{0,16})"
 
 MAX_SOURCE_BYTES = 128 * 1024  # the schemas of all tools, where a call is required
 

@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from doubles.chat_templates import GEMMA, QWEN
 from doubles.engine_harness import AnswerResult, drive
 from doubles.random_models import write_agreeing_head, write_target
 from doubles.real_engine import TINY, real_engine
@@ -141,6 +142,41 @@ def test_a_bound_answer_is_the_same_at_any_draft_length(files: tuple[Path, Path]
             assert re.fullmatch("[a-z]{3,9} [0-9]{2}", text)
     for length in (1, 4, 8):
         assert exact_texts(files, length, num_slots) == plain
+
+
+# ---- thinking is off: the template has closed the thought
+THOUGHTFUL = {
+    "qwen": (QWEN, ("<|im_start|>", "<think>", "</think>", "<tool_call>", "</tool_call>"), "<|im_end|>"),
+    "gemma": (GEMMA, ("<|turn>", "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", '<|"|>'), "<turn|>"),
+}
+ONE = {"properties": {"n": {"enum": [1, 22]}}, "required": ["n"], "additionalProperties": False}
+COUNT = Tool("count", "", json.dumps({"type": "object", **ONE}))
+BY_SHORT = Constraint(Syntax.JSON_SCHEMA, json.dumps(SHORT))
+BOUND_KINDS: dict[str, dict[str, object]] = {
+    "schema": {"constraint": BY_SHORT},
+    "schema or call": {"constraint": BY_SHORT, "tools": (COUNT,), "tool_choice": ToolChoice(parallel=False)},
+    "call": {"tools": (COUNT,), "tool_choice": ToolChoice(use=ToolUse.REQUIRED, parallel=False)},
+}
+
+
+@pytest.fixture(scope="module", params=THOUGHTFUL)
+def thoughtful(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    template, controls, end = THOUGHTFUL[request.param]
+    shape = replace(EXACT, n_vocab=320, controls=controls, end=end, template=template)
+    engine = real_engine(write_target(tmp_path_factory.mktemp("off") / "target.gguf", shape), n_ctx=2048)
+    yield engine
+    engine.close()
+
+
+@pytest.mark.parametrize("kind", BOUND_KINDS)
+def test_a_bound_answer_begins_at_once_when_thinking_is_off(thoughtful: Engine, kind: str) -> None:
+    known = {"is_split": True, "spec": OFF, "template_values": (("enable_thinking", "false"),), **BOUND_KINDS[kind]}
+    for seed in range(30):
+        params = SamplingParams(temperature=1.0, seed=seed, max_tokens=150)
+        result = say(thoughtful, bound(**{"constraint": None, "params": params, **known}))  # type: ignore[arg-type]
+        assert result.finished is not None and result.finished.reason in ("stop", "tool_calls"), (seed, result)
+        assert not result.reasoning
+        assert json.loads(result.calls[0].arguments)["n"] in (1, 22) if result.calls else json.loads(result.text)
 
 
 @pytest.mark.parametrize(

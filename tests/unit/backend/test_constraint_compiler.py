@@ -84,6 +84,17 @@ def test_schemas(judge: Judge) -> None:
     assert judge.accepts(schema(type="object", description="d", title="t", default={}, unheard_of=1), "{}")
 
 
+@pytest.mark.parametrize("indent", [2, 4, "\t"])
+def test_white_space_is_an_indent_and_no_more(judge: Judge, indent: int | str) -> None:
+    deep: object = 1
+    for _ in range(8):  # 16 levels
+        deep = {"a": [deep]}
+    text = json.dumps(deep, indent=indent)
+    assert judge.accepts(Constraint(Syntax.JSON_OBJECT), text)
+    for space in ("\n\n", "  ", "\n" + 70 * " ", "\t"):
+        assert not judge.accepts(Constraint(Syntax.JSON_OBJECT), f'{{"a":{space}1}}')
+
+
 def test_expressions_and_grammars(judge: Judge) -> None:
     assert judge.accepts(Constraint(Syntax.REGEX, "(ja|nein)+"), "janein")
     assert not judge.accepts(Constraint(Syntax.REGEX, "(ja|nein)+"), "jane")
@@ -253,6 +264,21 @@ def test_a_thought_may_stand_before(judge: Judge, in_reasoning: bool, tokens: di
     assert judge.accepts(answer, *thought, '{"a": 1}')
     assert judge.accepts(answer, *thought, call)
     assert not judge.accepts(answer, *thought, '{"a": "x"}')
+
+
+@pytest.mark.parametrize("form", [forms.HERMES, forms.GEMMA, forms.SOLAR, forms.MUSE], ids=lambda form: form.label)
+def test_no_thought_stands_before_when_the_prompt_has_closed_it(judge: Judge, form: CallForm) -> None:
+    markers = None if form.headers else THINK
+    split = Split(form=form, reasoning_markers=markers, tools=TOOLS, after_reasoning=True)
+    thought = f"{form.headers.reasoning}hm{form.headers.next_header}" if form.headers else "<think>hm</think>"
+    before = form.headers.text if form.headers else ""
+    answer = make_constraint(split, ToolChoice(), schema(type="object"), tokens={}, is_split=True)
+    assert judge.accepts(answer, f'{before}{{"a": 1}}')
+    calls = make_constraint(split, REQUIRED, None, tokens={}, is_split=True)
+    call = written(form, {"n": 3})
+    assert judge.accepts(calls, call) and judge.accepts(answer, call)
+    for bound, rest in ((answer, f'{before}{{"a": 1}}'), (calls, call)):
+        assert not judge.accepts(bound, thought, rest) and not judge.accepts(bound, f"\n{rest}")
 
 
 def test_a_marker_that_is_a_token_is_asked_for_as_one(judge: Judge) -> None:

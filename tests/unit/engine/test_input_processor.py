@@ -12,7 +12,7 @@ from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.ports import FillTokens
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.core.tools import Split, Tool, ToolChoice, ToolUse
+from eaglelocal.core.tools import Split, Tool, ToolCall, ToolChoice, ToolUse
 from eaglelocal.engine.input_processor import InputProcessor
 from eaglelocal.errors import RequestError
 
@@ -188,6 +188,32 @@ def test_an_answer_that_begins_has_a_generation_prompt(last: Message, fields: di
     prompt, split = split_of(QWEN, ASKED, last, **fields)
     assert prompt.endswith("[<|im_end|>]\n[<|im_start|>]assistant\n")
     assert split is not None and not split.in_text and not split.in_reasoning
+
+
+OFF, CALLED = (("enable_thinking", "false"),), (Message("assistant", "", tool_calls=(ToolCall("c", "f", "{}"),)),)
+
+
+@pytest.mark.parametrize(
+    ("template", "messages", "fields", "is_after"),
+    [
+        (templates.QWEN, (ASKED,), {"template_values": OFF}, True),
+        (templates.QWEN, (ASKED,), {}, False),
+        (templates.GEMMA, (ASKED,), {}, True),
+        (templates.GEMMA, (ASKED,), {"template_values": (("enable_thinking", "true"),)}, False),
+        (templates.GEMMA, (ASKED, *CALLED, Message("tool", "r", tool_call_id="c")), {}, False),
+        (templates.GEMMA, (ASKED, *CALLED, Message("tool", "r", tool_call_id="c")), {"template_values": OFF}, True),
+        (templates.DEEPSEEK_31, (ASKED,), {}, True),
+        (templates.DEEPSEEK, (ASKED,), {"template_values": OFF}, False),
+        (templates.HY, (ASKED,), {}, True),
+        (templates.HY, (ASKED,), {"template_values": (("reasoning_effort", '"high"'),)}, False),
+        (templates.HARMONY, (ASKED,), {"template_values": OFF}, False),
+    ],
+)
+def test_a_thought_that_the_prompt_has_closed_is_over(
+    template: str, messages: tuple[Message, ...], fields: dict[str, object], is_after: bool
+) -> None:
+    _, split = split_of(CharacterVocabulary(template), *messages, **fields)
+    assert split is not None and split.after_reasoning is is_after
 
 
 def test_a_strict_tool_is_bound_after_what_was_said() -> None:

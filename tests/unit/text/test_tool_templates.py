@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
-from doubles.chat_templates import DEEPSEEK, HARMONY, LLAMA, MISTRAL, QWEN
+from doubles.chat_templates import DEEPSEEK, GEMMA, HARMONY, LLAMA, MINISTRAL, MISTRAL, MISTRAL_SMALL, QWEN
 from doubles.inprocess_templates import render_in_process
 
-from eaglelocal.core.request import Message
+from eaglelocal.core.request import Image, Message
 from eaglelocal.core.tools import Tool, ToolCall
 from eaglelocal.errors import EagleLocalError, RequestError
 from eaglelocal.text.reasoning.model_families import Family, ReasoningMarkers, detect_family
@@ -82,6 +83,33 @@ def test_mistral() -> None:
     assert f"[TOOL_CALLS][{call}]</s>" in text
     assert '[TOOL_RESULTS]{"content": "a bird", "call_id": "abcdefghi"}[/TOOL_RESULTS]' in text
     assert f"[AVAILABLE_TOOLS]{json.dumps([SHOWN])}[/AVAILABLE_TOOLS][INST]Sure?[/INST]" in text
+
+
+INTERRUPTED = (*TALK[:3], Message("user", "Stop. Delete nothing."))
+
+
+def test_what_the_user_says_after_a_result_is_a_turn_after_an_answer() -> None:
+    for source in (MISTRAL_SMALL, MINISTRAL):
+        assert "a bird[/TOOL_RESULTS]OK.</s>[INST]Stop. Delete nothing.[/INST]" in render(source, INTERRUPTED)
+
+
+@pytest.mark.parametrize("reasoning", ["", "I must look."])
+def test_gemma_answers_in_its_open_turn_after_a_text_a_call_and_a_result(reasoning: str) -> None:
+    talk = (TALK[0], replace(TALK[1], content="I will call.", reasoning=reasoning), TALK[2])
+    thought = f"<|channel>thought\n{reasoning}\n<channel|>" if reasoning else ""
+    assert render(GEMMA, talk, tools=(LOOK,)).endswith(
+        f'<|turn>model\n{thought}I will call.<|tool_call>call:look_up{{word:<|"|>öwl "x"<|"|>}}<tool_call|>'
+        '<|tool_response>response:look_up{value:<|"|>a bird<|"|>}<tool_response|>'
+    )
+
+
+def test_an_image_stays_with_its_result() -> None:
+    literals = HiddenSpellings(Spellings())
+    shown = replace(TALK[2], content="a bird", images=(Image(b"x", 6),))
+    talk = (TALK[0], replace(TALK[1], content="I will call."), shown, Message("user", "Stop."))
+    for source, ending in ((GEMMA, '<|"|>}<tool_response|>'), (MISTRAL_SMALL, "[/TOOL_RESULTS]")):
+        before, image, after = literals.pieces(render(source, talk, literals=literals))
+        assert isinstance(image, Image) and before[0].endswith("a bird") and after[0].startswith(ending)
 
 
 def test_harmony() -> None:
