@@ -26,8 +26,9 @@ FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
 MAX_SIDE = 4096  # larger images are scaled down: no model uses more detail
 MAX_OUTPUT_PIXELS = 2048 * 2048  # pixels: 12 MB for each image of a request
 OPENER = f"{__name__}:open_decoder"
-# The largest image of the most expensive format takes 2 s and 640 MB. A file cannot make the others wait for `rest_s`.
-LIMITS = ProcessLimits(cpu_s=10.0, memory_bytes=768 * 2**20, max_reply_bytes=16 * 2**20, max_deaths=2**31)
+# The largest image of the most expensive format takes 2 s and 640 MB; `wall_s` is for a machine that answers by all its
+# cores meanwhile. No number of deaths makes the images of others wait for `rest_s`.
+LIMITS = ProcessLimits(cpu_s=10.0, memory_bytes=768 * 2**20, wall_s=600.0, max_reply_bytes=16 * 2**20, max_deaths=2**31)
 NUM_PROCESSES = 2  # the second one starts when two files are decoded at once
 SIZE = struct.Struct("<II")
 INVALID = "invalid_image"
