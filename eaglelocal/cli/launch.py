@@ -166,7 +166,7 @@ def start_server(settings: Settings, n_ctx: int, output: Output) -> Iterator[Run
 def open_log(log: Path, command: Sequence[str]) -> BufferedWriter:
     """Return the server's log, with its command. Raises ResourceError: in the same folder, the server is found."""
     try:
-        write_atomically(log, f"{shlex.join(command)}\n")
+        write_atomically(log, os.fsencode(f"{shlex.join(command)}\n"))
         return append_own(log)
     except OSError as problem:
         message = f"no server can be started: {log} cannot be written: {problem.strerror}"
