@@ -1,4 +1,4 @@
-"""What may be written to a terminal: no text from outside may control it, and a simple one gets only lines.
+"""Cleans texts for a terminal: no text from outside may control it, and a simple one gets only lines.
 
 Replaced are control characters, halves of surrogate pairs, and characters that change the order of the text around
 them, with which a name can be shown as another one. Letters of every script, emoji and marks of direction stay. Pure.
