@@ -78,6 +78,7 @@ class TerminalDriver(LinuxDriver):
     @property
     def is_behind(self) -> bool:
         """True if output was lost and nothing can be drawn yet. Later the app is asked to draw everything."""
+        self._catch_up()
         return self._is_behind
 
     @property
@@ -109,7 +110,8 @@ class TerminalDriver(LinuxDriver):
         writer = self._writer_thread
         if writer is None or writer.ident is None:
             return
-        self._queue.put_nowait(None)
+        with suppress(Full):
+            self._queue.put_nowait(None)
         writer.join(END_S)
         is_stuck = writer.is_alive()
         for _ in range(MAX_DISCARDS):
@@ -153,7 +155,7 @@ class TerminalDriver(LinuxDriver):
                     self.process_message(event)
             for event in reader.tick():
                 self.process_message(event)
-            self._catch_up()
+            self._catch_up()  # a screen that does not change would not ask
         reader.close()
 
     def _read(self) -> bytes:
