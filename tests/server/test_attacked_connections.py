@@ -103,18 +103,26 @@ def beside(server: LimitedServer) -> Iterator[Bystander]:
 
 
 @contextmanager
-def opened(server: LimitedServer, number: int, first_bytes: Callable[[int], bytes]) -> Iterator[list[socket.socket]]:
-    """Hold so many connections; `first_bytes` returns what each sends."""
+def opened(server: LimitedServer, number: int, begin: Callable[[socket.socket, int], socket.socket]) -> Iterator[None]:
+    """Hold so many connections; `begin` sends the first bytes over each, by its number."""
     held: list[socket.socket] = []
     try:
         for index in range(number):
             with suppress(OSError):  # it was closed at once
                 held.append(socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S))
-                held[-1].sendall(first_bytes(index))
-        yield held
+                held[-1] = begin(held[-1], index)
+        yield
     finally:
         for one in held:
             one.close()
+
+
+def send_alternately(*choices: bytes) -> Callable[[socket.socket, int], socket.socket]:
+    def begin(connection: socket.socket, index: int) -> socket.socket:
+        connection.sendall(choices[index % len(choices)])
+        return connection
+
+    return begin
 
 
 def client_hello() -> bytes:
@@ -137,13 +145,13 @@ def keep_honest_company(server: LimitedServer, number: int) -> None:
         list(pool.map(ask, range(number)))
 
 
-def withstand(server: LimitedServer, number: int, first_bytes: Callable[[int], bytes]) -> None:
+def withstand(server: LimitedServer, number: int, begin: Callable[[socket.socket, int], socket.socket]) -> None:
     """Open so many connections, and check what this is for a bystander and for the server's memory."""
     with beside(server) as bystander:
         bystander.take_waits()
         keep_honest_company(server, NUM_HONEST)
         honest_s, quiet_bytes = bystander.take_waits(), server.rss_bytes
-        with opened(server, number, first_bytes):
+        with opened(server, number, begin):
             attacked_s, attacked_bytes = bystander.take_waits(), server.rss_bytes
         closed_at = time.monotonic()
         while server.rss_bytes > quiet_bytes + KEPT_BYTES and time.monotonic() < closed_at + BACK_S:
@@ -163,11 +171,19 @@ def withstand(server: LimitedServer, number: int, first_bytes: Callable[[int], b
 @pytest.mark.slow
 @pytest.mark.parametrize("descriptors", [256, 8192])
 def test_handshakes_that_never_end(tmp_path: Path, certificate: tuple[str, str], descriptors: int) -> None:
-    hello = client_hello()
     settings = ServerSettings(descriptors=(descriptors, descriptors), keys=KEYS, certificate=certificate)
     with limited_server(tmp_path / "log", settings) as server:
-        withstand(server, 4000, lambda index: hello if index % 2 else b"")
+        withstand(server, 4000, send_alternately(client_hello(), b""))
         assert server.num_descriptors < descriptors
+
+
+@on_linux
+@pytest.mark.slow
+def test_handshakes_after_which_nothing_is_asked(tmp_path: Path, certificate: tuple[str, str]) -> None:
+    settings = ServerSettings(descriptors=(8192, 8192), keys=KEYS, certificate=certificate)
+    context = ssl.create_default_context(cafile=certificate[0])
+    with limited_server(tmp_path / "log", settings) as server:
+        withstand(server, 1100, lambda connection, _: context.wrap_socket(connection, server_hostname="127.0.0.1"))
 
 
 @on_linux
@@ -175,11 +191,11 @@ def test_handshakes_that_never_end(tmp_path: Path, certificate: tuple[str, str],
 def test_event_streams_of_one_key(tmp_path: Path) -> None:
     wanted = request("/v1/events", b"", f"x-api-key: {ANNA}", method="GET")
     with limited_server(tmp_path / "log", ServerSettings(descriptors=(8192, 8192), keys=KEYS)) as server:
-        withstand(server, 1100, lambda index: wanted)
+        withstand(server, 1100, send_alternately(wanted))
 
 
 @on_linux
 @pytest.mark.slow
 def test_connections_without_a_request(tmp_path: Path) -> None:
     with limited_server(tmp_path / "log", ServerSettings(descriptors=(8192, 8192), keys=KEYS)) as server:
-        withstand(server, 4000, lambda index: b"GET / HT" if index % 2 else b"")
+        withstand(server, 4000, send_alternately(b"GET / HT", b""))
