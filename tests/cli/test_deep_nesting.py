@@ -32,9 +32,9 @@ from eaglelocal.server.openai.request_reader import to_json
 from eaglelocal.server.responses.stored_responses import RecentItems
 from eaglelocal.settings import Settings
 from eaglelocal.text.reasoning.split_answer import SplitText
+from eaglelocal.text.tool_calls.argument_shape import Shape
 from eaglelocal.text.tool_calls.call_forms import FORMS
 from eaglelocal.text.tool_calls.call_writer import write_calls
-from eaglelocal.text.tool_calls.lenient_values import Shape
 from eaglelocal.text.tool_calls.tool_schemas import has_required
 
 LEVELS = 5000

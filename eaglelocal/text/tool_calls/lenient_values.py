@@ -10,32 +10,30 @@ which what was JSON stays as it was written.
 
 from __future__ import annotations
 
-import ast
 import bisect
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from enum import Enum
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
 from itertools import permutations
 from typing import TypeVar
 
 from eaglelocal.core.json_text import MAX_DEPTH, read_json
 from eaglelocal.core.tools import Tool
-from eaglelocal.text.tool_calls.json_spans import PYTHON_ESCAPES, JsonReader, is_json, skip_space
-from eaglelocal.text.tool_calls.schema_parts import Schema
-from eaglelocal.text.tool_calls.tool_schemas import (
-    has_required,
-    list_texts,
-    list_types,
-    read_argument_schema,
-    resolve_schema,
+from eaglelocal.text.tool_calls.argument_shape import ANYTHING, Shape
+from eaglelocal.text.tool_calls.json_spans import JsonReader, is_json, skip_space
+from eaglelocal.text.tool_calls.lenient_literals import (
+    Style,
+    UnreadableCall,
+    dump_json,
+    find_kind,
+    read_word,
+    unescape,
 )
+from eaglelocal.text.tool_calls.tool_schemas import has_required
 
 Read = TypeVar("Read")
-FindShape = Callable[[str, Mapping[str, str]], "Shape"]  # of a member, by its key and the members before it
+FindShape = Callable[[str, Mapping[str, str]], Shape]  # of a member, by its key and the members before it
 GEMMA_QUOTE = '<|"|>'
-WRAPPERS = ("arguments", "parameters")  # names under which models put all arguments once more
 MAX_CHARS = 256 * 1024
 MAX_DOUBTFUL_CHARS = 16 * 1024  # of a text whose readings are compared
 MAX_READINGS, MAX_CHOICES = 64, 4096  # that are compared; string ends that are chosen for them
@@ -49,111 +47,18 @@ _PYTHON_KEY = re.compile(r"[^\W\d][\w.-]*+")
 _SEPARATOR = re.compile(r"[:=](?!=)")
 _BARE_END = re.compile(r"[,\]})]|\Z")
 _BARE_START = re.compile(r"[^\[\]{}(),:=\"'`“”‘’<]")
-_NUMBER = re.compile(r"(?P<sign>[+-]?)(?=\.?\d)0*+(?P<whole>\d*)(?P<part>\.\d*)?(?P<exponent>[eE][+-]?\d+)?")
 _PYTHON_STRING = re.compile(
     r"(?P<raw>[rR]?)[uU]?(?P<quote>\"{3}|'{3}|(?<=[rRuU])[\"'])(?P<text>(?:\\.|(?!(?P=quote))[^\\])*+)(?P=quote)",
     re.DOTALL,
 )
-_ESCAPED = re.compile(r"\\(.?)|[\"\n\r\0]", re.DOTALL)
-_JSON_ESCAPES = "\\'\"bfnrtu"
-_PYTHON_ESCAPES = _JSON_ESCAPES + PYTHON_ESCAPES
-_BARE_ESCAPES = {'"': '\\"', "\n": "\\n", "\r": "\\r", "\0": "\\x00"}
+_FIRST_QUOTES = {
+    close: re.compile(rf"(?:[^\\{close}]|\\.)*+{close}", re.DOTALL) for close in sorted({*_QUOTES.values()})
+}
+_END_QUOTES = {close: re.compile(rf"(?<!\\)(?:\\\\)*+({close}){_AFTER_VALUE}") for close in _FIRST_QUOTES}
+_CONTINUED_LINE = re.compile(r"(?<!\\)(?:\\\\)*\\\n")
 _NEXT_STRING = re.compile(r"\s*[rRuU]?[\"']")
 FENCE = re.compile(r"\s*+(?:```\w*+\s*+)?")
 _CODE = re.compile(r"[()\[\]{}\"'\\]")
-_KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "object", list: "array"}
-
-
-class Style(Enum):
-    """The notation that a text is near to. It decides what a backslash means, and which words are literals."""
-
-    JSON = "json"
-    PYTHON = "python"
-    GEMMA = "gemma"  # without escapes
-
-
-class UnreadableCall(ValueError):
-    """An error for a call without a single reading. It says why, in words without the call's content."""
-
-
-class Shape:
-    """A part of a tool's schema, as far as reading needs it."""
-
-    def __init__(self, schema: Schema, root: Schema) -> None:
-        self._schema, self._root = schema, root
-
-    @classmethod
-    def of_tool(cls, tool: Tool | None) -> Shape:
-        """Return the shape of a tool's arguments; one that admits anything, for an unknown tool."""
-        root = read_argument_schema(tool) if tool else {}
-        return cls({"type": "object", **resolve_schema(root, root)}, root)
-
-    @cached_property
-    def types(self) -> frozenset[str]:
-        """The types that it names; none if it leaves them open."""
-        return list_types(self._schema, self._root)
-
-    @cached_property
-    def texts(self) -> list[str]:
-        """The only strings that it admits; empty where it leaves them open."""
-        return list_texts(self._schema, self._root)
-
-    @cached_property
-    def properties(self) -> Mapping[str, object]:
-        named = resolve_schema(self._schema, self._root).get("properties")
-        return named if isinstance(named, dict) else {}
-
-    @property
-    def items(self) -> Shape:
-        return self._make_part(resolve_schema(self._schema, self._root).get("items"))
-
-    @cached_property
-    def required(self) -> frozenset[str]:
-        named = resolve_schema(self._schema, self._root).get("required")
-        return frozenset(key for key in named if isinstance(key, str)) if isinstance(named, list) else frozenset()
-
-    @property
-    def is_closed(self) -> bool:
-        return self._schema.get("additionalProperties") is False
-
-    def child(self, key: str) -> Shape:
-        return self._make_part(self.properties.get(key))
-
-    def admits(self, kind: str) -> bool:
-        """Return whether values of a type may stand here. Null may always: models write it for what they leave out."""
-        kinds = {kind, "number"} if kind == "integer" else {kind}
-        return not self.types or kind == "null" or not kinds.isdisjoint(self.types)
-
-    def is_text_for(self, kind: str) -> bool:
-        """Return whether a literal of this type can only be a string without its quotes."""
-        return "string" in self.types and not self.admits(kind)
-
-    def is_wrapper(self, key: str) -> bool:
-        return key in WRAPPERS and bool(self.properties) and key not in self.properties
-
-    def find_key(self, key: str, found: Collection[str]) -> str:
-        """Return the property that a key names, in whatever case; the key itself if it names none or several."""
-        if key in self.properties:
-            return key
-        alike = [name for name in self.properties if name.casefold() == key.casefold() and name not in found]
-        return alike[0] if len(alike) == 1 else key
-
-    def _make_part(self, schema: object) -> Shape:
-        return Shape(schema if isinstance(schema, dict) else {}, self._root)
-
-
-ANYTHING = Shape({}, {})
-
-
-def find_tool_name(name: str, tools: Collection[str]) -> str:
-    """Return the offered tool that a name means, with or without namespaces before it; else the name itself.
-
-    google:mcp:look_up -> look_up
-    """
-    if name in tools:
-        return name
-    found = [name[sep.end() :] for sep in re.finditer(r"[.:/]", name) if name[sep.end() :] in tools]
-    return found[0] if len(found) == 1 else name
 
 
 def read_only_meaning(text: str, style: Style, parse: Callable[[LenientText], Read]) -> Read:
@@ -300,7 +205,7 @@ class LenientText:
             if name in found or (self._choices is not None and shape.is_closed and name not in shape.properties):
                 raise UnreadableCall("an argument is named twice, or is unknown")
             verbatim = self.text[key_at:at]
-            parts.append(verbatim if verbatim == json.dumps(name, ensure_ascii=False) else _dump(name))
+            parts.append(verbatim if verbatim == json.dumps(name, ensure_ascii=False) else dump_json(name))
             at = self._skip_separator(at, parts)
             child = shape if depth == 0 and shape.is_wrapper(name) else shape.child(name)
             value, at = self.read_value(at, find_shape(name, found) if find_shape else child, depth + 1)
@@ -403,8 +308,8 @@ class LenientText:
             return _fit_text(value, text, shape), at
         word = _WORD.match(self.text, at)
         if word is not None and self.is_json:
-            return _dump(word[0]) if shape.is_text_for(_find_kind(word[0])) else word[0], word.end()
-        if word is not None and (literal := _read_word(word[0], shape, self.style)) is not None:
+            return dump_json(word[0]) if shape.is_text_for(find_kind(word[0])) else word[0], word.end()
+        if word is not None and (literal := read_word(word[0], shape, self.style)) is not None:
             return literal, word.end()
         return self._read_bare(at, shape)
 
@@ -419,7 +324,7 @@ class LenientText:
         value = self.text[at:end].strip()
         if self.style is not Style.GEMMA and _CODE.search(value):
             self.flaw = "a value may be code, or a string without quotes"
-        return _dump(value), end
+        return dump_json(value), end
 
     def _may_be_bare(self, at: int, end: int, shape: Shape) -> bool:
         value = self.text[at:end].strip()
@@ -440,7 +345,7 @@ class LenientText:
             if end < 0:
                 raise UnreadableCall("a string has no end")
             value = self.text[at + len(GEMMA_QUOTE) : end]
-            return value, _dump(value), end + len(GEMMA_QUOTE)
+            return value, dump_json(value), end + len(GEMMA_QUOTE)
         if self.style is Style.PYTHON and (python := self._read_python_string(at)) is not None:
             return python
         quote = self.text[at : at + 1]
@@ -450,7 +355,7 @@ class LenientText:
         return *self._decode(quote, self.text[at + 1 : end]), end + 1
 
     def _find_string_end(self, at: int, close: str) -> int:
-        first = re.compile(rf"(?:[^\\{close}]|\\.)*+{close}", re.DOTALL).match(self.text, at)
+        first = _FIRST_QUOTES[close].match(self.text, at)
         ends = self._list_ends(close)
         nearest = bisect.bisect_left(ends, at)
         if first is not None and self.style is Style.PYTHON and _NEXT_STRING.match(self.text, first.end()):
@@ -462,8 +367,7 @@ class LenientText:
     def _list_ends(self, close: str) -> list[int]:
         """Return the places of all unescaped quotes after which a value may end."""
         if close not in self._ends:
-            pattern = rf"(?<!\\)(?:\\\\)*+({close}){_AFTER_VALUE}"
-            self._ends[close] = [found.start(1) for found in re.finditer(pattern, self.text)]
+            self._ends[close] = [found.start(1) for found in _END_QUOTES[close].finditer(self.text)]
         return self._ends[close]
 
     def _choose(self, ends: Sequence[int], nearest: int = 0) -> int:
@@ -479,50 +383,23 @@ class LenientText:
         found = _PYTHON_STRING.match(self.text, at)
         if found is None:
             return None
-        if not found["raw"] and re.search(r"(?<!\\)(?:\\\\)*\\\n", found["text"]):
+        if not found["raw"] and _CONTINUED_LINE.search(found["text"]):
             raise UnreadableCall("a backslash may continue its line, or be text")
-        value = found["text"] if found["raw"] else _unescape(found["text"], "", _PYTHON_ESCAPES)
-        return value, _dump(value), found.end()
+        value = found["text"] if found["raw"] else unescape(found["text"], "", Style.PYTHON)
+        return value, dump_json(value), found.end()
 
     def _decode(self, quote: str, text: str) -> tuple[str, str]:
         """Return the value of a string and its JSON."""
         if self.style is Style.GEMMA:
             if "\\" in text:
                 raise UnreadableCall("a backslash may be an escape, or text")
-            return text, _dump(text)
+            return text, dump_json(text)
         if self.style is Style.JSON and quote == '"':
             written = "".join(part or "" for part in JsonReader().push(f'"{text}"'))
             if is_json(written):
                 return str(read_json(written)), written
-        value = _unescape(text, quote + _QUOTES[quote], _JSON_ESCAPES if self.style is Style.JSON else _PYTHON_ESCAPES)
-        return value, _dump(value)
-
-
-def _dump(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _unescape(text: str, quotes: str, escapes: str) -> str:
-    """Return a text without its escapes. A backslash that begins none is text, also before a bare line break."""
-
-    def rewrite(match: re.Match[str]) -> str:
-        if match[0][0] != "\\":
-            return _BARE_ESCAPES[match[0]]
-        escaped = match[1]
-        if escaped and escaped in escapes:
-            return match[0]
-        if escaped == "/" and escapes is _JSON_ESCAPES:
-            return escaped
-        if escapes is _JSON_ESCAPES and escaped and escaped in _PYTHON_ESCAPES:
-            raise UnreadableCall("a backslash may be an escape, or text")
-        return escaped if escaped and escaped in quotes else "\\\\" + _BARE_ESCAPES.get(escaped, escaped)
-
-    if "\\" not in text:
-        return text
-    try:
-        return str(ast.literal_eval(f'"{_ESCAPED.sub(rewrite, text)}"'))
-    except (ValueError, SyntaxError):
-        raise UnreadableCall("a string has a broken escape") from None
+        value = unescape(text, quote + _QUOTES[quote], self.style)
+        return value, dump_json(value)
 
 
 def _fit_text(value: str, text: str, shape: Shape) -> str:
@@ -544,62 +421,7 @@ def read_as_type(text: str, shape: Shape, style: Style) -> str | None:
         value = read_only_meaning(text, style, parse)
     except UnreadableCall:
         return None
-    return value if shape.admits(_find_kind(value)) else None
-
-
-def _read_word(word: str, shape: Shape, style: Style) -> str | None:
-    """Return the JSON of a literal; None for a word that may be a string. Raises UnreadableCall if it may be either."""
-    types = shape.types
-    lower, is_text, is_open = word.lower(), "string" in types, not types
-    if lower in ("none", "null"):
-        if word == "null" or (word == "None" and style is Style.PYTHON) or not (is_text or is_open):
-            return "null"
-        if "null" in types:
-            return "null"
-        raise UnreadableCall("a word may be a literal or a string")
-    if _is_finite_json(word):
-        return None if shape.is_text_for(_find_kind(word)) else word
-    if types == {"string"}:
-        return None
-    if lower in ("true", "false"):
-        if shape.is_text_for("boolean"):
-            return None
-        if (style is Style.PYTHON and word in ("True", "False")) or not (is_text or is_open):
-            return lower
-        raise UnreadableCall("a word may be a literal or a string")
-    number = _read_number(word, style, may_pad=not (is_text or is_open))
-    if number is None and _NUMBER.fullmatch(word) and not (is_text and types.isdisjoint(("integer", "number"))):
-        raise UnreadableCall("a word may be a number or a string")
-    return number
-
-
-def _read_number(word: str, style: Style, *, may_pad: bool) -> str | None:
-    """Return a number that JSON writes in another way, as JSON. `may_pad`: zeros before it mean nothing."""
-    found = _NUMBER.fullmatch(word)
-    if found and may_pad:
-        sign, part = found["sign"].replace("+", ""), found["part"] or ""
-        number = f"{sign}{found['whole'] or '0'}{part + '0' if part == '.' else part}{found['exponent'] or ''}"
-        return number if _is_finite_json(number) else None
-    if style is Style.PYTHON and re.fullmatch(r"[+-]?[\d.][\w.+-]*", word):
-        try:
-            value = ast.literal_eval(word)
-            return json.dumps(value, allow_nan=False) if isinstance(value, int | float) else None
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            return None
-    return None
-
-
-def _is_finite_json(word: str) -> bool:
-    try:
-        read_json(word, is_finite=True)
-    except ValueError:
-        return False
-    return True
-
-
-def _find_kind(text: str) -> str:
-    """Return the type of a JSON text."""
-    return _KINDS.get(type(read_json(text)), "null")
+    return value if shape.admits(find_kind(value)) else None
 
 
 def _assign(values: Sequence[str], shape: Shape, found: Mapping[str, str]) -> dict[str, str]:
@@ -607,7 +429,7 @@ def _assign(values: Sequence[str], shape: Shape, found: Mapping[str, str]) -> di
     free = [name for name in shape.properties if name not in found]
     if len(free) ** len(values) > MAX_ASSIGNMENTS or len(values) > len(free):
         raise UnreadableCall("arguments have no names")
-    kinds = [_find_kind(value) for value in values]
+    kinds = [find_kind(value) for value in values]
     fitting = [
         names
         for names in permutations(free, len(values))
@@ -621,5 +443,5 @@ def _assign(values: Sequence[str], shape: Shape, found: Mapping[str, str]) -> di
 
 def _join_unnamed(named: Mapping[str, str], found: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
     every = {**named, **found}
-    members = (f"{_dump(name)}: {value}" for name, value in every.items())
+    members = (f"{dump_json(name)}: {value}" for name, value in every.items())
     return ["{" + ", ".join(members)], every

@@ -18,8 +18,8 @@ from eaglelocal.text.reasoning.markers import make_control_char
 from eaglelocal.text.reasoning.model_families import list_markers
 from eaglelocal.text.reasoning.split_answer import SplitText
 from eaglelocal.text.tool_calls import call_forms as forms
+from eaglelocal.text.tool_calls.argument_shape import Shape
 from eaglelocal.text.tool_calls.call_writer import write_calls
-from eaglelocal.text.tool_calls.lenient_values import Shape
 from eaglelocal.text.tool_calls.python_calls import PythonCalls
 from eaglelocal.text.tool_calls.tagged_text import parse_value
 

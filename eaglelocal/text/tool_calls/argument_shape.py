@@ -1,0 +1,96 @@
+"""The schema of a tool's arguments, as far as reading a call needs it: the names there are, and their types.
+
+Schemas come from requests: parts that cannot be read admit anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from functools import cached_property
+
+from eaglelocal.core.tools import Tool
+from eaglelocal.text.tool_calls.schema_parts import Schema
+from eaglelocal.text.tool_calls.tool_schemas import list_texts, list_types, read_argument_schema, resolve_schema
+
+WRAPPERS = ("arguments", "parameters")  # names under which models put all arguments once more
+
+
+class Shape:
+    """A part of a tool's schema, as far as reading needs it."""
+
+    def __init__(self, schema: Schema, root: Schema) -> None:
+        self._schema, self._root = schema, root
+
+    @classmethod
+    def of_tool(cls, tool: Tool | None) -> Shape:
+        """Return the shape of a tool's arguments; one that admits anything, for an unknown tool."""
+        root = read_argument_schema(tool) if tool else {}
+        return cls({"type": "object", **resolve_schema(root, root)}, root)
+
+    @cached_property
+    def types(self) -> frozenset[str]:
+        """The types that it names; none if it leaves them open."""
+        return list_types(self._schema, self._root)
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """The only strings that it admits; empty where it leaves them open."""
+        return list_texts(self._schema, self._root)
+
+    @cached_property
+    def properties(self) -> Mapping[str, object]:
+        named = resolve_schema(self._schema, self._root).get("properties")
+        return named if isinstance(named, dict) else {}
+
+    @property
+    def items(self) -> Shape:
+        return self._make_part(resolve_schema(self._schema, self._root).get("items"))
+
+    @cached_property
+    def required(self) -> frozenset[str]:
+        named = resolve_schema(self._schema, self._root).get("required")
+        return frozenset(key for key in named if isinstance(key, str)) if isinstance(named, list) else frozenset()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._schema.get("additionalProperties") is False
+
+    def child(self, key: str) -> Shape:
+        return self._make_part(self.properties.get(key))
+
+    def admits(self, kind: str) -> bool:
+        """Return whether values of a type may stand here. Null may always: models write it for what they leave out."""
+        kinds = {kind, "number"} if kind == "integer" else {kind}
+        return not self.types or kind == "null" or not kinds.isdisjoint(self.types)
+
+    def is_text_for(self, kind: str) -> bool:
+        """Return whether a literal of this type can only be a string without its quotes."""
+        return "string" in self.types and not self.admits(kind)
+
+    def is_wrapper(self, key: str) -> bool:
+        return key in WRAPPERS and bool(self.properties) and key not in self.properties
+
+    def find_key(self, key: str, found: Collection[str]) -> str:
+        """Return the property that a key names, in whatever case; the key itself if it names none or several."""
+        if key in self.properties:
+            return key
+        alike = [name for name in self.properties if name.casefold() == key.casefold() and name not in found]
+        return alike[0] if len(alike) == 1 else key
+
+    def _make_part(self, schema: object) -> Shape:
+        return Shape(schema if isinstance(schema, dict) else {}, self._root)
+
+
+ANYTHING = Shape({}, {})
+
+
+def find_tool_name(name: str, tools: Collection[str]) -> str:
+    """Return the offered tool that a name means, with or without namespaces before it; else the name itself.
+
+    google:mcp:look_up -> look_up
+    """
+    if name in tools:
+        return name
+    found = [name[sep.end() :] for sep in re.finditer(r"[.:/]", name) if name[sep.end() :] in tools]
+    return found[0] if len(found) == 1 else name
