@@ -1,43 +1,19 @@
-"""Tell what a tool's schema admits in one place of a call, and what a word without quotes spells there.
+"""The schema of a tool's arguments, as far as reading a call needs it: the names there are, and their types.
 
-The schema's types decide: `007` is a number where the schema wants one, and a text where it wants a string. A word that
-may be either raises UnreadableCall. Independent of the notation of calls.
+Schemas come from requests: parts that cannot be read admit anything.
 """
 
 from __future__ import annotations
 
-import ast
-import json
 import re
 from collections.abc import Collection, Mapping
-from enum import Enum
 from functools import cached_property
 
-from eaglelocal.core.json_text import read_json
 from eaglelocal.core.tools import Tool
 from eaglelocal.text.tool_calls.schema_parts import Schema
-from eaglelocal.text.tool_calls.tool_schemas import (
-    list_types,
-    list_values,
-    name_type,
-    read_argument_schema,
-    resolve_schema,
-)
+from eaglelocal.text.tool_calls.tool_schemas import list_types, list_values, read_argument_schema, resolve_schema
 
 WRAPPERS = ("arguments", "parameters")  # names under which models put all arguments once more
-_NUMBER = re.compile(r"(?P<sign>[+-]?)(?=\.?\d)0*+(?P<whole>\d*)(?P<part>\.\d*)?(?P<exponent>[eE][+-]?\d+)?")
-
-
-class Style(Enum):
-    """The notation that a text is near to. It decides what a backslash means, and which words are literals."""
-
-    JSON = "json"
-    PYTHON = "python"
-    GEMMA = "gemma"  # without escapes
-
-
-class UnreadableCall(ValueError):
-    """An error for a call without a single reading. It says why, in words without the call's content."""
 
 
 class Shape:
@@ -111,56 +87,12 @@ class Shape:
 ANYTHING = Shape({}, {})
 
 
-def read_word(word: str, shape: Shape, style: Style) -> str | None:
-    """Return the JSON of a literal; None for a word that may be a string. Raises UnreadableCall if it may be either."""
-    types = shape.types
-    lower, is_text, is_open = word.lower(), "string" in types, not types
-    if lower in ("none", "null"):
-        if word == "null" or (word == "None" and style is Style.PYTHON) or not (is_text or is_open):
-            return "null"
-        if "null" in types:
-            return "null"
-        raise UnreadableCall("a word may be a literal or a string")
-    if _is_finite_json(word):
-        return None if shape.is_text_for(find_kind(word)) else word
-    if types == {"string"}:
-        return None
-    if lower in ("true", "false"):
-        if shape.is_text_for("boolean"):
-            return None
-        if (style is Style.PYTHON and word in ("True", "False")) or not (is_text or is_open):
-            return lower
-        raise UnreadableCall("a word may be a literal or a string")
-    number = _read_number(word, style, may_pad=not (is_text or is_open))
-    if number is None and _NUMBER.fullmatch(word) and not (is_text and types.isdisjoint(("integer", "number"))):
-        raise UnreadableCall("a word may be a number or a string")
-    return number
+def find_tool_name(name: str, tools: Collection[str]) -> str:
+    """Return the offered tool that a name means, with or without namespaces before it; else the name itself.
 
-
-def _read_number(word: str, style: Style, *, may_pad: bool) -> str | None:
-    """Return a number that JSON writes in another way, as JSON. `may_pad`: zeros before it mean nothing."""
-    found = _NUMBER.fullmatch(word)
-    if found and may_pad:
-        sign, part = found["sign"].replace("+", ""), found["part"] or ""
-        number = f"{sign}{found['whole'] or '0'}{part + '0' if part == '.' else part}{found['exponent'] or ''}"
-        return number if _is_finite_json(number) else None
-    if style is Style.PYTHON and re.fullmatch(r"[+-]?[\d.][\w.+-]*", word):
-        try:
-            value = ast.literal_eval(word)
-            return json.dumps(value, allow_nan=False) if isinstance(value, int | float) else None
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            return None
-    return None
-
-
-def _is_finite_json(word: str) -> bool:
-    try:
-        read_json(word, is_finite=True)
-    except ValueError:
-        return False
-    return True
-
-
-def find_kind(text: str) -> str:
-    """Return the type of a JSON text."""
-    return name_type(read_json(text))
+    google:mcp:look_up -> look_up
+    """
+    if name in tools:
+        return name
+    found = [name[sep.end() :] for sep in re.finditer(r"[.:/]", name) if name[sep.end() :] in tools]
+    return found[0] if len(found) == 1 else name

@@ -19,10 +19,11 @@ from eaglelocal.core.json_text import read_json
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.tools import Tool, ToolCall, join_calls
 from eaglelocal.text.tool_calls.answer_collector import AnswerCollector
-from eaglelocal.text.tool_calls.argument_shape import ANYTHING, WRAPPERS, Shape, Style, UnreadableCall
+from eaglelocal.text.tool_calls.argument_shape import ANYTHING, WRAPPERS, Shape, find_tool_name
 from eaglelocal.text.tool_calls.certain_arguments import CertainArguments
 from eaglelocal.text.tool_calls.json_spans import JsonReader, is_json, read_elements, read_members
-from eaglelocal.text.tool_calls.lenient_values import LenientText, find_tool_name, read_only_meaning
+from eaglelocal.text.tool_calls.lenient_literals import Style, UnreadableCall
+from eaglelocal.text.tool_calls.lenient_values import LenientText, read_only_meaning
 from eaglelocal.text.tool_calls.tool_schemas import has_required
 
 MAX_HEAD_CHARS = 512
@@ -36,8 +37,8 @@ _OBJECT = re.compile(r'\{\s*["}]')
 _MEMBERS = ("name", "tool_name", "arguments", "parameters", "id", "tool_call_id", "type")
 _CALL = Shape({"properties": {key: {} for key in _MEMBERS}}, {})
 _QUOTES = "[\"'`“”‘’]?"
-_CALL_LIKE = re.compile(rf"[\[\s]*\{{\s*{_QUOTES}\s*(?:{'|'.join(_MEMBERS)})\b", re.IGNORECASE)
-_KEYED_LIKE = re.compile(rf"[\[\s]*\{{\s*{_QUOTES}[\w./:-]+{_QUOTES}\s*:\s*\{{")
+_CALL_LIKE = re.compile(rf"\A[\[\s]*+\{{\s*+{_QUOTES}\s*+(?:{'|'.join(_MEMBERS)})\b", re.IGNORECASE)
+_KEYED_LIKE = re.compile(rf"\A[\[\s]*+\{{\s*+{_QUOTES}[\w./-]++{_QUOTES}\s*+:\s*+\{{")
 _BEFORE_ELEMENT = re.compile(r"[\[,\s]*")
 
 

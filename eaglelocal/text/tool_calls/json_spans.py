@@ -17,7 +17,7 @@ _SPACE = re.compile(r"\s*")
 _IN_STRING = re.compile(r'["\\\x00-\x1f]|\Z')
 _OUTSIDE = re.compile(r'["{}\[\]]|\Z')
 _ANY = re.compile(r".", re.DOTALL)
-PYTHON_ESCAPES = "av01234567xUN"  # in Python alone: in JSON they may be text, or escapes, so they stay as they are
+ONLY_PYTHON_ESCAPES = "av01234567xUN"  # in Python alone: in JSON they may be text, or escapes, so they stay as they are
 _CLOSING = {"{": "}", "[": "]"}
 
 
@@ -84,7 +84,7 @@ def _escape(control: str) -> str:
 
 def _complete_escape(char: str) -> str:
     """Return what follows a backslash that was output already."""
-    if char in '"\\/bfnrtu' or char in PYTHON_ESCAPES:
+    if char in '"\\/bfnrtu' or char in ONLY_PYTHON_ESCAPES:
         return char
     return "u0027" if char == "'" else f"\\{char}"
 

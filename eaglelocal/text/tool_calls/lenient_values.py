@@ -10,31 +10,29 @@ which what was JSON stays as it was written.
 
 from __future__ import annotations
 
-import ast
 import bisect
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import permutations
 from typing import TypeVar
 
 from eaglelocal.core.json_text import MAX_DEPTH, read_json
 from eaglelocal.core.tools import Tool
-from eaglelocal.text.tool_calls.argument_shape import (
-    ANYTHING,
-    Shape,
+from eaglelocal.text.tool_calls.argument_shape import ANYTHING, Shape
+from eaglelocal.text.tool_calls.json_spans import JsonReader, is_json, skip_space
+from eaglelocal.text.tool_calls.lenient_literals import (
     Style,
     UnreadableCall,
+    dump_json,
     find_kind,
     read_word,
+    unescape,
 )
-from eaglelocal.text.tool_calls.json_spans import PYTHON_ESCAPES, JsonReader, is_json, skip_space
-from eaglelocal.text.tool_calls.tool_schemas import (
-    has_required,
-)
+from eaglelocal.text.tool_calls.tool_schemas import has_required
 
 Read = TypeVar("Read")
-FindShape = Callable[[str, Mapping[str, str]], "Shape"]  # of a member, by its key and the members before it
+FindShape = Callable[[str, Mapping[str, str]], Shape]  # of a member, by its key and the members before it
 GEMMA_QUOTE = '<|"|>'
 MAX_CHARS = 256 * 1024
 MAX_DOUBTFUL_CHARS = 16 * 1024  # of a text whose readings are compared
@@ -53,24 +51,14 @@ _PYTHON_STRING = re.compile(
     r"(?P<raw>[rR]?)[uU]?(?P<quote>\"{3}|'{3}|(?<=[rRuU])[\"'])(?P<text>(?:\\.|(?!(?P=quote))[^\\])*+)(?P=quote)",
     re.DOTALL,
 )
-_ESCAPED = re.compile(r"\\(.?)|[\"\n\r\0]", re.DOTALL)
-_JSON_ESCAPES = "\\'\"bfnrtu"
-_PYTHON_ESCAPES = _JSON_ESCAPES + PYTHON_ESCAPES
-_BARE_ESCAPES = {'"': '\\"', "\n": "\\n", "\r": "\\r", "\0": "\\x00"}
+_FIRST_QUOTES = {
+    close: re.compile(rf"(?:[^\\{close}]|\\.)*+{close}", re.DOTALL) for close in sorted({*_QUOTES.values()})
+}
+_END_QUOTES = {close: re.compile(rf"(?<!\\)(?:\\\\)*+({close}){_AFTER_VALUE}") for close in _FIRST_QUOTES}
+_CONTINUED_LINE = re.compile(r"(?<!\\)(?:\\\\)*\\\n")
 _NEXT_STRING = re.compile(r"\s*[rRuU]?[\"']")
 FENCE = re.compile(r"\s*+(?:```\w*+\s*+)?")
 _CODE = re.compile(r"[()\[\]{}\"'\\]")
-
-
-def find_tool_name(name: str, tools: Collection[str]) -> str:
-    """Return the offered tool that a name means, with or without namespaces before it; else the name itself.
-
-    google:mcp:look_up -> look_up
-    """
-    if name in tools:
-        return name
-    found = [name[sep.end() :] for sep in re.finditer(r"[.:/]", name) if name[sep.end() :] in tools]
-    return found[0] if len(found) == 1 else name
 
 
 def read_only_meaning(text: str, style: Style, parse: Callable[[LenientText], Read]) -> Read:
@@ -119,7 +107,7 @@ def _compare_readings(text: str, style: Style, parse: Callable[[LenientText], Re
 
 
 class LenientText:
-    """A reader of a text, for one attempt. Its methods take an index, and return what they read and the index after it.
+    """One attempt at a text. Its methods take an index, and return what they read there and the index after it.
 
     In the first attempt a string ends at its first quote, and brackets may be missing or doubled at the end of the
     text. In others `choices` says which end each string has, counted from the first possible one, and brackets must
@@ -217,7 +205,7 @@ class LenientText:
             if name in found or (self._choices is not None and shape.is_closed and name not in shape.properties):
                 raise UnreadableCall("an argument is named twice, or is unknown")
             verbatim = self.text[key_at:at]
-            parts.append(verbatim if verbatim == json.dumps(name, ensure_ascii=False) else _dump(name))
+            parts.append(verbatim if verbatim == json.dumps(name, ensure_ascii=False) else dump_json(name))
             at = self._skip_separator(at, parts)
             child = shape if depth == 0 and shape.is_wrapper(name) else shape.child(name)
             value, at = self.read_value(at, find_shape(name, found) if find_shape else child, depth + 1)
@@ -320,7 +308,7 @@ class LenientText:
             return _fit_text(value, text, shape), at
         word = _WORD.match(self.text, at)
         if word is not None and self.is_json:
-            return _dump(word[0]) if shape.is_text_for(find_kind(word[0])) else word[0], word.end()
+            return dump_json(word[0]) if shape.is_text_for(find_kind(word[0])) else word[0], word.end()
         if word is not None and (literal := read_word(word[0], shape, self.style)) is not None:
             return literal, word.end()
         return self._read_bare(at, shape)
@@ -336,7 +324,7 @@ class LenientText:
         value = self.text[at:end].strip()
         if self.style is not Style.GEMMA and _CODE.search(value):
             self.flaw = "a value may be code, or a string without quotes"
-        return _dump(value), end
+        return dump_json(value), end
 
     def _may_be_bare(self, at: int, end: int, shape: Shape) -> bool:
         value = self.text[at:end].strip()
@@ -357,7 +345,7 @@ class LenientText:
             if end < 0:
                 raise UnreadableCall("a string has no end")
             value = self.text[at + len(GEMMA_QUOTE) : end]
-            return value, _dump(value), end + len(GEMMA_QUOTE)
+            return value, dump_json(value), end + len(GEMMA_QUOTE)
         if self.style is Style.PYTHON and (python := self._read_python_string(at)) is not None:
             return python
         quote = self.text[at : at + 1]
@@ -367,7 +355,7 @@ class LenientText:
         return *self._decode(quote, self.text[at + 1 : end]), end + 1
 
     def _find_string_end(self, at: int, close: str) -> int:
-        first = re.compile(rf"(?:[^\\{close}]|\\.)*+{close}", re.DOTALL).match(self.text, at)
+        first = _FIRST_QUOTES[close].match(self.text, at)
         ends = self._list_ends(close)
         nearest = bisect.bisect_left(ends, at)
         if first is not None and self.style is Style.PYTHON and _NEXT_STRING.match(self.text, first.end()):
@@ -379,8 +367,7 @@ class LenientText:
     def _list_ends(self, close: str) -> list[int]:
         """Return the places of all unescaped quotes after which a value may end."""
         if close not in self._ends:
-            pattern = rf"(?<!\\)(?:\\\\)*+({close}){_AFTER_VALUE}"
-            self._ends[close] = [found.start(1) for found in re.finditer(pattern, self.text)]
+            self._ends[close] = [found.start(1) for found in _END_QUOTES[close].finditer(self.text)]
         return self._ends[close]
 
     def _choose(self, ends: Sequence[int], nearest: int = 0) -> int:
@@ -396,50 +383,23 @@ class LenientText:
         found = _PYTHON_STRING.match(self.text, at)
         if found is None:
             return None
-        if not found["raw"] and re.search(r"(?<!\\)(?:\\\\)*\\\n", found["text"]):
+        if not found["raw"] and _CONTINUED_LINE.search(found["text"]):
             raise UnreadableCall("a backslash may continue its line, or be text")
-        value = found["text"] if found["raw"] else _unescape(found["text"], "", _PYTHON_ESCAPES)
-        return value, _dump(value), found.end()
+        value = found["text"] if found["raw"] else unescape(found["text"], "", Style.PYTHON)
+        return value, dump_json(value), found.end()
 
     def _decode(self, quote: str, text: str) -> tuple[str, str]:
         """Return the value of a string and its JSON."""
         if self.style is Style.GEMMA:
             if "\\" in text:
                 raise UnreadableCall("a backslash may be an escape, or text")
-            return text, _dump(text)
+            return text, dump_json(text)
         if self.style is Style.JSON and quote == '"':
             written = "".join(part or "" for part in JsonReader().push(f'"{text}"'))
             if is_json(written):
                 return str(read_json(written)), written
-        value = _unescape(text, quote + _QUOTES[quote], _JSON_ESCAPES if self.style is Style.JSON else _PYTHON_ESCAPES)
-        return value, _dump(value)
-
-
-def _dump(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _unescape(text: str, quotes: str, escapes: str) -> str:
-    """Return a text without its escapes. A backslash that begins none is text, also before a bare line break."""
-
-    def rewrite(match: re.Match[str]) -> str:
-        if match[0][0] != "\\":
-            return _BARE_ESCAPES[match[0]]
-        escaped = match[1]
-        if escaped and escaped in escapes:
-            return match[0]
-        if escaped == "/" and escapes is _JSON_ESCAPES:
-            return escaped
-        if escapes is _JSON_ESCAPES and escaped and escaped in _PYTHON_ESCAPES:
-            raise UnreadableCall("a backslash may be an escape, or text")
-        return escaped if escaped and escaped in quotes else "\\\\" + _BARE_ESCAPES.get(escaped, escaped)
-
-    if "\\" not in text:
-        return text
-    try:
-        return str(ast.literal_eval(f'"{_ESCAPED.sub(rewrite, text)}"'))
-    except (ValueError, SyntaxError):
-        raise UnreadableCall("a string has a broken escape") from None
+        value = unescape(text, quote + _QUOTES[quote], self.style)
+        return value, dump_json(value)
 
 
 def _fit_text(value: str, text: str, shape: Shape) -> str:
@@ -483,5 +443,5 @@ def _assign(values: Sequence[str], shape: Shape, found: Mapping[str, str]) -> di
 
 def _join_unnamed(named: Mapping[str, str], found: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
     every = {**named, **found}
-    members = (f"{_dump(name)}: {value}" for name, value in every.items())
+    members = (f"{dump_json(name)}: {value}" for name, value in every.items())
     return ["{" + ", ".join(members)], every

@@ -10,9 +10,10 @@ import re
 from collections.abc import Mapping
 
 from eaglelocal.core.tools import Tool, ToolCall
-from eaglelocal.text.tool_calls.argument_shape import Style, UnreadableCall
+from eaglelocal.text.tool_calls.argument_shape import find_tool_name
 from eaglelocal.text.tool_calls.json_spans import skip_space
-from eaglelocal.text.tool_calls.lenient_values import LenientText, find_tool_name, read_only_meaning
+from eaglelocal.text.tool_calls.lenient_literals import Style, UnreadableCall
+from eaglelocal.text.tool_calls.lenient_values import LenientText, read_only_meaning
 
 _NAME = re.compile(r"(?P<name>\w[\w./:-]*+)\s*+\(")
 _LIST = {"[": "]", "(": ")"}

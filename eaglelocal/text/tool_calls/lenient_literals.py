@@ -1,0 +1,121 @@
+"""Words and escapes as models write them: True or true, 007, a backslash that begins no escape.
+
+A word is read by the types that the schema admits in its place.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from enum import Enum
+
+from eaglelocal.core.json_text import read_json
+from eaglelocal.text.tool_calls.argument_shape import Shape
+from eaglelocal.text.tool_calls.json_spans import ONLY_PYTHON_ESCAPES
+
+_NUMBER = re.compile(r"(?P<sign>[+-]?)(?=\.?\d)0*+(?P<whole>\d*)(?P<part>\.\d*)?(?P<exponent>[eE][+-]?\d+)?")
+_PYTHON_NUMBER = re.compile(r"[+-]?[\d.][\w.+-]*")
+_ESCAPED = re.compile(r"\\(.?)|[\"\n\r\0]", re.DOTALL)
+_JSON_ESCAPES = "\\'\"bfnrtu"
+_PYTHON_ESCAPES = _JSON_ESCAPES + ONLY_PYTHON_ESCAPES
+_BARE_ESCAPES = {'"': '\\"', "\n": "\\n", "\r": "\\r", "\0": "\\x00"}
+_KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "object", list: "array"}
+
+
+class Style(Enum):
+    """The notation that a text is near to. It decides what a backslash means, and which words are literals."""
+
+    JSON = "json"
+    PYTHON = "python"
+    GEMMA = "gemma"  # without escapes
+
+
+class UnreadableCall(ValueError):
+    """An error for a call without a single reading. It says why, in words without the call's content."""
+
+
+def dump_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def unescape(text: str, quotes: str, style: Style) -> str:
+    """Return a text without its escapes, which may be those of its quotes.
+
+    A backslash that begins none is text, also before a bare line break.
+    """
+    escapes = _JSON_ESCAPES if style is Style.JSON else _PYTHON_ESCAPES
+
+    def rewrite(match: re.Match[str]) -> str:
+        if match[0][0] != "\\":
+            return _BARE_ESCAPES[match[0]]
+        escaped = match[1]
+        if escaped and escaped in escapes:
+            return match[0]
+        if escaped == "/" and style is Style.JSON:
+            return escaped
+        if style is Style.JSON and escaped and escaped in _PYTHON_ESCAPES:
+            raise UnreadableCall("a backslash may be an escape, or text")
+        return escaped if escaped and escaped in quotes else "\\\\" + _BARE_ESCAPES.get(escaped, escaped)
+
+    if "\\" not in text:
+        return text
+    try:
+        return str(ast.literal_eval(f'"{_ESCAPED.sub(rewrite, text)}"'))
+    except (ValueError, SyntaxError):
+        raise UnreadableCall("a string has a broken escape") from None
+
+
+def read_word(word: str, shape: Shape, style: Style) -> str | None:
+    """Return the JSON of a literal; None for a word that may be a string. Raises UnreadableCall if it may be either."""
+    types = shape.types
+    lower, is_text, is_open = word.lower(), "string" in types, not types
+    if lower in ("none", "null"):
+        if word == "null" or (word == "None" and style is Style.PYTHON) or not (is_text or is_open):
+            return "null"
+        if "null" in types:
+            return "null"
+        raise UnreadableCall("a word may be a literal or a string")
+    if _is_finite_json(word):
+        return None if shape.is_text_for(find_kind(word)) else word
+    if types == {"string"}:
+        return None
+    if lower in ("true", "false"):
+        if shape.is_text_for("boolean"):
+            return None
+        if (style is Style.PYTHON and word in ("True", "False")) or not (is_text or is_open):
+            return lower
+        raise UnreadableCall("a word may be a literal or a string")
+    number = _read_number(word, style, may_pad=not (is_text or is_open))
+    if number is None and _NUMBER.fullmatch(word) and not (is_text and types.isdisjoint(("integer", "number"))):
+        raise UnreadableCall("a word may be a number or a string")
+    return number
+
+
+def _read_number(word: str, style: Style, *, may_pad: bool) -> str | None:
+    """Return a number that JSON writes in another way, as JSON. `may_pad`: zeros before it mean nothing."""
+    found = _NUMBER.fullmatch(word)
+    if found and may_pad:
+        sign, part = found["sign"].replace("+", ""), found["part"] or ""
+        number = f"{sign}{found['whole'] or '0'}{part + '0' if part == '.' else part}{found['exponent'] or ''}"
+        return number if _is_finite_json(number) else None
+    if style is Style.PYTHON and _PYTHON_NUMBER.fullmatch(word):
+        try:
+            value = ast.literal_eval(word)
+            return json.dumps(value, allow_nan=False) if isinstance(value, int | float) else None
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return None
+    return None
+
+
+def _is_finite_json(word: str) -> bool:
+    try:
+        read_json(word, is_finite=True)
+    except ValueError:
+        return False
+    return True
+
+
+def find_kind(text: str) -> str:
+    """Return the type of a JSON text."""
+    return _KINDS.get(type(read_json(text)), "null")
