@@ -110,6 +110,6 @@ def test_why_an_engine_failed_is_told_to_operators() -> None:
 
         for path in ("/v1/chat/completions", "/v1/messages", "/v1/responses"):
             answers = {key: fail(path, key) for key in (BEN, OWN)}
-            assert {answer.status_code for answer in answers.values()} == {500}
+            assert {answer.status_code for answer in answers.values()} == {500}, answers[OWN].text
             assert "it broke" not in answers[BEN].text and "the engine failed" in answers[BEN].text
             assert "it broke" in answers[OWN].text

@@ -33,7 +33,7 @@ def test_what_is_no_file_is_refused_at_once(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     make, what = ODD[kind]
-    path = tmp_path / "x.json"
+    path = tmp_path / f"{kind}.json"  # its own name: a word is said once for each path
     make(path)
     for use in (open_regular, read_regular, open_own, read_own, append_own):
         with pytest.raises(OSError) as raised:  # the kind is checked below
