@@ -50,7 +50,9 @@ NUM_SNIPPETS, NUM_BYTES = 14, 3000
 def draw(matcher: LLMatcher, form: CallForm, seed: int) -> str:
     """Return a text that the grammar admits: snippets while there are some to come, then the a short way to the end."""
     choose, written = random.Random(f"{form.label} {seed}"), b""
-    closers = [*CLOSERS, *filter(None, (form.end, form.tags[1], form.value.rpartition(forms.VALUE)[2].rstrip("\n")))]
+    # between Python's brackets JSON may spell the end of the block, which is a token of its own in such models
+    end = "" if form.call.endswith(f"({forms.ARGS})") else form.end
+    closers = [*CLOSERS, *filter(None, (end, form.tags[1], form.value.rpartition(forms.VALUE)[2].rstrip("\n")))]
     for step in range(NUM_BYTES):
         if matcher.is_stopped() or (matcher.is_accepting() and (step > NUM_SNIPPETS or choose.random() < 0.5)):
             break
@@ -107,7 +109,7 @@ def list_misread(form: CallForm, number: int) -> list[str]:
         calls = join_calls(SplitText(split, lambda ids=ids: next(ids)).finish(answer).calls) if answer else []  # type: ignore[misc]
         if answer and not (len(calls) == 1 and calls[0].name == "g" and fits_schema(calls[0].arguments)):
             misread.append(f"{answer!r} read as {calls}")
-    assert num_drawn > number / 2
+    assert num_drawn > number / 3
     return misread
 
 
