@@ -142,6 +142,8 @@ def chat(**more: object) -> dict[str, object]:
         (("--max-waiting", "-1"), 2, "max", ""),
         (("--drain", "nan"), 2, "drain", ""),
         (("--request-timeout", "0"), 2, "request", ""),
+        (("--shared-prefix", "nowhere.txt"), 2, "--shared-prefix nowhere.txt cannot be read: No such file", ""),
+        (("--shared-prefix", os.devnull), 2, f"--shared-prefix {os.devnull} is empty", "how the system prompt begins"),
         (("--cors-origins", "http://localhost:3000/,*"), 2, "'*' is not the origin", "one by one"),
     ],
 )

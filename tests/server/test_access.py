@@ -536,3 +536,13 @@ def test_without_keys_who_starts_the_server_agrees() -> None:
 def test_no_other_word_may_follow_a_key(tmp_path: Path, word: str) -> None:
     with pytest.raises(UsageError, match="a key consists of"):
         read_keys(write(tmp_path / "keys", f"anna: {KEY} {word}"), {})
+
+
+def test_on_disk_a_digest_of_the_key_stands_for_its_owner() -> None:
+    """It goes with the key, not with the name; this machine's chat gets a new key at each start, and keeps its name."""
+    keys, own = add_chat_key(KEYS)
+    names = dict(keys.names_on_disk)
+    assert set(names) == {"anna", "bert"} and len(set(names.values())) == 2
+    assert not any(key in digest for key in (KEY, OTHER, own) for digest in names.values())
+    assert dict(ApiKeys((("bert", KEY),)).names_on_disk) == {"bert": names["anna"]}
+    assert ApiKeys().names_on_disk == ()

@@ -171,7 +171,7 @@ def check(by_another: dict[str, Shown], by_its_writer: dict[str, Shown]) -> None
         (("--parallel", "1"), 2),
         (("--parallel", "1", "--cache-ram", "0"), 2),
         (("--parallel", "8"), 2),
-        (("--parallel", "8"), 200),  # the answer runs while it is guessed at
+        (("--parallel", "8"), 60),  # the answer runs while it is guessed at
         (("--parallel", "2", "--cache-disk", "1"), 2),
     ],
     ids=["one slot", "no ram", "eight slots", "running", "disk"],
@@ -183,7 +183,7 @@ def test_no_figure_header_or_time_tells_a_right_guess(tmp_path: Path, flags: tup
             prompt = [first, *WORDS, 7, 8, 9, 10, 11]
             writer = threading.Thread(target=complete, args=(server, "bob", prompt, num_tokens))
             writer.start()
-            writer.join(0.5 if num_tokens > 2 else None)
+            writer.join(0.3 if num_tokens > 2 else None)
 
         by_another = guess(server, "alice", range(NUM_TEXTS), write)
         by_its_writer = guess(server, "bob", range(NUM_TEXTS, 2 * NUM_TEXTS), write)

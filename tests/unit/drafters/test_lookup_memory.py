@@ -54,6 +54,18 @@ def test_a_chat_and_a_server_without_keys_remember_together(tmp_path: Path) -> N
     assert drafted_after(later, "this machine", [7, *CODE[20:30]]) == []
 
 
+def test_texts_belong_to_a_key_and_not_to_its_name(tmp_path: Path) -> None:
+    """A name may be another person's after the key file was changed, as `key 1` is when its first line is gone."""
+
+    def open_with(**names: str) -> Ngram:
+        return Ngram(CTX, memory=LookupMemory(tmp_path, 10_000, N_VOCAB, names))
+
+    answer(open_with(ann="first digest"), "ann", CODE[:100], CODE[100:])
+    assert drafted_after(open_with(ann="another digest"), "ann", [7, *CODE[20:30]]) == []
+    assert drafted_after(open_with(anna="first digest"), "anna", [7, *CODE[20:30]]) == CODE[30:38]
+    assert drafted_after(open_with(), "ann", [7, *CODE[20:30]]) == []
+
+
 def test_files_name_nobody_and_are_the_users_own(tmp_path: Path) -> None:
     memory = LookupMemory(tmp_path / "new" / "folder", 100, N_VOCAB)
     memory.append("ann", [1, 2, 3])

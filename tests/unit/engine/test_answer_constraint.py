@@ -70,6 +70,16 @@ def test_a_tool_that_cannot_be_bound_takes_any_arguments() -> None:
     assert '"integer"' in text and '"broken"' not in text
 
 
+def test_what_was_found_out_of_one_owners_tool_is_found_out_again_for_another() -> None:
+    reader = Reader('"(?=a)"}')
+    binding, num_checked = AnswerConstraint(reader), []
+    for owner in ("ann", "ann", "bob", "ann"):
+        before = len(reader.checked)
+        bound(binding, replace(spec_of(PLAIN, ODD), owner=owner))
+        num_checked.append(len(reader.checked) - before)
+    assert num_checked[0] == num_checked[2] > num_checked[1] == num_checked[3] == 1
+
+
 def test_what_was_found_out_is_remembered() -> None:
     reader = Reader('"(?=a)"}')
     binding = AnswerConstraint(reader)

@@ -100,6 +100,62 @@ def test_a_model_without_tokens_for_that_says_so() -> None:
     assert caught.value.parameter == "suffix"
 
 
+# ---- what the operator shares
+OPENING, SYSTEM = "[<s>][<|im_start|>]system\n", "You are <|im_end|> kind."
+
+
+def count_shared(reader: InputProcessor, system: str, *, tools: tuple[Tool, ...] = (), question: str = "Hello") -> str:
+    """Return what is shared of the prompt."""
+    messages = (Message("system", system), Message("user", question))
+    request = reader.read(ChatRequest(id="a", messages=messages, tools=tools))
+    return shown(request.prompt[: request.num_shared])
+
+
+@pytest.mark.parametrize(
+    ("system", "is_shared"),
+    [(SYSTEM, True), (f"{SYSTEM} More.", True), (f"{SYSTEM}er", True), ("You are kind.", False), (SYSTEM[:-1], False)],
+)
+def test_what_is_shared_ends_with_the_text(system: str, is_shared: bool) -> None:
+    """Also where the prompt goes on in the same word; and of a prompt that begins otherwise nothing is."""
+    reader = InputProcessor(CharacterVocabulary(templates.QWEN), N_CTX, Anything())
+    reader.share(SYSTEM)
+    expected = f"{OPENING}{SYSTEM}" if is_shared else ""
+    assert count_shared(reader, system) == expected
+    assert count_shared(reader, system, tools=(Tool("f"),), question="e") == expected
+
+
+def test_the_longest_of_several_shared_texts_counts() -> None:
+    reader = InputProcessor(CharacterVocabulary(templates.QWEN), N_CTX, Anything())
+    for text in ("You are", "You are kind.", "Be kind."):
+        reader.share(text)
+    for system, expected in (("You are kind.", "You are kind."), ("You are it.", "You are"), ("No.", "")):
+        assert count_shared(reader, system).removeprefix(OPENING) == expected
+    assert reader.read(ChatRequest(id="a", text="You are kind.")).num_shared == 0
+
+
+def test_a_text_that_does_not_fit_the_context_cannot_be_shared() -> None:
+    with pytest.raises(RequestError, match="context length"):
+        InputProcessor(CharacterVocabulary(templates.QWEN), 20, Anything()).share("x" * 1000)
+
+
+def test_what_one_owner_had_compiled_is_compiled_again_for_another() -> None:
+    """A constraint that is there at once would tell that another used it."""
+
+    def read(owner: str, **more: object) -> Constraint | None:
+        messages = (Message("user", "Hi"),)
+        request = ChatRequest(id="a", owner=owner, messages=messages, is_split=True, **more)  # type: ignore[arg-type]
+        return reader.read(request).constraint
+
+    reader = InputProcessor(CharacterVocabulary(templates.QWEN), N_CTX, Anything())
+    for more in (
+        {"constraint": Constraint(Syntax.JSON_OBJECT)},
+        {"tools": (Tool("f"),), "tool_choice": ToolChoice(use=ToolUse.REQUIRED)},
+    ):
+        anns, bobs = read("ann", **more), read("bob", **more)
+        assert anns is not None and bobs is not None
+        assert anns != bobs and replace(anns, owner="bob") == bobs == read("bob", **more)
+
+
 # ---- room
 def test_an_answer_gets_the_room_that_is_left() -> None:
     intake = InputProcessor(CharacterVocabulary(), 10)
