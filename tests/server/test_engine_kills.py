@@ -145,11 +145,13 @@ def test_five_kills_under_load_cost_a_bystander_nothing_but_the_restarts(tmp_pat
         while not is_back():
             assert time.monotonic() < ended_at + MINUTE_S, (count_memory(server), memory_bytes, num_processes, files)
             time.sleep(0.5)
+        after = count_memory(server)
     errors_of_others = [one for one in load.streamed if not one.is_complete]
     print(
         f"back after {[round(each, 1) for each in load.back_s]} s; the bystander waited {max(load.waits_s):.1f} s at"
         f" most, {max(honest.waits_s):.1f} s in honest company; he had {len(load.waits_s)} answers and the errors"
-        f" {load.errors}; the others {len(load.streamed)} and {len(errors_of_others)} errors"
+        f" {load.errors}; the others {len(load.streamed)} and {len(errors_of_others)} errors; bytes, processes and"
+        f" files {(memory_bytes, num_processes, files)} before and {after} after"
     )
     assert (honest.errors, honest.wrong, load.wrong) == ([], [], [])
     assert len(load.errors) <= NUM_KILLS  # of an answer that had begun; of no other
