@@ -90,12 +90,14 @@ def search_digits(server: ServeProcess, owner: str) -> str:
 def test_a_number_is_not_found_digit_by_digit_while_its_writers_answers_run(tmp_path: Path) -> None:
     is_over = threading.Event()
 
-    def write() -> None:
+    def write(length: int) -> None:
         while not is_over.is_set():
-            chat(server, "bob", LETTER + SECRET + ". Please write back soon; " * 6, max_tokens=600, ignore_eos=True)
+            chat(server, "bob", LETTER + SECRET + ". Please write back soon; " * 6, max_tokens=length, ignore_eos=True)
+            length = 600
 
     with serving(tmp_path, "--parallel", "4") as server:
-        writers = [threading.Thread(target=write) for _ in range(3)]
+        # never do all three read their prompt at once
+        writers = [threading.Thread(target=write, args=(length,)) for length in (200, 400, 600)]
         for writer in writers:
             writer.start()
         try:
