@@ -34,6 +34,7 @@ from eaglelocal.text.templates.turn_changes import (
     convert_systems_to_users,
     convert_to_hermes,
     join_assistant_turns,
+    list_calls,
     mark_leads,
     order_results,
     place_leads,
@@ -50,8 +51,6 @@ from eaglelocal.text.templates.turn_changes import (
 MAX_REASON_CHARS = 500
 RESERVED = ("self", "messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
 _TOOLS_IN_MESSAGE = re.compile(r"""\bmessage(\.|\[['"])tools\b""")
-
-
 Change = Callable[[Sequence[Turn]], list[Turn]]
 # some templates know a call by a content of None, and some read arguments as text
 OBJECT_CHANGES: tuple[tuple[Change, ...], ...] = (
@@ -110,7 +109,8 @@ class Rendering:
             "documents": None,
             "add_generation_prompt": not continues,
         }
-        text = self._render_first(self._iter_forms(turns, variables), variables)
+        fit = self._fit if any(map(list_calls, turns)) else Fit()
+        text = self._render_first(self._iter_forms(turns, variables, fit), variables, fit)
         return self._cut_after_last_message(text) if continues else text
 
     def _cut_after_last_message(self, text: str) -> str:
@@ -140,7 +140,7 @@ class Rendering:
             turns = add_tools_to_system(turns, offered)
         return turns, offered
 
-    def _iter_forms(self, turns: list[Turn], variables: Mapping[str, object]) -> Iterator[list[Turn]]:
+    def _iter_forms(self, turns: list[Turn], variables: Mapping[str, object], fit: Fit) -> Iterator[list[Turn]]:
         """Yield the forms of the conversation in order, first those in which the template shows all of it."""
         is_sketched = needs_sketch(turns)
         known, incomplete = list[list[Turn]](), list[tuple[int, list[Turn]]]()
@@ -148,7 +148,7 @@ class Rendering:
             if form in known:
                 continue
             known.append(form)
-            num_lost = self._count_lost(sketch, variables, self._fit) if is_sketched else 0
+            num_lost = self._count_lost(sketch, variables, fit) if is_sketched else 0
             if not num_lost:
                 yield form
             else:
@@ -192,22 +192,25 @@ class Rendering:
         fit = self._find_fit("", {"at": "x"}, [Fit(calls=calls) for calls in OBJECT_CHANGES])
         fit = self._find_fit("", "x", [replace(fit, calls=(*fit.calls, *calls)) for calls in TEXT_CHANGES])
         form = self.family.form
-        texts = (
-            [(), (mark_leads,), (separate_texts,)] if form.headers is None and form.opening else [(), (separate_texts,)]
-        )
-        return self._find_fit("x", {"at": "x"}, [replace(fit, texts=one) for one in texts])
+        leads = [mark_leads] if form.headers is None and form.opening else []
+        texts = [fit, *(replace(fit, texts=(change,)) for change in (*leads, separate_texts))]
+        return self._find_fit("x", {"at": "x"}, texts)
 
     def _find_fit(self, text: str, arguments: object, fits: Sequence[Fit]) -> Fit:
-        """Return the fit with which the template shows the most of a call with this text and arguments."""
-        sketch = make_sketch(make_call_probe(text, arguments))
-        return min(fits, key=lambda fit: self._count_lost(sketch, self._probe_variables, fit))
+        """Return the first fit with which the template shows all, or else the most, of a call with this text."""
+        sketch, num_lost = make_sketch(make_call_probe(text, arguments)), dict[Fit, int]()
+        for fit in fits:
+            num_lost[fit] = self._count_lost(sketch, self._probe_variables, fit)
+            if not num_lost[fit]:
+                break
+        return min(num_lost, key=lambda fit: num_lost[fit])
 
-    def _render_first(self, forms: Iterator[list[Turn]], variables: Mapping[str, object]) -> str:
+    def _render_first(self, forms: Iterator[list[Turn]], variables: Mapping[str, object], fit: Fit) -> str:
         """Render the first form that the template accepts. If it accepts none, raise its first error."""
         first_error: EagleLocalError | None = None
         for turns in forms:
             try:
-                return self._show(turns, variables, self._fit)
+                return self._show(turns, variables, fit)
             except (ModelFileError, RequestError) as error:
                 first_error = first_error or error
                 if isinstance(error.__cause__, LimitExceeded):
