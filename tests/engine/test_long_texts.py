@@ -54,7 +54,7 @@ from eaglelocal.core.ports import TextPart
 library = load_library()
 model = LlamaModel(library, Path(sys.argv[1]), Placement())
 reader = LlamaImageReader(library, model, Path(sys.argv[2]), ReaderParams(threads=1, on_gpu=False, n_batch=512))
-image = reader.read(Path(sys.argv[3]).read_bytes(), "image")
+image = reader.read(Path(sys.argv[3]).read_bytes(), "the image")
 parts = [TextPart("x" * 200_000, True), image, TextPart("y" * 200_000, False)]
 tokens = [piece for piece in reader.tokenize(parts, add_special=False) if isinstance(piece, int)]
 print(b"".join(map(model.vocabulary.piece, tokens)).decode() == "x" * 200_000 + "y" * 200_000)

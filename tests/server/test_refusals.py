@@ -177,8 +177,10 @@ def test_a_form_of_a_foreign_page_reaches_nothing(actor: Server, site: str) -> N
 @pytest.mark.parametrize(
     ("path", "body", "parameter", "said"),
     [
+        ("chat/completions", {"tools": [{"type": "web_search"}]}, "tools.0.type", "'web_search'"),
         ("chat/completions", {"functions": [{"name": "f"}]}, "functions", "use tools"),
         ("responses", {"tool_choice": {"type": "web_search"}}, "tool_choice", "'web_search'"),
+        ("responses", {"tool_choice": {"type": "mcp", "name": "apply_patch"}}, "tool_choice", "'mcp'"),
         ("responses", {"conversation": "conv_1"}, "conversation", "stores no conversations"),
         ("responses", {"input": [{"type": "poem", "id": "x"}]}, "input.0.type", "'poem'"),
     ],
