@@ -37,8 +37,8 @@ _OBJECT = re.compile(r'\{\s*["}]')
 _MEMBERS = ("name", "tool_name", "arguments", "parameters", "id", "tool_call_id", "type")
 _CALL = Shape({"properties": {key: {} for key in _MEMBERS}}, {})
 _QUOTES = "[\"'`“”‘’]?"
-_CALL_LIKE = re.compile(rf"[\[\s]*\{{\s*{_QUOTES}\s*(?:{'|'.join(_MEMBERS)})\b", re.IGNORECASE)
-_KEYED_LIKE = re.compile(rf"[\[\s]*\{{\s*{_QUOTES}[\w./:-]+{_QUOTES}\s*:\s*\{{")
+_CALL_LIKE = re.compile(rf"\A[\[\s]*+\{{\s*+{_QUOTES}\s*+(?:{'|'.join(_MEMBERS)})\b", re.IGNORECASE)
+_KEYED_LIKE = re.compile(rf"\A[\[\s]*+\{{\s*+{_QUOTES}[\w./-]++{_QUOTES}\s*+:\s*+\{{")
 _BEFORE_ELEMENT = re.compile(r"[\[,\s]*")
 
 
