@@ -107,7 +107,7 @@ def _compare_readings(text: str, style: Style, parse: Callable[[LenientText], Re
 
 
 class LenientText:
-    """A reader of a text, for one attempt. Its methods take an index, and return what they read and the index after it.
+    """An attempt at a text. Its methods take an index, and return what they read there and the index after it.
 
     In the first attempt a string ends at its first quote, and brackets may be missing or doubled at the end of the
     text. In others `choices` says which end each string has, counted from the first possible one, and brackets must
