@@ -9,7 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.core.own_files import append_own, is_own, list_own, open_own, open_regular, read_own, read_regular
+from eaglelocal.core.own_files import (
+    _warn_once,
+    append_own,
+    is_own,
+    list_own,
+    open_own,
+    open_regular,
+    read_own,
+    read_regular,
+)
+
+
+@pytest.fixture(autouse=True)
+def nothing_said() -> None:
+    """Paths of tests may be used again, and each warning comes once."""
+    _warn_once.cache_clear()
 
 
 def bind_socket(path: Path) -> None:
