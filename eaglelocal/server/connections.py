@@ -23,7 +23,7 @@ from eaglelocal.server.descriptors import ACCEPT_BATCH
 
 HANDSHAKE_TIMEOUT_S = 15.0
 ACCEPT_RETRY_S = 0.1  # after a failed accept
-TLS_READ_BYTES = 32 * 1024  # held by each connection; a TLS record has up to 16 KiB
+TLS_READ_BYTES = 16 * 1024  # held by each connection: the text of the largest TLS record
 IPV6_NETWORK_BITS = 64  # one subscriber has all addresses of such a network
 MAX_REMEMBERED = 64  # addresses
 
