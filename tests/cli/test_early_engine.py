@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,22 +13,10 @@ from eaglelocal import locations
 from eaglelocal.cli import chat, serve
 from eaglelocal.cli.early_engine import loads_model
 from eaglelocal.cli.output import standard_output
-from eaglelocal.cli.serve_log import LOGGERS
 from eaglelocal.conversation.session import ModelChoice
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.settings import Settings
 from eaglelocal.worker.spare_process import SpareProcess
-
-
-@pytest.fixture(autouse=True)
-def restored_logging() -> Iterator[None]:
-    """A server in this process sends its log elsewhere; later tests read theirs."""
-    loggers = [logging.getLogger(name) for name in LOGGERS]
-    before = [(logger, logger.handlers, logger.propagate, logger.level) for logger in loggers]
-    yield
-    for logger, handlers, propagate, level in before:
-        logger.handlers, logger.propagate = handlers, propagate
-        logger.setLevel(level)
 
 
 @pytest.fixture

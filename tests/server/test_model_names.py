@@ -55,7 +55,7 @@ def test_names_that_mean_a_model(names: list[str], aliases: list[str], asked: st
         (["q4/m.gguf", "q8/m.gguf", "x/n.gguf"], [], ["q4/m.gguf", "q8/m.gguf", "n.gguf"]),
         (["user/repo:dir/m.gguf"], [], ["user/repo:dir/m.gguf"]),
         (["/home/me/q4/m.gguf", "/home/me/q8/m.gguf"], [], ["q4/m.gguf", "q8/m.gguf"]),
-        (["/a/x/m.gguf@1b", "/b/x/m.gguf@1b", "/a/x/m.gguf"], [], ["/a/x/m.gguf@1b", "b/x/m.gguf@1b", "m.gguf"]),
+        (["/a/x/m.gguf@1b", "/b/x/m.gguf@1b", "/a/x/m.gguf"], [], ["a/x/m.gguf@1b", "b/x/m.gguf@1b", "m.gguf"]),
     ],
 )
 def test_where_a_file_lies_is_not_reported(names: list[str], aliases: list[str], listed: list[str]) -> None:
