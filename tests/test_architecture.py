@@ -237,7 +237,7 @@ OWN_READERS = {
     "core/toml_text.py": "it is the reader",
     "text/tool_calls/json_spans.py": "looks for the ends of values in a text that `read_json` has read",
     "server/json_body.py": "names the place of what is no number, as `read_json` has none",
-    "core/child_process.py": "reads what a process of ours wrote, out of values that were read already",
+    "core/limited_process.py": "reads what a process of ours wrote, out of values that were read already",
     "hub/heads/safetensors_files.py": "refuses repeated names; a header may be long, and is not nested",
 }
 

@@ -13,17 +13,26 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 from eaglelocal.client.answer_stream import RequestStream, stream
 from eaglelocal.client.client import OnEvent
-from eaglelocal.client.head_swap import HeadSwaps
-from eaglelocal.client.in_flight_requests import InFlightRequests
-from eaglelocal.client.snapshots import Snapshots
+from eaglelocal.client.in_flight_requests import EngineProcess, InFlightRequests
 from eaglelocal.core.adapters import AdapterMix
-from eaglelocal.core.events import EngineInfo, EngineSnapshot, HeadSwapped, LoadProgress, RequestEvent, WorkEvent
+from eaglelocal.core.events import (
+    NOTHING_YET,
+    EngineInfo,
+    EngineSnapshot,
+    HeadSwapped,
+    LoadProgress,
+    RequestEvent,
+    SwapHead,
+    TakeSnapshot,
+    WorkEvent,
+)
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AnyRequest, ChatRequest, Spec
 from eaglelocal.errors import EagleLocalError, EngineAwayError, EngineError
@@ -269,3 +278,105 @@ class _EngineListener:
             timer.cancel()
             if timer is not threading.current_thread():
                 timer.join()
+
+
+# ---- head swap: swaps of the draft head: one command at a time, whose outcome the caller waits for
+OnSuccess = Callable[[], None]
+
+
+class HeadSwaps:
+    """The swaps of one client."""
+
+    def __init__(self) -> None:
+        self._one_at_a_time = threading.Lock()
+        self._lock = threading.Lock()  # guards those below
+        self._number = 0
+        self._outcome: Future[None] | None = None
+        self._on_success: OnSuccess = lambda: None
+
+    def swap(
+        self, process: EngineProcess | None, path: Path, version: int, *, on_success: OnSuccess, timeout_s: float
+    ) -> None:
+        """Let the engine draft with another head, and wait until it does.
+
+        on_success  called once it does, on the thread that would restart the engine
+
+        Raises the error for which it does not: the old head stays in use then. After EngineError for a timeout the
+        swap may still happen.
+        """
+        with self._one_at_a_time:
+            with self._lock:
+                self._number += 1
+                outcome, self._on_success = Future[None](), on_success
+                self._outcome = outcome
+                command = SwapHead(self._number, path, version)
+            if process is None or not process.send(command):
+                raise EngineError("the head was not exchanged: the engine is not running", hint="eaglelocal doctor")
+            try:
+                outcome.result(timeout_s)
+            except TimeoutError:
+                raise EngineError(f"the head was not exchanged within {timeout_s:g} s: {path}") from None
+
+    def receive(self, swapped: HeadSwapped) -> None:
+        self._finish(swapped.number, swapped.error)
+
+    def fail(self, error: EagleLocalError) -> None:
+        """Fail the swap in progress, if there is one: its process is gone."""
+        self._finish(self._number, error)
+
+    def _finish(self, number: int, error: EagleLocalError | None) -> None:
+        with self._lock:
+            outcome = self._outcome if number == self._number else None
+            self._outcome = None if outcome else self._outcome
+        if outcome is None:
+            return
+        if error is None:
+            self._on_success()
+            outcome.set_result(None)
+        else:
+            outcome.set_exception(error)
+
+
+# ---- snapshots: the engine's snapshots: taken while it can answer; the last one is kept for when it cannot
+class _PendingSnapshot:
+    """A TakeSnapshot sent to one process, and its answer to come."""
+
+    def __init__(self, process: EngineProcess) -> None:
+        self.process = process
+        self.answer: Future[EngineSnapshot] = Future()
+
+
+class Snapshots:
+    """The snapshots of one client. One TakeSnapshot is in flight at a time; concurrent callers share its answer."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last = NOTHING_YET
+        self._pending: _PendingSnapshot | None = None
+
+    @property
+    def last(self) -> EngineSnapshot:
+        return self._last
+
+    def take(self, process: EngineProcess, timeout_s: float) -> EngineSnapshot:
+        """Return a fresh snapshot, or the last one if none arrives within `timeout_s`."""
+        with self._lock:
+            pending = self._pending
+            if pending is None or pending.process is not process:  # a dead process never answers
+                pending = self._pending = _PendingSnapshot(process)
+                process.send(TakeSnapshot())
+        try:
+            return pending.answer.result(timeout_s)
+        except TimeoutError:
+            return self._last
+
+    def receive(self, snapshot: EngineSnapshot) -> None:
+        with self._lock:
+            self._last = snapshot
+            pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.answer.set_result(snapshot)
+
+    def clear_gauges(self) -> None:
+        """Keep the totals of an engine that is gone, and set its gauges to zero."""
+        self.receive(replace(self._last, running=0, waiting=0))

@@ -1,6 +1,6 @@
 """Calls one of our functions in a process with limits of time and memory, for untrusted input.
 
-The process (child_process.py) is started once and serves calls one after another; one that exceeds its limits is
+The process (limited_process.py) is started once and serves calls one after another; one that exceeds its limits is
 killed, and the next call starts a new one.
 It knows neither the function nor how its failures are shown to users.
 """
@@ -8,12 +8,35 @@ It knows neither the function nor how its failures are shown to users.
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
 import threading
 import time
+import weakref
+from io import FileIO
+from typing import cast
 
-from eaglelocal.core.child_process import ChildProcess, pack
-from eaglelocal.core.process_limits import CallRaised, CannotStart, LimitedProcessError, ProcessLimits
-from eaglelocal.errors import EagleLocalError
+import eaglelocal.errors
+from eaglelocal.core import limited_child
+from eaglelocal.core.child_environment import make_environment
+from eaglelocal.core.limited_child import HEAD, MAX_ERROR_CHARS, Message, MessageKind
+from eaglelocal.core.process_limits import (
+    CallRaised,
+    CannotStart,
+    LimitedProcessError,
+    ProcessDied,
+    ProcessLimits,
+    TookTooLong,
+    TookTooMuchMemory,
+    TooLargeReply,
+)
+from eaglelocal.core.process_usage import read_usage
+from eaglelocal.errors import EagleLocalError, RequestError
 
 
 class LimitedProcess:
@@ -119,3 +142,198 @@ class LimitedProcess:
         died_at, error = self._last_death
         if time.monotonic() - died_at < self._limits.rest_s:
             raise error.with_traceback(None)
+
+
+# ---- child process: the parent's side of one process that serves calls within limits: its pipes, and the checks of
+# its time and memory
+#
+# Requests are pickled; replies are text, bytes or JSON, so that the parent never unpickles what a reader of untrusted
+# input wrote. The process runs limited_child.py.
+START_CPU_S, START_WALL_S = 60.0, 600.0  # for Python and what the function imports
+# The system limits addresses, of which some are there before they are used: resident memory may grow a little more.
+# This is for systems that set no limit.
+SLACK_PART = 8
+CHECK_S = 0.1  # between two checks of a process that takes long
+READ_BYTES = 1024 * 1024
+
+
+class ChildProcess:
+    """A handle of one process, until it ends. Raises CannotStart."""
+
+    def __init__(self, function: str, limits: ProcessLimits) -> None:
+        self._limits = limits
+        numbers = map(str, (limits.cpu_s, limits.memory_bytes, limits.max_reply_bytes))
+        self._process = spawn([sys.executable, "-P", "-m", limited_child.__name__, function, *numbers])
+        self._end = weakref.finalize(self, end_process, self._process)
+        self._requests, self._replies = (cast(FileIO, p) for p in (self._process.stdin, self._process.stdout))
+        for pipe in (self._requests, self._replies):
+            os.set_blocking(pipe.fileno(), False)
+        self._first_bytes: int | None = None  # resident memory just after the start
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._end.alive and self._process.poll() is None
+
+    def kill(self) -> None:
+        """Kill the process, from any thread; a call in progress then fails."""
+        with contextlib.suppress(OSError):
+            self._process.kill()
+
+    def end(self) -> None:
+        self._end()
+
+    def ask(self, request: bytes) -> object:
+        """Send a request and return the value of the reply."""
+        if self._first_bytes is None:
+            self._receive(UsageWatch(self.pid, START_CPU_S, START_WALL_S))
+            self._first_bytes = read_usage(self.pid).resident_bytes
+        watch = UsageWatch(self.pid, self._limits.cpu_s, self._limits.wall_s)
+        watch.limit_memory(self._first_bytes, self._limits.memory_bytes)
+        with contextlib.suppress(BrokenPipeError):  # its last reply may say why
+            self._send(HEAD.pack(MessageKind.REQUEST, len(request)) + request, watch)
+        return self._value(*self._receive(watch))
+
+    def _value(self, kind: int, body: bytes) -> object:
+        if kind == MessageKind.NO_MEMORY:
+            raise TookTooMuchMemory(self._limits.memory_bytes, body.decode(errors="replace"))
+        if kind == MessageKind.TOO_LARGE:
+            raise TooLargeReply(self._limits.max_reply_bytes)
+        return decode(kind, body)
+
+    def _send(self, frame: bytes, watch: UsageWatch) -> None:
+        rest = memoryview(frame)
+        while rest:
+            watch.wait(self._requests.fileno(), select.POLLOUT)
+            with contextlib.suppress(BlockingIOError):
+                rest = rest[os.write(self._requests.fileno(), rest) :]
+
+    def _receive(self, watch: UsageWatch) -> Message:
+        kind, length = HEAD.unpack(self._read(HEAD.size, watch))
+        if length > self._limits.max_reply_bytes + MAX_ERROR_CHARS * 32:
+            raise TooLargeReply(self._limits.max_reply_bytes)
+        return kind, self._read(length, watch)
+
+    def _read(self, length: int, watch: UsageWatch) -> bytes:
+        pieces: list[bytes] = []
+        while length:
+            watch.wait(self._replies.fileno(), select.POLLIN)
+            try:
+                pieces.append(os.read(self._replies.fileno(), min(length, READ_BYTES)))
+            except BlockingIOError:
+                continue
+            if not pieces[-1]:
+                raise self._death()
+            length -= len(pieces[-1])
+        return b"".join(pieces)
+
+    def _death(self) -> LimitedProcessError:
+        """Reap the process; return the error that says why its replies ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
+        self.kill()
+        status = self._process.wait()
+        if status == -signal.SIGXCPU:
+            return ran_too_long(self._limits.cpu_s)
+        return ProcessDied(status, self._read_last_line())
+
+    def _read_last_line(self) -> str:
+        """Return the last line on stderr, which the process closes once it has started."""
+        stderr = cast(FileIO, self._process.stderr)
+        os.set_blocking(stderr.fileno(), False)
+        lines = (stderr.read(READ_BYTES) or b"").decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+class UsageWatch:
+    """Waits for a pipe of a process, and checks the process's time and memory."""
+
+    def __init__(self, pid: int, cpu_s: float, wall_s: float) -> None:
+        self._pid, self._cpu_s, self._wall_s = pid, cpu_s, wall_s
+        self._most_bytes: int | None = None  # resident memory that ends it; None: not checked
+        self._allowed_bytes = 0  # as said in the error
+        self._ends_at = time.monotonic() + wall_s
+        self._used_before_s: float | None = None  # read at the first check: most calls end before
+
+    def limit_memory(self, first_bytes: int, more_bytes: int) -> None:
+        if first_bytes:  # 0: unknown
+            self._allowed_bytes = more_bytes
+            self._most_bytes = first_bytes + more_bytes + more_bytes // SLACK_PART
+
+    def wait(self, fd: int, event: int) -> None:
+        """Return when the pipe is ready, or broken. Raises TookTooLong, TookTooMuchMemory."""
+        poll = select.poll()
+        poll.register(fd, event)
+        while not poll.poll(CHECK_S * 1000):
+            self._check_usage()
+
+    def _check_usage(self) -> None:
+        usage = read_usage(self._pid)
+        if self._used_before_s is None:
+            self._used_before_s = usage.cpu_s
+        if usage.cpu_s - self._used_before_s > self._cpu_s:
+            raise ran_too_long(self._cpu_s)
+        if time.monotonic() > self._ends_at:
+            raise TookTooLong(f"it gave no answer in {self._wall_s:g} s")
+        if self._most_bytes is not None and usage.resident_bytes > self._most_bytes:
+            raise TookTooMuchMemory(self._allowed_bytes)
+
+
+def ran_too_long(cpu_s: float) -> TookTooLong:
+    return TookTooLong(f"it ran for {cpu_s:g} s")
+
+
+def spawn(command: list[str]) -> subprocess.Popen[bytes]:
+    """Start the process in a process group of its own, so that Ctrl-C does not end it during a call."""
+    pipe = subprocess.PIPE
+    try:
+        return subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env=make_environment(), process_group=0
+        )
+    except OSError as error:
+        raise CannotStart(f"no process can be started for it: {error.strerror or error}") from error
+
+
+def end_process(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(OSError):
+        process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(5.0)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+
+# ---- requests and replies
+def pack(args: tuple[object, ...]) -> bytes:
+    return pickle.dumps(args, pickle.HIGHEST_PROTOCOL)
+
+
+def decode(kind: int, body: bytes) -> object:
+    """Return the value of a reply, or raise the error that the function raised."""
+    match kind:
+        case MessageKind.NONE:
+            return None
+        case MessageKind.TEXT:
+            return body.decode("utf-8", "surrogatepass")
+        case MessageKind.BYTES:
+            return body
+        case MessageKind.JSON:
+            return json.loads(body)
+        case MessageKind.ERROR:
+            raise make_error(*map(str, json.loads(body)))
+        case MessageKind.OTHER_ERROR:
+            raise CallRaised(*map(str, json.loads(body)))
+    raise CallRaised("ValueError", f"the process sent a message of the kind {kind}")
+
+
+def make_error(kind: str, message: str, hint: str, parameter: str, code: str) -> EagleLocalError:
+    found = getattr(eaglelocal.errors, kind, None)
+    if found is RequestError:
+        return RequestError(message, hint=hint, parameter=parameter, code=code)
+    is_ours = isinstance(found, type) and issubclass(found, EagleLocalError)
+    return cast(type[EagleLocalError], found)(message, hint=hint) if is_ours else EagleLocalError(message, hint=hint)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Several
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +23,6 @@ from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.head_holder import CloseHead, Exchange, HeadHolder
 from eaglelocal.engine.conversation_files import ConversationFiles
 from eaglelocal.engine.draft_loop import Drafted, grow
-from eaglelocal.engine.idle_work import IdleWork
 from eaglelocal.engine.input_processor import InputProcessor
 from eaglelocal.engine.input_queue import INLINE, Lanes
 from eaglelocal.engine.padding_rows import Padding
@@ -352,3 +351,28 @@ class Engine:
     @property
     def _drafters_s(self) -> float:
         return sum([drafter.native_s for drafter in self._drafters])
+
+
+# ---- idle work: work that may be done before the first request, in short pieces, or not at all
+class IdleWork:
+    """The pieces of such work; at first there are none."""
+
+    def __init__(self) -> None:
+        self._pieces: Iterator[None] | None = None
+
+    def begin(self, pieces: Iterator[None]) -> None:
+        """Have work done; each item of the iterator is a piece of it."""
+        self._pieces = pieces
+
+    @property
+    def is_left(self) -> bool:
+        return self._pieces is not None
+
+    def do_next(self) -> None:
+        """Do one piece, if there is one."""
+        if self._pieces is not None and next(self._pieces, self) is self:
+            self._pieces = None
+
+    def drop(self) -> None:
+        """Leave the rest undone."""
+        self._pieces = None

@@ -5,7 +5,7 @@ Knows samplers, texts, drafting states and the events of an answer; knows neithe
 
 from __future__ import annotations
 
-from collections.abc import KeysView, Mapping
+from collections.abc import Iterable, KeysView, Mapping
 from collections.abc import Sequence as Several
 
 from eaglelocal.core.draft import Draft, Verdict
@@ -16,7 +16,6 @@ from eaglelocal.core.request import Spec
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.drafters.drafter import PRIVATE, Drafter
 from eaglelocal.engine.draft_loop import EMPTY
-from eaglelocal.engine.drafting_state import SlotDraftingStates, name_state
 from eaglelocal.engine.runner import Decoded
 from eaglelocal.engine.running_answer import RunningAnswer
 from eaglelocal.engine.step_times import Clock, StepTimes
@@ -24,6 +23,7 @@ from eaglelocal.engine.step_timing import StepTiming
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.scheduler.scheduler import Scheduler, StepPlan
 from eaglelocal.speculation.policy.controller import Controller
+from eaglelocal.speculation.policy.draft_gate import GateState
 from eaglelocal.speculation.policy.step_report import Change
 from eaglelocal.speculation.verify import verify
 from eaglelocal.text.detokenizer import Pieces
@@ -226,3 +226,43 @@ def last_tokens(tokens: list[int], count: int) -> list[int]:
 
 def is_never_end(token: int) -> bool:
     return False
+
+
+# ---- drafting state: the drafting state of answers, as it is shown: on, asleep or off, with the reason
+SHOWN_FIRST = ("on", "asleep", "off")
+
+
+class SlotDraftingStates:
+    """Reads drafting states from the controller.
+
+    off_reason  why nothing is drafted; None if there are drafters
+    """
+
+    def __init__(self, controller: Controller, off_reason: str | None) -> None:
+        self._controller, self._off_reason = controller, off_reason
+
+    def read(self, slot: int) -> tuple[str, str]:
+        """Return the state of the slot's answer, and the reason for it."""
+        if self._off_reason is not None:
+            return "off", self._off_reason
+        state, reason = self._controller.state(slot)
+        return name_state(state), reason
+
+    def read_all(self, slots: Iterable[int]) -> tuple[str, str]:
+        """Return the state of all these slots together, with its reason: on if any is drafted for.
+
+        Without slots, return the state that the next answer would start with.
+        """
+        if self._off_reason is not None:
+            return "off", self._off_reason
+        states = dict(map(self.read, slots))
+        if not states:
+            return ("on", "") if self._controller.spec.max_draft else ("off", SWITCHED_OFF)
+        return min(states.items(), key=lambda each: SHOWN_FIRST.index(each[0]))
+
+
+def name_state(state: GateState | None) -> str:
+    """Return the state to show: on, asleep or off. A probe is too short to show and counts as asleep."""
+    if state is None:
+        return "off"
+    return "on" if state is GateState.AWAKE else "asleep"

@@ -10,14 +10,16 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from eaglelocal.core.batch import Bytes
 from eaglelocal.core.draft import Draft, Verdict
 from eaglelocal.core.image import PlacedImage
 from eaglelocal.core.ports import Context
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.drafters.drafter import Committed, Drafter, SlotState, Swapped, TextState
 from eaglelocal.engine.conversation_files import ConversationFiles
-from eaglelocal.engine.pending_copy import PendingCopy
 from eaglelocal.engine.runner import Decoded
 from eaglelocal.engine.sequence_ids import SequenceIds
 from eaglelocal.errors import ResourceError
@@ -301,3 +303,34 @@ class SlotCaches:
         return self._context.last_position(slot) + 1 != num_cached or bool(
             self._branches.find_miscounted(slot, num_cached)
         )
+
+
+# ---- pending copy: memory for a conversation that is about to be copied to RAM
+#
+# The first write to new memory costs more than the copy: the system provides each page when it is written. So the
+# memory is written in pieces beforehand. Does not know what is copied there.
+PIECE_BYTES = 4 * 2**20  # a few milliseconds
+
+
+@dataclass(slots=True)
+class PendingCopy:
+    """The copy of a slot's cells that is being prepared."""
+
+    slot: int
+    buffer: Bytes
+    num_prepared: int = 0  # bytes
+
+    @classmethod
+    def allocate(cls, slot: int, num_bytes: int) -> PendingCopy:
+        """Reserve the memory. Raises MemoryError."""
+        return cls(slot, np.empty(num_bytes, dtype=np.uint8))
+
+    @property
+    def is_prepared(self) -> bool:
+        return self.num_prepared >= len(self.buffer)
+
+    def prepare(self) -> None:
+        """Write the next piece of the memory."""
+        end = self.num_prepared + PIECE_BYTES
+        self.buffer[self.num_prepared : end] = 0
+        self.num_prepared = min(end, len(self.buffer))

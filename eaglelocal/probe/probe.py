@@ -11,13 +11,14 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 import psutil
 
 from eaglelocal import locations
+from eaglelocal.core.package_file import find_package_file, read_package_version
 from eaglelocal.probe.apple import read_sysctl, read_sysctl_tree, read_unified
 from eaglelocal.probe.bandwidth import load_bandwidth
 from eaglelocal.probe.cgroup import MemoryLimit, read_own_cgroups
@@ -28,12 +29,11 @@ from eaglelocal.probe.cpuinfo import (
     parse_cpuinfo,
     parse_sysctl,
 )
-from eaglelocal.probe.installed_library import read_llama_cpp
 from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, MainMemory, System
 from eaglelocal.probe.nvml_child import ask_gpus, has_driver
-from eaglelocal.probe.operating_system import read_system
 from eaglelocal.probe.pci_cards import merge_gpus, read_cards
 from eaglelocal.probe.subprocess_calls import NoAnswer
+from eaglelocal.probe.system_files import read_text
 from eaglelocal.probe.thread_count import CPUINFO, count_usable_threads, list_allowed_cpus, read_last_level_cache_bytes
 from eaglelocal.probe.visible_gpus import apply_visibility
 
@@ -157,3 +157,100 @@ def attempt_or(ask: Callable[[], T], otherwise: T) -> T:
         return ask()
     except Exception:  # one missing fact must not prevent the others
         return otherwise
+
+
+# ---- installed library: the installed llama-cpp-python: its version and the ggml backends it was built with
+#
+# Imports nothing: loading the library takes time and memory, and a broken one can crash the process.
+PACKAGE = "llama_cpp"
+_BACKEND_FILE = re.compile(r"(?:lib)?ggml-([a-z0-9]+)(?:-[\w-]+)?(?:\.\d+)*\.(?:so|dylib|dll)(?:\.\d+)*")
+_BASE_FILE = re.compile(r"libggml-base\.(?:so\.(\d+(?:\.\d+)+)|(\d+(?:\.\d+)+)\.dylib)")
+
+
+def read_llama_cpp() -> LlamaCpp:
+    folder = find_library_folder()
+    names = [path.name for path in folder.iterdir()] if folder else []
+    return LlamaCpp(
+        version=read_package_version(PACKAGE),
+        backends=find_backends(names),
+        folder=folder,
+        ggml_version=find_ggml_version(names),
+    )
+
+
+def find_backends(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the backends among file names: cpu and cuda for libggml-cpu-haswell.so, ggml-cuda.dll, libggml-base.so."""
+    matches = (_BACKEND_FILE.fullmatch(name) for name in names)
+    return tuple(sorted({match[1] for match in matches if match} - {"base"}))
+
+
+def find_ggml_version(names: Iterable[str]) -> str | None:
+    """Return 0.25.3 for libggml-base.so.0.25.3 or libggml-base.0.25.3.dylib; the longest of several."""
+    matches = (_BASE_FILE.fullmatch(name) for name in names)
+    return max((match[1] or match[2] for match in matches if match), key=lambda v: (len(v), v), default=None)
+
+
+def find_library_folder() -> Path | None:
+    """Return the folder in which the binding looks for its libraries; None if it is not installed."""
+    override = os.environ.get("LLAMA_CPP_LIB_PATH")  # the binding's own variable
+    if override:
+        return _existing(Path(override))
+    package = find_package_file(PACKAGE)
+    return _existing(package.parent / "lib") if package else None
+
+
+def _existing(folder: Path) -> Path | None:
+    return folder if folder.is_dir() else None
+
+
+# ---- operating system: the operating system, and the WSL or the container that it runs in. Reads only small files
+# and variables
+CONTAINER_FILES = {".dockerenv": "docker", "run/.containerenv": "podman"}
+CONTAINER_GROUPS = ("kubepods", "docker", "libpod", "lxc", "containerd")  # in the path of the cgroup of process 1
+
+
+def read_system(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> System:
+    kernel = platform.release() or None
+    if sys.platform == "darwin":
+        return System(name=f"macOS {platform.mac_ver()[0]}", kernel=kernel)
+    if not sys.platform.startswith("linux"):
+        return System(name=platform.system() or None, kernel=kernel)
+    return read_linux_system(root, environ)
+
+
+def read_linux_system(root: Path, environ: Mapping[str, str]) -> System:
+    """Read a Linux system from the files below `root`."""
+    release = parse_os_release(read_text(root / "etc/os-release") or read_text(root / "usr/lib/os-release"))
+    kernel = read_text(root / "proc/sys/kernel/osrelease")
+    return System(
+        name=release.get("PRETTY_NAME") or release.get("NAME") or None,
+        kernel=kernel or None,
+        distribution=release.get("ID") or None,
+        wsl=find_wsl_version(kernel),
+        container=_find_container(root, environ),
+    )
+
+
+def parse_os_release(text: str) -> dict[str, str]:
+    rows = (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
+    return {key.strip(): value.strip().strip("\"'") for key, equals, value in rows if equals}
+
+
+def find_wsl_version(kernel: str) -> int | None:
+    """Return 2 for 5.15.167.4-microsoft-standard-WSL2, and 1 for 4.4.0-19041-Microsoft, which is no Linux kernel."""
+    if "microsoft" not in kernel.lower():
+        return None
+    return 2 if "wsl2" in kernel.lower() or "microsoft-standard" in kernel else 1
+
+
+def _find_container(root: Path, environ: Mapping[str, str]) -> str | None:
+    if environ.get("KUBERNETES_SERVICE_HOST"):
+        return "kubernetes"
+    for name, kind in CONTAINER_FILES.items():
+        if (root / name).exists():
+            return kind
+    if environ.get("container"):  # systemd-nspawn, lxc and podman set it
+        return environ["container"]
+    groups = read_text(root / "proc/1/cgroup")
+    found = next((word for word in CONTAINER_GROUPS if f"/{word}" in groups), None)
+    return {"kubepods": "kubernetes", "libpod": "podman"}.get(found, found) if found else None

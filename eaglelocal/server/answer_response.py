@@ -24,7 +24,6 @@ from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.http_errors import Problem, to_problem
 from eaglelocal.server.openai.request_reader import EngineCall
 from eaglelocal.server.request_record import current_record
-from eaglelocal.server.response_writer import ResponseWriter
 from eaglelocal.server.server_state import ServerLimits, ServerState
 from eaglelocal.server.translation import FieldTranslation
 
@@ -198,3 +197,41 @@ def respond(
 ) -> AnswerResponse:
     """Return the response with the answers to a call."""
     return AnswerResponse(AnswerBody(server, call, encoder, fields), server.limits)
+
+
+# ---- response writer: send a response, whole or as a stream, over ASGI's `send`
+STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+
+
+class ResponseWriter:
+    """Sends one response: `send_json`, or `start_stream`, `write` and `end_stream`."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.has_started = False
+        self.written_at = 0.0  # monotonic seconds
+
+    async def start_stream(self, text: str, media_type: str) -> None:
+        self.has_started = True
+        await self._start(200, {"content-type": media_type, **STREAM_HEADERS})
+        await self.write(text)
+
+    async def write(self, text: str) -> None:
+        self.written_at = time.monotonic()
+        await self._send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+
+    async def end_stream(self, text: str) -> None:
+        await self._send({"type": "http.response.body", "body": text.encode(), "more_body": False})
+
+    async def send_json(self, status: int, value: object, headers: dict[str, str] | None = None) -> None:
+        """Send a whole response. `value`: JSON as bytes, or a value to be encoded."""
+        body = value if isinstance(value, bytes) else dump_json(value).encode()
+        self.has_started = True
+        await self._start(
+            status, {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
+        )
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def _start(self, status: int, headers: dict[str, str]) -> None:
+        raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})

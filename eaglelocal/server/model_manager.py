@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -23,7 +23,6 @@ from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.server.http_errors import SEE_LOG, Problem, describe_error, unavailable
 from eaglelocal.server.loaded_models import RETRY_FAILED_S, LoadedModel, LoadedModels, LoadModel
 from eaglelocal.server.model_names import ModelNames
-from eaglelocal.server.pending_load import PendingLoad
 from eaglelocal.text.reasoning.model_families import TemplateFeatures, read_template_features
 
 _log = logging.getLogger("eaglelocal.server")
@@ -300,3 +299,59 @@ class ModelManager:
 def load_problem(name: str, why: str) -> Problem:
     what = f"{name} cannot be loaded"
     return unavailable(f"{what}: {why}", retry_after_s=int(RETRY_FAILED_S), public=f"{what}; {SEE_LOG}")
+
+
+# ---- pending load: a model to be loaded, and the requests that wait for it
+class PendingLoad:
+    """The task that loads a model, and the requests that wait for it.
+
+    Without waiting requests a load that has not begun is cancelled. One that has begun goes on: it cannot be
+    interrupted, and its engine must not be lost.
+    """
+
+    def __init__(self, load: Callable[[PendingLoad], Coroutine[None, None, None]]) -> None:
+        self._has_begun = False
+        self._waiting: set[asyncio.Future[LoadedModel]] = set()
+        self._task = asyncio.create_task(load(self))
+
+    @property
+    def is_needed(self) -> bool:
+        return self._has_begun or bool(self._waiting)
+
+    @contextlib.contextmanager
+    def begin(self) -> Iterator[None]:
+        """Count the load as begun while the block runs."""
+        self._has_begun = True
+        try:
+            yield
+        finally:
+            self._has_begun = False
+
+    async def wait(self) -> LoadedModel:
+        """Return the model, acquired for the caller. Raises the error that prevented the load."""
+        future: asyncio.Future[LoadedModel] = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if not future.cancelled() and future.exception() is None:  # it arrived at the same moment
+                future.result().release()
+            raise
+        finally:
+            self._waiting.discard(future)
+
+    def resolve(self, model: LoadedModel) -> None:
+        """Give the model to all waiting requests."""
+        for future in self._unresolved():
+            model.acquire()
+            future.set_result(model)
+
+    def fail(self, error: Exception) -> None:
+        for future in self._unresolved():
+            future.set_exception(error)
+
+    def cancel(self) -> None:
+        self._task.cancel()
+
+    def _unresolved(self) -> list[asyncio.Future[LoadedModel]]:
+        return [future for future in self._waiting if not future.done()]

@@ -6,7 +6,7 @@ import sys
 
 from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
 
-from eaglelocal.cli import line_editor
+from eaglelocal.cli import chat_line
 from eaglelocal.cli.answer_printer import Asker
 from eaglelocal.cli.chat_line import converse
 from eaglelocal.cli.main import handle_end_signals
@@ -35,7 +35,7 @@ def load(plan: Plan) -> ActiveModel:
 
 if __name__ == "__main__":
     if "--no-readline" in sys.argv:
-        line_editor.readline = None
+        chat_line.readline = None
     session = Session(ModelLoader(plan, load), load(plan(ModelChoice())), SamplingParams())
     handle_end_signals()
     sys.exit(converse(Asker(session, standard_output())))

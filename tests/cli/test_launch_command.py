@@ -18,8 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.cli.agents import AGENTS, Endpoint
-from eaglelocal.cli.launch import format_command
+from eaglelocal.cli.launch import AGENTS, Endpoint, format_command
 from eaglelocal.errors import UsageError
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from doubles.empty_home import enter_empty_home
 from doubles.serve_process import ServeProcess, free_port, wait_until_ready
 
 from eaglelocal import locations
-from eaglelocal.catalog import parsed_files
+from eaglelocal.catalog import catalog
 from eaglelocal.client.running_servers import find_running_servers, find_stale_files
 from eaglelocal.conversation import picture_store
 from eaglelocal.conversation.conversation_file import list_conversations, load_conversation, lock_folder
@@ -81,7 +81,7 @@ USES: dict[str, Callable[[Path], object]] = {
     "state/eaglelocal/pulled_drafts.json": lambda path: read_pulled_reference(path, "a/b"),
     "state/eaglelocal/training/x/answers.jsonl": lambda path: read_conversations(path),
     "state/eaglelocal/training/x/target": lambda path: (list_folders(), hold(enter_folder(path.parent, "a", "b"))),
-    "cache/eaglelocal/profiles/a.json": lambda path: parsed_files.read_kept(path, []),
+    "cache/eaglelocal/profiles/a.json": lambda path: catalog.read_kept(path, []),
     "cache/eaglelocal/heads/a.gguf": lambda _: list_copies(),
     "cache/eaglelocal/generated/a@b.gguf": lambda _: list(list_derived()),
     "cache/eaglelocal/generated/.lock": lambda path: hold(_open_lock(path.parent)),

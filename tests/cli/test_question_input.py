@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.cli.chat import chat
-from eaglelocal.cli.chat_once import join_question, mention_command
-from eaglelocal.cli.line_editor import MORE, PROMPT, LineDiscarded, read_question
+from eaglelocal.cli.chat import chat, join_question, mention_command
+from eaglelocal.cli.chat_line import MORE, PROMPT, LineDiscarded, read_question
 from eaglelocal.cli.models_on_disk import mention_model
 from eaglelocal.cli.output import Output
 from eaglelocal.conversation.spelling import closest_word

@@ -16,7 +16,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine
-from eaglelocal.engine.step_estimate import StepEstimate
+from eaglelocal.engine.step_learning import StepEstimate
 from eaglelocal.loading.engine_builder import build
 from eaglelocal.speculation.costs.step_costs import StepCosts
 

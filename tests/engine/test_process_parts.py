@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import eaglelocal
+from eaglelocal.client.engine_client import Snapshots
 from eaglelocal.client.in_flight_requests import InFlightRequests
-from eaglelocal.client.snapshots import Snapshots
 from eaglelocal.core.events import (
     Begun,
     Cancel,

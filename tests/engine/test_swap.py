@@ -22,7 +22,7 @@ from eaglelocal.core.request import AUTO, ChatRequest
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Swapped
 from eaglelocal.drafters.eagle3 import Eagle3
-from eaglelocal.engine import pending_copy
+from eaglelocal.engine import slot_caches
 from eaglelocal.scheduler.checkpoints import Checkpoints
 from eaglelocal.scheduler.host_swap import HostSwap
 
@@ -34,7 +34,7 @@ PLENTY = 10**6
 def small_pieces() -> Iterator[None]:
     """Copies of scripted cells are a few hundred bytes: several pieces each."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pending_copy, "PIECE_BYTES", 150)
+        patch.setattr(slot_caches, "PIECE_BYTES", 150)
         yield
 
 

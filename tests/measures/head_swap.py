@@ -1,4 +1,4 @@
-"""What an exchange of the head costs the answers that run, and the memory: head_swap.py TARGET HEAD [--swaps 20]
+"""What an exchange of the head costs the answers that run, and the memory: engine_client.py TARGET HEAD [--swaps 20]
 
 The head is exchanged again and again for copies of itself while one answer after the other is written, alternating
 with answers without exchanges. Prints a table, and one JSON object as the last line.

@@ -13,7 +13,7 @@ from doubles.running_server import Server
 
 from eaglelocal.core.constraint import Syntax
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.openai.response_format import read_constraint
+from eaglelocal.server.openai.request_reader import read_constraint
 from eaglelocal.server.openai.schema import Elsewhere, ResponseFormat, Unsupported
 from eaglelocal.server.openai.unsupported_fields import REFUSED
 

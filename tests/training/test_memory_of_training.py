@@ -32,16 +32,16 @@ from eaglelocal.training.loop import (  # noqa: E402
     TrainingRun,
     accumulate_gradients,
     make_optimizers,
+    orthogonalize,
     restore_checkpoint,
     save_checkpoint,
     train,
     update,
 )
 from eaglelocal.training.losses import LOSSES  # noqa: E402
-from eaglelocal.training.muon import orthogonalize  # noqa: E402
+from eaglelocal.training.memory_check import MemoryNeed, check_disk, check_memory, estimate_need, token_bytes  # noqa: E402
 from eaglelocal.training.progress import TrainingProgress  # noqa: E402
 from eaglelocal.training.trainer import HeadTraining, TrainedHead, train_head  # noqa: E402
-from eaglelocal.training.training_memory import MemoryNeed, check_disk, check_memory, estimate_need, token_bytes  # noqa: E402
 
 GIB = 2**30
 SHAPE = TargetShape(n_layer=5, n_embd=128, n_vocab=600)

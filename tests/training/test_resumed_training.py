@@ -28,12 +28,12 @@ from eaglelocal.training.loop import (  # noqa: E402
     load_weights,
     lr_share,
     make_optimizers,
+    orthogonalize,
     restore_checkpoint,
     save_checkpoint,
     train,
     update,
 )
-from eaglelocal.training.muon import orthogonalize  # noqa: E402
 from eaglelocal.training.next_token import NextToken  # noqa: E402
 from eaglelocal.training.progress import TrainingProgress  # noqa: E402
 from eaglelocal.training.token_shards import Shards, ShardWriter, Stage, write_missing  # noqa: E402

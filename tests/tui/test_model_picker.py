@@ -16,7 +16,7 @@ from eaglelocal.errors import UsageError
 from eaglelocal.planning.model_choices import ModelChoiceEntry, ModelOutlook
 from eaglelocal.tui.chat.model_picker import ModelDialog, PickerRows, describe_outlook, parse_ctx, shorten_name
 from eaglelocal.tui.chat.model_source import ModelSource
-from eaglelocal.tui.prompt.command_completion import Completion, complete_typed
+from eaglelocal.tui.prompt.prompt_input import Completion, complete_typed
 
 GB = 10**9
 ENTRIES = (

@@ -28,7 +28,6 @@ from eaglelocal.server import descriptors
 from eaglelocal.server.access import Access, ApiKeys
 from eaglelocal.server.listening_socket import bind_socket
 from eaglelocal.settings import Settings
-from eaglelocal.web import connection_limit
 from eaglelocal.web import site as site_module
 from eaglelocal.web.site import ScreenSite, UpstreamServer
 
@@ -259,7 +258,7 @@ def test_doubtful_keys_of_a_page_are_reported(tmp_path: Path) -> None:
 
 def test_sockets_that_say_nothing_keep_no_visitor_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(descriptors, "MAX_CONNECTIONS", 8 * site_module.CONNECTION_DIVISOR)
-    monkeypatch.setattr(connection_limit, "HEAD_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(site_module, "HEAD_TIMEOUT_S", 2.0)
 
     async def scenario(browser: aiohttp.ClientSession, url: str, pages: Pages) -> None:
         port = int(url.rpartition(":")[2])

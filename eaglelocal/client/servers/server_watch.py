@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 from urllib.parse import quote
 
 from eaglelocal.client.http_server import is_ours
-from eaglelocal.client.json_fields import objects
-from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
+from eaglelocal.client.json_fields import objects, text, whole
+from eaglelocal.client.server_reading import DISCONNECTED, ServerReading, add_known
 from eaglelocal.client.servers.connection import KeepAliveConnection
 from eaglelocal.client.servers.eaglelocal_server import EaglelocalServer
 from eaglelocal.client.servers.llama_server import LlamaServer
-from eaglelocal.client.servers.ollama_server import OllamaServer, is_ollama
 from eaglelocal.client.servers.prometheus import Samples
 from eaglelocal.client.servers.vllm_server import VllmServer
 from eaglelocal.core.request import Spec
@@ -114,3 +113,43 @@ class ServerWatch:
             self._on_reading(reading)
             self._is_closing.wait(RETRY_INTERVAL_S if reading.state == DISCONNECTED else self._gap_s)
         self._connection.close()
+
+
+# ---- ollama server: read an Ollama server for a monitor: /api/ps, with its loaded models and their memory. It
+# reports no speed
+KIND = "Ollama"
+
+
+class OllamaServer:
+    """A ServerReader for Ollama."""
+
+    kind = KIND
+
+    def __init__(self, connection: KeepAliveConnection) -> None:
+        self._connection = connection
+
+    def read(self) -> ServerReading:
+        reply = self._connection.get("/api/ps")
+        if not reply.is_good:
+            raise EngineError(f"{self._connection.url}/api/ps answers {reply.status}")
+        return parse_ollama(objects(reply.mapping().get("models")))
+
+
+def parse_ollama(models: Sequence[Mapping[str, object]]) -> ServerReading:
+    """Return the reading. `models`: the entries of /api/ps; none while no model is loaded."""
+    names = [text(model, "name") for model in models]
+    sizes = add_known(whole(model, "size") for model in models)
+    return ServerReading(
+        kind=KIND,
+        state="ready" if models else "idle",
+        model=names[0] if names else "",
+        other_models=tuple(names[1:]),
+        n_ctx=whole(models[0], "context_length") if models else None,
+        memory_bytes=None if sizes is None else int(sizes),
+    )
+
+
+def is_ollama(connection: KeepAliveConnection) -> bool:
+    """Return True if /api/ps lists models as Ollama does."""
+    reply = connection.get("/api/ps")
+    return reply.is_good and isinstance(reply.mapping().get("models"), list)

@@ -1,6 +1,6 @@
 """Custom tools, whose input is a text: offered to models as functions with one argument, and answered as they are.
 
-A regular expression binds the text as a string's `pattern` does (see STRICT in schema.py). A grammar in Lark cannot be
+A regular expression binds the text as a string's `pattern` does (see STRICT in routes.py). A grammar in Lark cannot be
 bound inside a JSON string, character by character: the model is shown it, and the request gets a warning.
 """
 

@@ -1,4 +1,4 @@
-"""Limits and types of fields in bodies, and what all bodies share. The bodies themselves are in schema.py."""
+"""Limits and types of fields in bodies, and what all bodies share. The bodies themselves are in routes.py."""
 
 from __future__ import annotations
 

@@ -6,16 +6,16 @@ Templates are not used here: `Split` has the family's markers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from enum import Enum
 
 from eaglelocal.core.request import Request
-from eaglelocal.core.tools import Notation, Split
+from eaglelocal.core.tools import MessageHeaders, Notation, Split, join_calls
 from eaglelocal.text.detokenizer import Detokenizer, Pieces
 from eaglelocal.text.reasoning.harmony_parser import HarmonyKind, HarmonyParser
-from eaglelocal.text.reasoning.markers import MarkerReader, make_control_char
-from eaglelocal.text.reasoning.message_parser import MessageParser
-from eaglelocal.text.reasoning.model_families import has_text_markers, is_harmony, list_markers
-from eaglelocal.text.reasoning.reasoning_parser import ReasoningParser, ReasoningTail
+from eaglelocal.text.reasoning.markers import Item, Marker, MarkerReader, make_control_char
+from eaglelocal.text.reasoning.model_families import has_text_markers, is_harmony, list_header_markers, list_markers
 from eaglelocal.text.stops.answer_text import AnswerPiece, AnswerText
 from eaglelocal.text.stops.stop_strings import StopMatcher
 from eaglelocal.text.tool_calls.answer_collector import AnswerCollector, NewId, make_hex_id, make_short_id
@@ -119,3 +119,272 @@ def _make_call_parser(split: Split, collector: AnswerCollector) -> CallParser:
     if split.form.notation is Notation.BARE:
         return BareCalls(collector, split.form, split.tools)
     return BlockCalls(collector, split.form, split.tools)
+
+
+# ---- message parser: a parser of answers of several messages, each with a header that gives its kind: Muse, Solar
+#
+# to=self<|message|>..<|eom|><|start|>assistant to=user<|message|>.. <|think|>..<|end|><|begin|>assistant<|content|>..
+#
+# The prompt has the beginning of the first header. A message to the user is text; one to any other recipient may hold
+# calls, which their own parser reads. OpenAI's harmony format has its own parser (harmony_parser.py).
+MAX_HEADER_CHARS = 512
+_RECIPIENT = re.compile(r"\s*+(t|to|to=\S*+)?\s*+")  # as far as it was read
+
+
+class MessageState(Enum):
+    """The parser's position in the answer: a header, or the kind of message."""
+
+    HEADER = "header"
+    REASONING = "reasoning"
+    TEXT = "text"
+    CALLS = "calls"
+
+
+class MessageParser:
+    """A parser of messages in front of one for calls. Implements call_parser.CallParser."""
+
+    def __init__(self, collector: AnswerCollector, calls: CallParser, headers: MessageHeaders, split: Split) -> None:
+        self._collector, self._calls = collector, calls
+        self._reasoning, self._text = headers.reasoning.strip(), headers.text.strip()
+        self._markers = frozenset(list_header_markers(headers))
+        self._header_ends = frozenset(find_last_marker(header) for header in (headers.reasoning, headers.text))
+        self._state = (
+            MessageState.REASONING
+            if split.in_reasoning
+            else MessageState.TEXT
+            if split.in_text
+            else MessageState.HEADER
+        )
+        self._header = ""  # with its markers
+        self._has_markers = split.in_reasoning or split.in_text
+        # markers are control tokens, so one written as text is text
+        self._has_tokens = any(name in self._markers for _, name in split.control_tokens)
+
+    def push(self, item: Item) -> None:
+        if isinstance(item, Marker) and item.name in self._markers and not (item.text and self._has_tokens):
+            self._push_marker(item)
+        elif self._state is MessageState.HEADER and isinstance(item, str):
+            self._push_header(item)
+        else:
+            self._push_body(item)
+
+    def finish(self, *, is_cut: bool) -> None:
+        if self._state is MessageState.HEADER and not self._has_markers and not is_cut:
+            self._collector.add_text(self._header)
+        self._calls.finish(is_cut=is_cut)
+
+    def _push_header(self, text: str) -> None:
+        self._header += text
+        is_too_long = len(self._header) > MAX_HEADER_CHARS
+        if not self._has_markers and (
+            is_too_long or not _RECIPIENT.fullmatch(self._header)
+        ):  # a model that writes no headers after all
+            self._state = MessageState.TEXT
+            self._collector.add_text(self._header)
+            self._header = ""
+
+    def _push_marker(self, marker: Marker) -> None:
+        self._has_markers = True
+        self._has_tokens = self._has_tokens or not marker.text
+        if self._state is MessageState.REASONING:
+            self._collector.end_reasoning()
+        if marker.name in self._header_ends:
+            self._header += marker.name
+            self._state = self._classify(self._header)
+        else:
+            self._state, self._header = MessageState.HEADER, ""
+
+    def _classify(self, header: str) -> MessageState:
+        """Return the kind of message that follows a header."""
+        if header.endswith(self._reasoning):
+            return MessageState.REASONING
+        is_text = header.endswith(self._text) or " to=" not in f" {header}"
+        return MessageState.TEXT if is_text else MessageState.CALLS
+
+    def _push_body(self, item: Item) -> None:
+        text = item.text if isinstance(item, Marker) else item
+        if self._state is MessageState.REASONING:
+            self._collector.add_reasoning(text)
+        elif self._state is MessageState.TEXT:
+            self._collector.add_text(text)
+        else:
+            self._state = MessageState.CALLS  # a marker of calls, without a header
+            self._calls.push(item)
+
+
+def find_last_marker(header: str) -> str:
+    """Return the marker that ends a header, after which the message itself begins."""
+    return header[header.rindex("<|") :]
+
+
+# ---- reasoning parser: a parser of the reasoning before an answer, between <think> and </think> or a family's own
+# markers
+#
+# Reasoning is at the beginning, or was begun by the prompt. Everything after it goes to the parser of calls, and a
+# marker there is text, except for a closing one right before a call. If the model ends inside its reasoning, calls at
+# the end of that count, though they stay reasoning too.
+class ReasoningState(Enum):
+    """The parser's position in the answer."""
+
+    BEFORE = "before"  # only white space so far
+    REASONING = "reasoning"
+    BETWEEN = "between"  # after the reasoning, only white space
+    AFTER = "after"
+
+
+class ReasoningTail:
+    """A reader of calls at the end of reasoning that is never closed.
+
+    They are parsed separately, because only the end of the answer shows that they count.
+    """
+
+    def __init__(self, begin: str, make_parser: Callable[[AnswerCollector], CallParser]) -> None:
+        self._begin, self._make_parser = begin, make_parser
+        self._reading: tuple[AnswerCollector, CallParser] | None = None  # from the marker that begins a call
+
+    def push(self, item: Item) -> None:
+        if self._reading is None and isinstance(item, Marker) and item.name == self._begin:
+            collector = AnswerCollector(str)
+            self._reading = collector, self._make_parser(collector)
+        if self._reading is None:
+            return
+        collector, parser = self._reading
+        parser.push(item)
+        if collector.has_text:  # it was no call, or not at the end
+            self._reading = None
+
+    def emit_calls(self, collector: AnswerCollector) -> None:
+        """Emit the calls: the answer has ended without being cut off."""
+        if self._reading is None:
+            return
+        own, parser = self._reading
+        parser.finish(is_cut=False)
+        calls = join_calls(own.take_calls())
+        if not own.has_text:
+            collector.reasoning.trim()
+            collector.add_calls(calls)
+
+
+class ReasoningParser:
+    """A parser of reasoning in front of one for text and calls. Implements call_parser.CallParser.
+
+    `split` has the markers.
+    """
+
+    def __init__(self, collector: AnswerCollector, answer: CallParser, split: Split, *, tail: ReasoningTail) -> None:
+        assert split.reasoning_markers is not None
+        self._collector, self._answer, self._tail = collector, answer, tail
+        self._begin, self._end = split.reasoning_markers
+        self._text_begin, self._text_end = split.text_markers
+        # where a call ends the answer, it ends the reasoning as well
+        self._call_begin = split.form.begin if split.form and split.form.ends_turn and split.tools else ""
+        self._call_openings = (split.form.begin, *split.form.section) if split.form and split.tools else ()
+        self._stray_end = ""  # a closing marker after text, and white space: dropped if a call follows
+        self._is_begin_quoted = False  # the text has an opening marker, so the closing one belongs to it
+        self._state = (
+            ReasoningState.REASONING
+            if split.in_reasoning
+            else ReasoningState.AFTER
+            if split.in_text
+            else ReasoningState.BEFORE
+        )
+        self._label = "" if split.in_reasoning else split.reasoning_label  # still to come
+        self._label_text = ""  # text that may be the label
+        self._is_framed = split.in_text or not self._text_begin  # the text has a closing marker
+        self._space = ""
+
+    def push(self, item: Item) -> None:
+        match self._state:
+            case ReasoningState.REASONING:
+                self._push_reasoning(item)
+            case ReasoningState.AFTER:
+                self._push_answer(item)
+            case _:
+                self._push_before(item)
+
+    def finish(self, *, is_cut: bool) -> None:
+        self._end_label()
+        if self._state is ReasoningState.REASONING and not is_cut:
+            self._tail.emit_calls(self._collector)
+        self._release_stray_end(before=None)
+        if self._state is not ReasoningState.AFTER and self._space:
+            self._answer.push(self._space)
+        self._answer.finish(is_cut=is_cut)
+
+    def _push_before(self, item: Item) -> None:
+        if isinstance(item, str) and not item.strip():
+            self._space += item
+        elif isinstance(item, Marker) and item.name == self._begin and self._state is ReasoningState.BEFORE:
+            self._state, self._space = ReasoningState.REASONING, ""
+        elif isinstance(item, Marker) and item.name == self._end and self._state is ReasoningState.BEFORE:
+            self._collector.end_reasoning()  # empty reasoning without an opening marker
+            self._state, self._space = ReasoningState.BETWEEN, ""
+        else:
+            self._state = ReasoningState.AFTER
+            self._begin_answer(item)
+
+    def _begin_answer(self, item: Item) -> None:
+        if isinstance(item, Marker) and item.name == self._text_begin:
+            self._is_framed = True
+            return
+        if self._space:
+            self._answer.push(self._space)
+        self._push_answer(item)
+
+    def _push_reasoning(self, item: Item) -> None:
+        self._tail.push(item)
+        if isinstance(item, str):
+            self._collector.add_reasoning(self._strip_label(item))
+        elif item.name == self._call_begin:
+            self._end_reasoning()
+            self._state = ReasoningState.AFTER
+            self._answer.push(item)
+        elif item.name == self._end:
+            self._end_reasoning()
+            self._state = ReasoningState.BETWEEN
+        elif item.name != self._begin or self._collector.reasoning.has_text:  # else a repeated opening marker
+            self._collector.add_reasoning(item.text)
+
+    def _strip_label(self, text: str) -> str:
+        """Return the text without the word after the opening marker; empty while that may still come."""
+        if not self._label:
+            return text
+        self._label_text += text
+        if self._label.startswith(self._label_text):
+            return ""
+        label, self._label = self._label, ""
+        rest = self._label_text.removeprefix(label)
+        return rest if rest[:1].isspace() else self._label_text
+
+    def _end_reasoning(self) -> None:
+        self._end_label()
+        self._collector.end_reasoning()
+
+    def _end_label(self) -> None:
+        """Add the text held back as a possible label: the reasoning ends here."""
+        if self._label and self._label_text != self._label:
+            self._collector.add_reasoning(self._label_text)
+        self._label = ""
+
+    def _push_answer(self, item: Item) -> None:
+        """Pass an item on. A marker of reasoning is text here, except for a closing one right before a call."""
+        if self._stray_end and isinstance(item, str) and not item.strip():
+            self._stray_end += item
+            return
+        self._release_stray_end(before=item)
+        match item:
+            case Marker(name=self._end) if not self._is_begin_quoted:
+                self._stray_end = item.text
+            case Marker(name=self._begin | self._end):
+                self._is_begin_quoted = item.name == self._begin
+                self._answer.push(item.text)
+            case Marker(name=self._text_end) if self._is_framed:
+                pass
+            case _:
+                self._answer.push(item)
+
+    def _release_stray_end(self, *, before: Item | None) -> None:
+        held, self._stray_end = self._stray_end, ""
+        is_before_call = isinstance(before, Marker) and before.name in self._call_openings
+        if held and not is_before_call:
+            self._answer.push(held)

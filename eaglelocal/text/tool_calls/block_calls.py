@@ -2,26 +2,60 @@
 
 JSON shows its own end. Otherwise the closing marker ends the block, unless the block cannot be read there: then the
 marker is part of a value. Parts of a call that are certain are emitted while the block is written (json_calls.py,
-tagged_calls.py). The forms are data (call_forms.py).
+block_calls.py). The forms are data (call_forms.py).
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 
 from eaglelocal.core.tools import CallForm, Notation, Tool, ToolCall
 from eaglelocal.text.reasoning.markers import Item, Marker
 from eaglelocal.text.tool_calls.answer_collector import AnswerCollector
+from eaglelocal.text.tool_calls.argument_shape import find_tool_name
 from eaglelocal.text.tool_calls.call_forms import CODER, KEYED, OPEN, list_bare_openings
 from eaglelocal.text.tool_calls.call_parser import CallBlock
-from eaglelocal.text.tool_calls.gemma_calls import GemmaCalls
 from eaglelocal.text.tool_calls.json_calls import BY_KEYS, BY_NAME, MAX_HEAD_CHARS, JsonCalls, read_json_calls
-from eaglelocal.text.tool_calls.lenient_values import CLOSERS, FENCE
+from eaglelocal.text.tool_calls.lenient_literals import Style, UnreadableCall
+from eaglelocal.text.tool_calls.lenient_values import CLOSERS, FENCE, LenientText, read_only_meaning
 from eaglelocal.text.tool_calls.python_calls import PythonCalls
-from eaglelocal.text.tool_calls.tagged_calls import TaggedCalls
 from eaglelocal.text.tool_calls.tagged_text import TaggedText
 from eaglelocal.text.tool_calls.tool_schemas import has_required
 
+# ---- gemma calls: a reader of calls as Gemma 4 writes them: JSON with bare keys, and a token of its own around
+# strings
+#
+# call:look_up{limit:3,word:<|"|>owl<|"|>} -> look_up {"limit": 3, "word": "owl"}
+_BEGIN = re.compile(r"\s*call:\s*(?P<name>[\w./:-]+)\s*\{")
+
+
+class GemmaCalls:
+    """A reader of one call. `problem` says why the last text that begins like a call is none."""
+
+    def __init__(self, tools: Mapping[str, Tool]) -> None:
+        self._tools, self.problem = tools, ""
+
+    def __call__(self, text: str) -> list[ToolCall] | None:
+        """Return the call, without an id; None if the text is no call."""
+        try:
+            return [read_only_meaning(text, Style.GEMMA, self._parse)]
+        except UnreadableCall as error:
+            self.problem = str(error)
+            return None
+
+    def _parse(self, reader: LenientText) -> ToolCall:
+        opening = _BEGIN.match(reader.text)
+        if opening is None:
+            raise UnreadableCall("")
+        name = find_tool_name(opening["name"], self._tools)
+        arguments, at = reader.read_arguments(opening.end(), self._tools.get(name))
+        reader.finish(at)
+        return ToolCall("", name, arguments)
+
+
+# ---- block calls
 ReadCalls = GemmaCalls | PythonCalls | TaggedText
 _JSON = re.compile(r"\{|\[\s*\{")  # the beginning of a block of JSON
 _FENCE_START = re.compile(r"\s*(?:`{0,3}|```\w*\s*)")
@@ -289,3 +323,67 @@ def make_reader(form: CallForm, tools: dict[str, Tool]) -> ReadCalls:
             return GemmaCalls(tools)
     # a model trained on Hermes' form may still use Qwen Coder's
     return TaggedText(form if form.notation is Notation.TAGS else CODER, tools)
+
+
+# ---- tagged calls: an emitter of calls between tags while they are written: the name when its first argument begins,
+# then each argument
+#
+# <function=look_up><parameter=word>owl</parameter><parameter= -> look_up begun, arguments {"word": "owl" so far
+class TaggedCalls:
+    """An emitter of the calls of one block."""
+
+    def __init__(self, collector: AnswerCollector, reader: TaggedText) -> None:
+        self._collector, self._reader = collector, reader
+        self._emitted: list[str] = []  # the emitted arguments of each call
+        self._is_open = False  # the last of them may get more
+        self._num_read = 0  # characters
+        self._value_at = self._text_at = -1  # an unfinished string: where it begins, and up to where it is emitted
+
+    @property
+    def num_emitted(self) -> int:
+        """The number of calls that were emitted, the last perhaps in part."""
+        return len(self._emitted)
+
+    def may_continue(self, body: str) -> bool:
+        """Return whether arguments, or a call's end, can follow the tag that begins it."""
+        return self._reader.may_continue(body)
+
+    def emit_certain(self, body: str) -> None:
+        """Emit the parts of calls that are certain so far."""
+        num_read, self._num_read = self._num_read, len(body)
+        if self._reader.has_new_tag(body, num_read):
+            partial = self._reader.read_partial(body)
+            for index, (call, is_complete) in enumerate(partial.calls):
+                self._emit_call(index, call, is_complete)
+            self._value_at, self._text_at = partial.value_at, partial.text_at
+        elif self._value_at >= 0:
+            more, self._text_at = self._reader.read_more(body, self._value_at, self._text_at)
+            self._emit_arguments(json.dumps(more, ensure_ascii=False)[1:-1])
+
+    def end(self, calls: list[ToolCall]) -> None:
+        """End the block, whose calls these are, and emit the rest of them."""
+        for index, call in enumerate(calls):
+            self._emit_call(index, call, is_complete=True)
+
+    def close(self, body: str) -> None:
+        """End the block without its closing tags. The last call may be complete all the same."""
+        if self._is_open and self._reader.lacks_only_end_tag(body):
+            self._collector.add_arguments("}")
+            self._collector.end_call()
+            self._is_open = False
+
+    def _emit_call(self, index: int, call: ToolCall, is_complete: bool) -> None:
+        if index == len(self._emitted):
+            self._collector.begin_call(call.name)
+            self._emitted.append("")
+            self._is_open = True
+        elif index < len(self._emitted) - 1 or not self._is_open:
+            return
+        self._emit_arguments(call.arguments.removeprefix(self._emitted[index]))
+        if is_complete:
+            self._collector.end_call()
+            self._is_open = False
+
+    def _emit_arguments(self, arguments: str) -> None:
+        self._emitted[-1] += arguments
+        self._collector.add_arguments(arguments)

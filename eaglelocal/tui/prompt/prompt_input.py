@@ -2,26 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, cast
 
 from textual import events
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 from textual.binding import Binding, BindingType
 from textual.content import Content
+from textual.document._document import Document
 from textual.keys import Keys
 from textual.message import Message
 from textual.widgets import TextArea
-from textual.widgets.text_area import Selection
+from textual.widgets.text_area import Edit, EditResult, Selection
 
 from eaglelocal.conversation.action_context import ListModels, list_no_models
-from eaglelocal.conversation.pictures import find_dropped_pictures
+from eaglelocal.conversation.pictures import complete_path, find_dropped_pictures
 from eaglelocal.conversation.question_history import QuestionHistory
+from eaglelocal.conversation.slash_commands import COMMANDS
+from eaglelocal.core.records import dataclass
 from eaglelocal.tui.mapped_keys import map_keys
-from eaglelocal.tui.prompt.command_completion import IMAGE, MODEL, complete_typed, describe_command, matching_commands
-from eaglelocal.tui.prompt.folding_text_area import FoldingTextArea
-from eaglelocal.tui.prompt.history_search import HistorySearch
+from eaglelocal.tui.prompt.paste_folding import PasteFolding
 
+
+# ---- folding text area: a text area in which long pastes are folded to marks, which are edited as a whole
+class FoldingTextArea(TextArea):
+    """A text area whose `text` has the marks, and `whole_text` and `selected_text` the pastes."""
+
+    def __init__(self, *, placeholder: str, id: str | None = None) -> None:
+        super().__init__(
+            id=id, soft_wrap=True, show_line_numbers=False, highlight_cursor_line=False, placeholder=placeholder
+        )
+        self._folding = PasteFolding()
+
+    @property
+    def whole_text(self) -> str:
+        return self._folding.unfold(self.text)
+
+    @property
+    def selected_text(self) -> str:
+        return self._folding.unfold(super().selected_text)
+
+    def edit(self, edit: Edit) -> EditResult:
+        """Apply an edit, widened to whole marks.
+
+        Textual deletes a line up to the start of the next one, which does not exist after the last line.
+        """
+        index, location = self._lines.get_index_from_location, self._lines.get_location_from_index
+        top, bottom = (min(place, self.document.end) for place in (edit.top, edit.bottom))
+        begin, end = self._folding.widen(self.text, index(top), index(bottom))
+        edit.from_location, edit.to_location = location(begin), location(end)
+        return super().edit(edit)
+
+    def _recompute_cursor_offset(self) -> None:
+        """Leave out a cursor below the last line: undo and redo shorten the text first, then move the cursor."""
+        if self.cursor_location[0] < self.document.line_count:
+            super()._recompute_cursor_offset()  # type: ignore[no-untyped-call]
+
+    def action_cut(self) -> None:
+        """Move the selection, or without one the line, to the clipboard, with the pastes of its marks."""
+        result = self._delete_cursor_line() if self.selection.is_empty else self._delete_via_keyboard(*self.selection)
+        if result is not None and result.replaced_text:
+            self.app.copy_to_clipboard(self._folding.unfold(result.replaced_text))
+
+    def insert_pasted(self, text: str) -> None:
+        """Insert a text at the cursor, folded if it is long."""
+        self.replace(self._folding.fold(text), *self.selection)
+
+    def load_folded(self, text: str) -> None:
+        """Show another text, with known pastes folded, and the cursor at its end."""
+        self.load_text(self._folding.fold_known(text))
+        self.move_cursor(self.document.end)
+
+    @property
+    def _lines(self) -> Document:
+        assert isinstance(self.document, Document)
+        return self.document
+
+
+# ---- prompt input
 SEARCH_HELP = "press again for an older one, enter to take it, esc to cancel"
 # Most terminals send this for alt+enter, and some are set up to send it for shift+enter. Textual reads a mere enter.
 cast(dict[str, object], ANSI_SEQUENCES_KEYS)["\x1b\r"] = (Keys.ControlJ,)
@@ -261,3 +320,92 @@ class PromptInput(FoldingTextArea):
             self.action_delete_right()
         else:
             self.post_message(self.Leaving())
+
+
+# ---- command completion: complete slash commands and the paths of pictures while they are typed. Does not know
+# widgets
+IMAGE, MODEL = "/image ", "/model "
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The text to add at the end, and the names that still fit, if there are several."""
+
+    text: str
+    choices: tuple[str, ...] = ()
+
+
+def matching_commands(typed: str) -> list[str]:
+    """Return the commands that begin with a text; none unless it begins with a slash."""
+    return [name for name in COMMANDS if name.startswith(typed)] if typed.startswith("/") else []
+
+
+def describe_command(name: str) -> str:
+    return f"{name} {COMMANDS[name].arguments}".rstrip() + f": {COMMANDS[name].purpose}"
+
+
+def complete_typed(typed: str, list_models: ListModels = list_no_models) -> Completion:
+    """Return the completion of a command, of the path in `/image PATH`, or of the reference in `/model REF`."""
+    if typed.startswith(MODEL):
+        begun = typed.removeprefix(MODEL)
+        models = [name for name in list_models() if name.lower().startswith(begun.lower())]
+        same_case = [name for name in models if name.startswith(begun)]
+        return Completion(_common_prefix(same_case)[len(begun) :], tuple(models) if len(models) > 1 else ())
+    if typed.startswith(IMAGE):
+        begun = typed.removeprefix(IMAGE)
+        paths = complete_path(begun)
+        names = tuple(path.removesuffix("/").rpartition("/")[2] for path in paths)
+        return Completion(_common_prefix(paths)[len(begun) :], names if len(names) > 1 else ())
+    matches = matching_commands(typed)
+    if len(matches) == 1:
+        return Completion(matches[0][len(typed) :] + (" " if COMMANDS[matches[0]].arguments else ""))
+    return Completion(_common_prefix(matches)[len(typed) :])
+
+
+def _common_prefix(texts: Sequence[str]) -> str:
+    return os.path.commonprefix(texts)  # noqa: RUF071 # of characters, not of path components
+
+
+# ---- history search: search earlier questions as shells do: the words grow letter by letter, and the newest match is
+# found first
+#
+# Does not know widgets: the prompt turns keys into calls, and shows `shown` and `title`.
+class HistorySearch:
+    """A search. `typed` is the text from before it, which the prompt restores if the search is cancelled."""
+
+    def __init__(self, history: QuestionHistory, typed: str) -> None:
+        self.typed, self.words = typed, ""
+        self._history = history
+        self._matches: list[int] = []  # indices into the history, each older than the one before it
+        self._has_failed = False
+
+    @property
+    def shown(self) -> str:
+        return self._history[self._matches[-1]] if self._matches else self.typed
+
+    @property
+    def title(self) -> str:
+        return f"{'no earlier question with' if self._has_failed else 'earlier question with'}: {self.words}"
+
+    def extend(self, text: str) -> None:
+        self.words += text
+        if not self._matches or self.words.casefold() not in self.shown.casefold():
+            self.find_older()
+            self._matches = self._matches[-1:]
+
+    def erase(self) -> None:
+        self.words, self._matches, self._has_failed = self.words[:-1], [], False
+        if self.words:
+            self.find_older()
+
+    def find_older(self) -> None:
+        """Find the next older match; without one, what is shown stays."""
+        before = self._matches[-1] if self._matches else None
+        found = self._history.find(self.words, before=before, skipped=self.shown)
+        self._has_failed = found is None
+        if found is not None:
+            self._matches.append(found)
+
+    def show_newer(self) -> None:
+        """Go back to the match that was shown before."""
+        self._matches, self._has_failed = self._matches[:-1] or self._matches, False

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.backend.long_text import WINDOW, split_long_runs
+from eaglelocal.backend.vocabulary import WINDOW, split_long_runs
 
 TOO_LONG = re.compile("|".join(rf"{kind}{{{2 * WINDOW}}}" for kind in (r"\S", r"\s", r"[\r\n/]", r"[.\x1c]")))
 runs = st.tuples(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.backend import missing_libraries
-from eaglelocal.backend.missing_libraries import explain_failure, find_library_file
+from eaglelocal.backend import llama_library
+from eaglelocal.backend.llama_library import explain_failure, find_library_file
 
 FAILED = "Failed to load shared library '/v/llama_cpp/lib/libllama.so': "
 NOT_FOUND = ": cannot open shared object file: No such file or directory"
@@ -46,7 +46,7 @@ def test_libraries_off_the_loaders_path_are_loaded_with_what_they_need(tmp_path:
     build_library(user, outer)
     program = (
         "import ctypes, sys\n"
-        "from eaglelocal.backend.missing_libraries import load_missing\n"
+        "from eaglelocal.backend.llama_library import load_missing\n"
         "try: ctypes.CDLL(sys.argv[1])\n"
         "except OSError as error: print(load_missing(str(error)))\n"
         "print(ctypes.CDLL(sys.argv[1]).answer())\n"
@@ -63,6 +63,6 @@ def test_libraries_off_the_loaders_path_are_loaded_with_what_they_need(tmp_path:
 
 def test_a_library_that_is_nowhere_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    monkeypatch.setattr(missing_libraries, "SYSTEM_FOLDERS", ())
+    monkeypatch.setattr(llama_library, "SYSTEM_FOLDERS", ())
     assert find_library_file("libcublas.so.99") is None
-    assert not missing_libraries.load_missing(f"libcublas.so.99{NOT_FOUND}")
+    assert not llama_library.load_missing(f"libcublas.so.99{NOT_FOUND}")

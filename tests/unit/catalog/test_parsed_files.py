@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from eaglelocal import locations
-from eaglelocal.catalog import parsed_files
-from eaglelocal.catalog.parsed_files import FileVersion, read_tables
+from eaglelocal.catalog import catalog
+from eaglelocal.catalog.catalog import FileVersion, read_tables
 from eaglelocal.catalog.toml_table import TomlTable
 from eaglelocal.errors import UsageError
 
@@ -72,4 +72,4 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
     path.write_text("a = ")
     with pytest.raises(UsageError, match=r"a\.toml"):
         read(path)
-    assert parsed_files.find_kept([version(path)]).exists() is False
+    assert catalog.find_kept([version(path)]).exists() is False

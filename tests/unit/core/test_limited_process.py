@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from doubles.timeouts import wait_until
 
-from eaglelocal.core import child_process, process_usage
+from eaglelocal.core import limited_process, process_usage
 from eaglelocal.core.limited_process import LimitedProcess
 from eaglelocal.core.process_limits import (
     CallRaised,
@@ -146,7 +146,7 @@ def test_what_a_failed_call_had_built_is_given_back() -> None:
 def test_memory_that_the_system_does_not_see_is_seen_by_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     process = table()
     assert process.call("text", 1) == "x"
-    monkeypatch.setattr(child_process, "read_usage", lambda pid: Usage(0.0, 10**9))
+    monkeypatch.setattr(limited_process, "read_usage", lambda pid: Usage(0.0, 10**9))
     with pytest.raises(TookTooMuchMemory, match="more than 64 MiB"):
         process.call("sleep", HANG_S)
     process.close()
@@ -347,7 +347,7 @@ def test_it_imports_little(process: LimitedProcess) -> None:
 
 def test_a_closed_one_starts_no_process(process: LimitedProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
-    monkeypatch.setattr(child_process, "spawn", started.append)
+    monkeypatch.setattr(limited_process, "spawn", started.append)
     process.close()
     for _ in range(2):
         with pytest.raises(CannotStart, match="closed"):
@@ -371,8 +371,8 @@ def test_a_short_call_asks_nobody_what_it_takes(process: LimitedProcess, monkeyp
     """Where there is no /proc, each look is a process of its own."""
     process.open()
     looks: list[int] = []
-    monkeypatch.setattr(child_process, "CHECK_S", HANG_S)
-    monkeypatch.setattr(child_process, "read_usage", looks.append)
+    monkeypatch.setattr(limited_process, "CHECK_S", HANG_S)
+    monkeypatch.setattr(limited_process, "read_usage", looks.append)
     assert process.call("text", 1) == "x"
     assert looks == []
 

@@ -8,7 +8,7 @@ from eaglelocal.core.draft import ROOT, Draft
 from eaglelocal.core.request import Request
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.sequence import Sequence
-from eaglelocal.engine.step_estimate import StepEstimate
+from eaglelocal.engine.step_learning import StepEstimate
 from eaglelocal.scheduler.scheduler import Chunk
 from eaglelocal.speculation.costs.step_costs import StepCosts
 

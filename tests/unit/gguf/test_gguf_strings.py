@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.gguf.string_arrays import _MANY, walk_strings
+from eaglelocal.gguf.cursor import _MANY, walk_strings
 
 PIECES = st.one_of(
     st.binary(max_size=12),
@@ -68,7 +68,7 @@ def test_few_strings_look_at_few_bytes(word: bytes, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(("count", "is_imported"), [(_MANY - 1, False), (_MANY, True)])
 def test_numpy_is_imported_for_large_arrays_only(count: int, is_imported: bool) -> None:
     code = (
-        "import sys; from eaglelocal.gguf.string_arrays import walk_strings\n"
+        "import sys; from eaglelocal.gguf.cursor import walk_strings\n"
         f"window = (b'\\2' + bytes(7) + b'ab') * {count}\n"
         f"assert walk_strings(window, 0, {count}) == (len(window), {count})\n"
         "print('numpy' in sys.modules)"

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from eaglelocal.probe.cgroup import MemoryLimit
-from eaglelocal.probe.installed_library import find_backends, find_library_folder
 from eaglelocal.probe.machine import Cpu, LlamaCpp, Machine, MainMemory, to_json
-from eaglelocal.probe.probe import free_bytes, limit_memory, parse_marked, probe
+from eaglelocal.probe.probe import find_backends, find_library_folder, free_bytes, limit_memory, parse_marked, probe
 
 
 @pytest.mark.parametrize(

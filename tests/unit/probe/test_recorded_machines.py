@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from eaglelocal.cli.reports.probe import WIDTH, machine_lines
 from eaglelocal.probe.apple import default_working_set, parse_displays, parse_unified
 from eaglelocal.probe.machine import Bandwidth, Gpu, Machine, PcieLink, Unified, to_json
-from eaglelocal.probe.operating_system import find_wsl_version
-from eaglelocal.probe.pci_cards import find_largest_window, parse_link_generation, read_cards
-from eaglelocal.probe.pci_names import find_pci_name
+from eaglelocal.probe.pci_cards import find_largest_window, find_pci_name, parse_link_generation, read_cards
+from eaglelocal.probe.probe import find_wsl_version
 
 GIB, MIB = 1 << 30, 1 << 20
 MachineOf = Callable[[str], Machine]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.request import Request
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.scheduler.queue import FairQueue
+from eaglelocal.scheduler.scheduler import FairQueue
 
 
 def request(name: str, owner: str = "") -> Request:

@@ -9,7 +9,7 @@ from doubles.scripted_client import ScriptedClient, says, scripted_plan
 from eaglelocal.conversation.session import ActiveModel
 from eaglelocal.core.events import NOTHING_YET, EngineSnapshot, Finished
 from eaglelocal.core.stats import SpeculationStats, Timings
-from eaglelocal.tui.chat.engine_poller import read_model
+from eaglelocal.tui.chat.chat_controller import read_model
 from eaglelocal.tui.panel.feed import Feed
 
 BUSY = replace(

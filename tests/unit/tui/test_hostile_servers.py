@@ -14,8 +14,8 @@ from eaglelocal.client.server_reading import ServerReading
 from eaglelocal.client.servers.connection import HttpReply
 from eaglelocal.client.servers.eaglelocal_server import ENGINE_TOTALS, parse_snapshot
 from eaglelocal.client.servers.llama_server import TokenCount, parse_llama_server
-from eaglelocal.client.servers.ollama_server import parse_ollama
 from eaglelocal.client.servers.prometheus import Samples
+from eaglelocal.client.servers.server_watch import parse_ollama
 from eaglelocal.client.servers.vllm_server import parse_vllm
 from eaglelocal.tui.glyphs import UNICODE
 from eaglelocal.tui.monitor.log_changes import ChangeLog

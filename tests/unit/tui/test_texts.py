@@ -13,7 +13,6 @@ from rich.cells import cell_len
 from eaglelocal.client.server_reading import DraftingState, RequestRow, ServerReading, ServerTotals
 from eaglelocal.core.drafting_words import MEASURING, SWITCHED_OFF
 from eaglelocal.probe.load_gauges import GpuGauge, MachineGauge
-from eaglelocal.tui.frame_rate import CPU_SHARE, FASTEST_S, IDLE_S, LONGEST_S, SLOWEST_S, FrameRate
 from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
 from eaglelocal.tui.monitor.log_changes import ChangeLog, describe_changes, describe_drafting_change
 from eaglelocal.tui.monitor.log_tail import KEPT_LINES, LogTail
@@ -39,6 +38,7 @@ from eaglelocal.tui.panel.panel_text import (
     format_speed,
 )
 from eaglelocal.tui.panel.snapshot_rates import SnapshotRates
+from eaglelocal.tui.redraw_timer import CPU_SHARE, FASTEST_S, IDLE_S, LONGEST_S, SLOWEST_S, FrameRate
 from eaglelocal.tui.styled_lines import cell_width, cut_line, fit_line, join_columns, make_line, plain_text
 
 LLAMA = ServerReading(

@@ -12,19 +12,19 @@ from rich.style import Style
 
 from eaglelocal.conversation.conversation import Turn
 from eaglelocal.core.events import TextPiece
-from eaglelocal.tui.transcript.draft_marks import mark_drafted
 from eaglelocal.tui.transcript.entries import (
     EntryKind,
     RenderOptions,
     TranscriptEntry,
     estimate_height,
     make_entries,
+    mark_drafted,
     render_entry,
 )
 from eaglelocal.tui.transcript.live_answer import LiveAnswer
 from eaglelocal.tui.transcript.markdown_rows import measure_blocks, render_markdown
-from eaglelocal.tui.transcript.row_positions import RowPositions
 from eaglelocal.tui.transcript.text_rows import Appearance, join_row, render_plain
+from eaglelocal.tui.transcript.transcript_layout import RowPositions
 
 DOCUMENT = (
     "# Title\n\nSome **bold** `code`, a [link](http://x.y) and <b>html</b>.\n\n- one\n- two\n\n  still two\n\n"
