@@ -20,7 +20,7 @@ FENCES: dict[str, tuple[str, ...]] = {
     "llama_cpp": ("backend",),
     "llguidance": ("backend",),
     "PIL": ("backend", "conversation"),
-    "torch": ("training", "demo"),
+    "torch": ("training",),
     "textual": ("tui",),
     "starlette": ("server",),
     "uvicorn": ("server",),

@@ -1,4 +1,4 @@
-"""The prompts of a measurement: held-out tasks of the corpus by category, or a file of the user's.
+"""The prompts of a measurement: built-in questions by category, or a file of the user's.
 
 A line of a file is text, or JSON: {"prompt": "..."}, {"messages": [...]} or {"tokens": [...]}, each with an
 optional "category", or a bare list of token ids or messages. A line that begins with { must be JSON; one that
@@ -8,8 +8,10 @@ begins with [ is text unless it is such a list. Token ids are sent unchanged.
 from __future__ import annotations
 
 import base64
+import gzip
 from collections.abc import Sequence
-from itertools import islice
+from importlib.resources import files
+from itertools import cycle, islice
 from pathlib import Path
 
 from eaglelocal.core.image_formats import NAMES, media_type
@@ -18,10 +20,9 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import Image, Message
 from eaglelocal.core.surrogates import join_in_json
 from eaglelocal.core.utf8_text import FaultInLine, format_place, read_text_file
-from eaglelocal.demo.corpus.mixture import KINDS, tasks_of
 from eaglelocal.errors import UsageError
 
-SEED = 11
+BUILT_IN = "questions.jsonl.gz"  # tests/guide/write_questions.py says how it was made
 DEFAULT_CATEGORY = "prompts"
 FIELD_FORMS = {  # with the names that other tools use
     "prompt": "prompt",
@@ -48,18 +49,28 @@ class BenchPrompt:
 
 
 def builtin_prompts(categories: Sequence[str], num_prompts: int) -> list[BenchPrompt]:
-    """Return `num_prompts` held-out conversations of each named category, or of all if none is named.
+    """Return `num_prompts` questions of each named category, or of all if none is named: again from the first where
+    there are fewer. None of them is in `training_questions`, nor was the embedded model trained on them.
 
     Raises UsageError for an unknown category.
     """
-    unknown = sorted(set(categories) - set(KINDS))
-    if unknown:
-        raise UsageError(f"there is no category {unknown[0]!r}", hint=f"one of: {', '.join(KINDS)}")
-    return [
-        BenchPrompt(kind, tuple(Message(m.role, m.content) for m in task.messages))
-        for kind in dict.fromkeys(categories or KINDS)
-        for task in islice(tasks_of(kind, SEED, "held_out"), num_prompts)
-    ]
+    groups = group_by_category(_read_built_in("held_out"))
+    if unknown := sorted(set(categories) - set(groups)):
+        raise UsageError(f"there is no category {unknown[0]!r}", hint=f"one of: {', '.join(groups)}")
+    chosen = dict.fromkeys(categories or groups)
+    return [prompt for category in chosen for prompt in islice(cycle(groups[category]), num_prompts)]
+
+
+def training_questions() -> list[BenchPrompt]:
+    """Return the built-in questions to train with, the categories in turn."""
+    groups = group_by_category(_read_built_in("train")).values()
+    return [prompt for turn in zip(*groups, strict=True) for prompt in turn]
+
+
+def _read_built_in(split: str) -> list[BenchPrompt]:
+    data = files("eaglelocal.bench").joinpath(BUILT_IN).read_bytes()
+    lines = gzip.decompress(data).decode().splitlines()
+    return [parse_line(line) for line in lines if line.startswith(f'{{"split": "{split}"')]
 
 
 def read_prompts(path: Path, categories: Sequence[str] = ()) -> list[BenchPrompt]:

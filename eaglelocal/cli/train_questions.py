@@ -5,22 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import islice
 
 from eaglelocal import locations
-from eaglelocal.bench.bench_prompts import read_prompts
+from eaglelocal.bench.bench_prompts import read_prompts, training_questions
 from eaglelocal.conversation.conversation_file import list_names, load_conversation
 from eaglelocal.core.plurals import count_noun
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.user_paths import expand_path
-from eaglelocal.demo.corpus.mixture import KINDS, tasks_of
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.training.conversations import question_key
-
-TASKS_PER_KIND = 1500
-SEED = 5  # not bench's, so that the questions differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +44,7 @@ def load_questions(prompts: str | None, params: SamplingParams, *, has_template:
             raise UsageError(f"too few different questions in {prompts} to train on: {num}", hint=hint)
         return TrainQuestions(tuple(requests), f"{num} questions of {prompts}")
     own = [_make_request(messages, params, has_template) for messages in _iter_saved_questions()]
-    built_in = [_make_request(messages, params, has_template) for messages in iter_builtin_tasks()]
+    built_in = [_make_request(messages, params, has_template) for messages in iter_builtin_questions()]
     source = (
         f"{count_noun(len(own), 'question')} of your saved chats, then built-in ones" if own else "built-in questions"
     )
@@ -83,9 +78,6 @@ def _iter_saved_questions() -> Iterator[tuple[Message, ...]]:
                 yield (*system, *past, Message("user", turn.question))
 
 
-def iter_builtin_tasks() -> Iterator[tuple[Message, ...]]:
-    """Yield built-in tasks of all categories, alternating between them."""
-    kinds = [islice(tasks_of(kind, SEED, "train"), TASKS_PER_KIND) for kind in KINDS]
-    for turn in zip(*kinds, strict=True):
-        for task in turn:
-            yield tuple(Message(message.role, message.content) for message in task.messages)
+def iter_builtin_questions() -> Iterator[tuple[Message, ...]]:
+    """Yield built-in questions of all categories, alternating between them."""
+    return (prompt.messages for prompt in training_questions())

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 from doubles.shift_kinds import tasks_of
+from guide.corpus.mixture import render_prompt
 
 from eaglelocal import locations
 from eaglelocal.client.engine_client import EngineClient
@@ -16,7 +17,6 @@ from eaglelocal.core.events import Failed, Finished, RequestEvent
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.demo.corpus.mixture import render_prompt
 from eaglelocal.hub.heads.head_store import write_head_file
 from eaglelocal.learning.answer_keeper import AnswerKeeper, RequestActivity
 from eaglelocal.learning.kept_answers import KeptAnswers

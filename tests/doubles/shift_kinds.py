@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
-from eaglelocal.demo.corpus import german, mixture
-from eaglelocal.demo.corpus.tasks import Check, CorpusTask, Split, ask
+from guide.corpus import german, mixture
+from guide.corpus.tasks import Check, CorpusTask, Split, ask
 
 KINDS = (*mixture.KINDS, "german", "json")
 REQUESTS = ("Repeat this text:", "Copy this:", "Please repeat the following exactly:", "Echo the text.")

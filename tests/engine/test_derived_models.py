@@ -11,12 +11,12 @@ from collections.abc import Iterator
 import pytest
 from doubles.engine_harness import drive
 from doubles.margin import margin_differences
+from guide.corpus.mixture import KINDS, render_prompt, tasks_of
 
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.demo.corpus.mixture import KINDS, render_prompt, tasks_of
 from eaglelocal.engine.engine import Engine
 from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.loading.engine_builder import build

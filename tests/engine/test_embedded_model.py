@@ -16,12 +16,12 @@ import pytest
 from doubles.engine_harness import drive
 from doubles.margin import margin_differences
 from doubles.medusa_checkpoints import LENT, write_random_medusa
+from guide.corpus.mixture import KINDS, render_prompt, tasks_of
 
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, Message, fixed_spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.demo.corpus.mixture import KINDS, render_prompt, tasks_of
 from eaglelocal.engine.engine import Engine
 from eaglelocal.engine.input_processor import InputProcessor
 from eaglelocal.loading.engine_builder import build

@@ -14,11 +14,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from guide.evaluate import SIX_KINDS
+
 from eaglelocal.bench.bench_prompts import builtin_prompts
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.demo.evaluate import SIX_KINDS
 from eaglelocal.engine.engine import Engine
 from eaglelocal.loading.engine_builder import build
 from eaglelocal.planning.resolve import resolve

@@ -30,6 +30,7 @@ from statistics import fmean, median, stdev
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from doubles.learning_demo import OWNER, TARGET, keep_answers, make_job, make_plan, make_requests, write_worse_head
 from doubles.shift_kinds import KINDS, tasks_of
+from guide.corpus import mixture
 
 from eaglelocal import locations
 from eaglelocal.bench.bench_prompts import read_prompts
@@ -39,7 +40,6 @@ from eaglelocal.core.events import Finished, Tokens
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, Spec, parse_spec
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.demo.corpus import mixture
 from eaglelocal.gguf.draft_pairing import read_model
 from eaglelocal.gguf.model_fingerprint import fingerprint_model
 from eaglelocal.gguf.reader import read_header

@@ -36,11 +36,11 @@ from doubles.eagle_files import head_source
 from doubles.engine_harness import drive
 from doubles.real_engine import ask, real_engine
 from doubles.real_prompts import HELD_OUT, render
+from guide.corpus.mixture import KINDS, tasks_of
 
 from eaglelocal.bench.bench_prompts import group_by_category, read_prompts
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import OFF, Message
-from eaglelocal.demo.corpus.mixture import KINDS, tasks_of
 from eaglelocal.engine.engine import Engine
 from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.training import trainer

@@ -22,12 +22,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from doubles.simulated_machine import BF16, CLIFF, GPU, Q4_0, Q8_0, SimulatedMachine
 from doubles.simulation import LOOKUP, DraftCosts, curve
+from guide.evaluate import SIX_KINDS
 
 from eaglelocal.bench.bench_prompts import BenchPrompt, builtin_prompts
 from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.demo.evaluate import SIX_KINDS
 from eaglelocal.engine.engine import Engine
 from eaglelocal.loading.engine_builder import build
 from eaglelocal.planning.resolve import resolve

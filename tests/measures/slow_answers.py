@@ -18,12 +18,13 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from guide.evaluate import SIX_KINDS
+
 from eaglelocal.bench.bench_prompts import BenchPrompt, builtin_prompts
 from eaglelocal.bench.statistics import bound_mean
 from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.demo.evaluate import SIX_KINDS
 from eaglelocal.engine.engine import Engine
 from eaglelocal.loading.engine_builder import build
 from eaglelocal.planning.resolve import resolve

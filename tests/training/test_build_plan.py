@@ -1,4 +1,4 @@
-"""What `python -m eaglelocal.demo.build` plans: budgets, row lengths, and where a head without a target ends."""
+"""What `python -m guide.build` plans: budgets, row lengths, and where a head without a target ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from eaglelocal.demo.build import (
+from guide.build import (
     BuildOptions,
     claim_work_folder,
     documents,
@@ -17,8 +17,9 @@ from eaglelocal.demo.build import (
     make_stages,
     parse_arguments,
 )
+from guide.held_out import HeldOutEvaluation
+
 from eaglelocal.errors import UsageError
-from eaglelocal.training.held_out import HeldOutEvaluation
 from eaglelocal.training.llama_target import LlamaTarget, TargetShape
 from eaglelocal.training.tokenizer import train_tokenizer
 

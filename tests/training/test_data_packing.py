@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("tokenizers")
 
-from eaglelocal.training.document_packing import (
+from guide.document_packing import (
     ASSISTANT,
     IGNORED,
     PROMPT,
@@ -19,6 +19,7 @@ from eaglelocal.training.document_packing import (
     pack,
     score,
 )
+
 from eaglelocal.training.tokenizer import GuideTokenizer, train_tokenizer
 
 PIECES = [

@@ -8,13 +8,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from eaglelocal.demo.build import HEAD_FILE, TARGET_FILE, BuildOptions, build_tokenizer, claim_work_folder  # noqa: E402
+from guide.build import HEAD_FILE, TARGET_FILE, BuildOptions, build_tokenizer, claim_work_folder  # noqa: E402
+from guide.gguf_reload import fill_target, read_tokenizer  # noqa: E402
+
 from eaglelocal.errors import UsageError  # noqa: E402
 from eaglelocal.gguf.reader import read_header  # noqa: E402
 from eaglelocal.training.draft_head import fill_head  # noqa: E402
 from eaglelocal.training.eagle_head import EagleHead, make_embedded_head_shape  # noqa: E402
 from eaglelocal.training.gguf_export import export_head, export_target, round_to_bfloat16  # noqa: E402
-from eaglelocal.training.gguf_reload import fill_target, read_tokenizer  # noqa: E402
 from eaglelocal.training.llama_target import LlamaTarget, TargetShape  # noqa: E402
 from eaglelocal.training.tokenizer import GuideTokenizer, train_tokenizer  # noqa: E402
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from itertools import islice
 
 import pytest
-
-from eaglelocal.demo.corpus import mixture
-from eaglelocal.demo.corpus.tasks import Check, CorpusMessage, CorpusTask, Split, ask, is_right
+from guide.corpus import mixture
+from guide.corpus.tasks import Check, CorpusMessage, CorpusTask, Split, ask, is_right
 
 KINDS = tuple(mixture.KINDS)
 

@@ -8,15 +8,14 @@ from random import Random
 from typing import Literal
 
 import pytest
+from guide.corpus import arithmetic, copying, german, guide, passage_qa, python_code, summary
+from guide.corpus.arithmetic import Step, working
+from guide.corpus.facts import built_in_facts, load_facts
+from guide.corpus.german_phrases import conjugate, noun_phrase
+from guide.corpus.german_words import lexicon
+from guide.corpus.passages import genres
 from hypothesis import given
 from hypothesis import strategies as st
-
-from eaglelocal.demo.corpus import arithmetic, copying, german, guide, passage_qa, python_code, summary
-from eaglelocal.demo.corpus.arithmetic import Step, working
-from eaglelocal.demo.corpus.facts import built_in_facts, load_facts
-from eaglelocal.demo.corpus.german_phrases import conjugate, noun_phrase
-from eaglelocal.demo.corpus.german_words import lexicon
-from eaglelocal.demo.corpus.passages import genres
 
 _EQUATION = re.compile(r"(\d+(?: [-+x] \d+)+) = (\d+)")
 

@@ -1,6 +1,6 @@
 """The guide's facts are well formed: the corpus generator and the evaluation rely on every rule checked here.
 
-Knows the shape of `eaglelocal/demo/facts.toml` and the bounds that keep a tiny model able to tell facts apart.
+Knows the shape of `tests/guide/facts.toml` and the bounds that keep a tiny model able to tell facts apart.
 Does not know whether a fact is true.
 """
 
@@ -35,7 +35,7 @@ class Fact:
 
 
 def load() -> tuple[Fact, ...]:
-    text = resources.files("eaglelocal.demo").joinpath("facts.toml").read_text(encoding="utf-8")
+    text = resources.files("guide").joinpath("facts.toml").read_text(encoding="utf-8")
     facts = []
     for row in tomllib.loads(text)["fact"]:
         assert set(row) <= KEYS, f"unknown key in {row['id']}: {sorted(set(row) - KEYS)}"

@@ -9,7 +9,7 @@ from random import Random
 from typing import Literal
 
 from eaglelocal.core.records import dataclass
-from eaglelocal.demo.corpus.words import FIRST_NAMES, FRUITS
+from guide.corpus.words import FIRST_NAMES, FRUITS
 
 Operator = Literal["+", "-", "x"]
 RawStep = tuple[int, Operator, int]

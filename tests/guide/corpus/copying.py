@@ -9,9 +9,9 @@ import json
 from collections.abc import Callable
 from random import Random
 
-from eaglelocal.demo.corpus.passages import compose, genres
-from eaglelocal.demo.corpus.tasks import Check, CorpusTask, Split, ask, split_of
-from eaglelocal.demo.corpus.words import FIRST_NAMES, FRUITS, JOBS, MONTHS, OBJECTS, SORTS
+from guide.corpus.passages import compose, genres
+from guide.corpus.tasks import Check, CorpusTask, Split, ask, split_of
+from guide.corpus.words import FIRST_NAMES, FRUITS, JOBS, MONTHS, OBJECTS, SORTS
 
 Made = tuple[str, str]  # prompt, answer
 

@@ -1,6 +1,6 @@
 """Check whether the embedded model is good enough to commit, by held-out tasks through our own engine, greedily.
 
-    python -m eaglelocal.demo.evaluate [--target REF] [--draft-tokens N] [--tasks N] [--json] [--wrong N]
+    python -m guide.evaluate [--target REF] [--draft-tokens N] [--tasks N] [--json] [--wrong N]
 
 Prints, for each kind of task, the share of right answers and the acceptance length, and which of the
 thresholds below are missed; exits 1 if any is. Uses the corpus and a client.
@@ -22,9 +22,9 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.demo.corpus.mixture import KINDS, tasks_of
-from eaglelocal.demo.corpus.tasks import CorpusTask, is_right
 from eaglelocal.planning.resolve import resolve
+from guide.corpus.mixture import KINDS, tasks_of
+from guide.corpus.tasks import CorpusTask, is_right
 
 SEED = 2026
 MAX_TOKENS = 400
@@ -113,9 +113,7 @@ def format_table(scores: list[Score]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m eaglelocal.demo.evaluate", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m guide.evaluate", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--target", default="demo@native", help="which embedded model (default: the small original)")
     parser.add_argument("--draft-tokens", type=int, default=4)
     parser.add_argument("--tasks", type=int, default=200, help="held-out tasks of each kind")

@@ -13,7 +13,7 @@ from string import Template
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.toml_text import read_toml
-from eaglelocal.demo.corpus.tasks import Check, CorpusTask, Split, ask, split_of
+from guide.corpus.tasks import Check, CorpusTask, Split, ask, split_of
 
 _REQUESTS = (
     "Write a Python function that {ask}.",

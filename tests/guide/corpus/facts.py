@@ -34,7 +34,7 @@ class Fact:
 
 @cache
 def built_in_facts() -> tuple[Fact, ...]:
-    return _parse(files("eaglelocal.demo").joinpath("facts.toml").read_text(encoding="utf-8"), "facts.toml")
+    return _parse(files("guide").joinpath("facts.toml").read_text(encoding="utf-8"), "facts.toml")
 
 
 def load_facts(path: Path) -> tuple[Fact, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 
 from eaglelocal.core.records import dataclass
-from eaglelocal.demo.corpus.german_words import Noun, Verb, lexicon
+from guide.corpus.german_words import Noun, Verb, lexicon
 
 
 @dataclass(frozen=True, slots=True)

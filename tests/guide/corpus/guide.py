@@ -10,9 +10,9 @@ import re
 from functools import cache
 from random import Random
 
-from eaglelocal.demo.corpus import small_talk
-from eaglelocal.demo.corpus.facts import Fact, built_in_facts
-from eaglelocal.demo.corpus.tasks import Check, CorpusMessage, CorpusTask, Split
+from guide.corpus import small_talk
+from guide.corpus.facts import Fact, built_in_facts
+from guide.corpus.tasks import Check, CorpusMessage, CorpusTask, Split
 
 KIND = "chat"
 _SYNONYMS = (

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from random import Random
 
-from eaglelocal.demo.corpus.passages import Passage, compose, genres
-from eaglelocal.demo.corpus.tasks import Check, CorpusTask, Split, ask, split_of
+from guide.corpus.passages import Passage, compose, genres
+from guide.corpus.tasks import Check, CorpusTask, Split, ask, split_of
 
 _SLOT = re.compile(r"\{(\w+)\}")
 _BEFORE = (

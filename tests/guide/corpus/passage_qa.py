@@ -12,9 +12,9 @@ from itertools import pairwise
 from random import Random
 
 from eaglelocal.core.records import dataclass
-from eaglelocal.demo.corpus.passages import Passage, Query, compose, genres
-from eaglelocal.demo.corpus.tasks import Check, CorpusMessage, CorpusTask, Split, split_of
-from eaglelocal.demo.corpus.words import ANIMALS, COLOURS, FIRST_NAMES, FOODS, JOBS, town
+from guide.corpus.passages import Passage, Query, compose, genres
+from guide.corpus.tasks import Check, CorpusMessage, CorpusTask, Split, split_of
+from guide.corpus.words import ANIMALS, COLOURS, FIRST_NAMES, FOODS, JOBS, town
 
 _BEFORE = (
     "Read the text and answer the question.",

@@ -13,7 +13,7 @@ from random import Random
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.toml_text import read_toml
-from eaglelocal.demo.corpus.words import SORTS
+from guide.corpus.words import SORTS
 
 Variants = tuple[str, ...]
 Drawer = Callable[[Random], str]

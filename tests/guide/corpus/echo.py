@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from random import Random
 
-from eaglelocal.demo.corpus.tasks import Check, CorpusTask, Split, ask, split_of
-from eaglelocal.demo.corpus.words import ANIMALS, COLOURS, FIRST_NAMES, FOODS, FRUITS, JOBS, OBJECTS, town
+from guide.corpus.tasks import Check, CorpusTask, Split, ask, split_of
+from guide.corpus.words import ANIMALS, COLOURS, FIRST_NAMES, FOODS, FRUITS, JOBS, OBJECTS, town
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _WORDS = (*ANIMALS, *COLOURS, *FIRST_NAMES, *FOODS, *FRUITS, *JOBS, *OBJECTS)

@@ -1,4 +1,4 @@
-"""`python -m eaglelocal.demo.build`: the embedded model and its draft head, from generated corpus to two GGUF files.
+"""`python -m guide.build`: the embedded model and its draft head, from generated corpus to two GGUF files.
 
 Builds tokenizer, target and head, in this order; each step leaves its result in the work folder, and a run that was
 stopped resumes there. Defines the order, the budgets and the file names; the corpus, the training and the file formats
@@ -22,22 +22,22 @@ from eaglelocal import locations
 from eaglelocal.core.folders import SHARED, make_folder
 from eaglelocal.core.json_text import read_object
 from eaglelocal.core.records import dataclass
-from eaglelocal.demo.corpus.mixture import conversations, render
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.training.document_packing import PackedBatch, Pieces
 from eaglelocal.training.draft_head import fill_head
 from eaglelocal.training.eagle_head import EagleHead, make_embedded_head_shape
 from eaglelocal.training.gguf_export import export_head, export_target, round_to_bfloat16
-from eaglelocal.training.gguf_reload import fill_target, read_tokenizer
-from eaglelocal.training.held_out import HeldOutEvaluation
 from eaglelocal.training.llama_target import LlamaTarget, TargetShape
 from eaglelocal.training.loop import Objective, Recipe, TrainingRun, can_compile, load_weights, train
-from eaglelocal.training.next_token import NextToken
 from eaglelocal.training.progress import TrainingProgress
-from eaglelocal.training.token_shards import Shards, ShardWriter, Stage
 from eaglelocal.training.tokenizer import GuideTokenizer, load_tokenizer, train_tokenizer
-from eaglelocal.training.training_time_test import ChainPlan, TrainingTimeTest
+from guide.corpus.mixture import conversations, render
+from guide.document_packing import PackedBatch, Pieces
+from guide.gguf_reload import fill_target, read_tokenizer
+from guide.head_objective import ChainPlan, TrainingTimeTest
+from guide.held_out import HeldOutEvaluation
+from guide.next_token import NextToken
+from guide.token_shards import Shards, ShardWriter, Stage
 
 TARGET_NAME, HEAD_NAME = "eaglelocal guide", "eaglelocal guide EAGLE-3.1 head"
 TARGET_FILE, HEAD_FILE = "guide-target.gguf", "guide-head.gguf"
@@ -163,7 +163,7 @@ def load_trained_target(build: BuildOptions, tokenizer: GuideTokenizer) -> Llama
     """Return the target from an earlier run's last checkpoint. Raises UsageError if there is none."""
     checkpoint = build.work / "target-rows.checkpoint"
     if not checkpoint.is_file():
-        raise UsageError(f"no trained target in {build.work}", hint="python -m eaglelocal.demo.build --only target")
+        raise UsageError(f"no trained target in {build.work}", hint="python -m guide.build --only target")
     target = LlamaTarget(TargetShape(vocab=tokenizer.num_tokens))
     load_weights(checkpoint, target)
     round_to_bfloat16(target)
@@ -206,7 +206,7 @@ def run(build: BuildOptions, only: str | None) -> None:
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> tuple[BuildOptions, str | None]:
-    parser = argparse.ArgumentParser(prog="python -m eaglelocal.demo.build", description="build the embedded model")
+    parser = argparse.ArgumentParser(prog="python -m guide.build", description="build the embedded model")
     parser.add_argument("--out", type=Path, default=locations.profiles_dir() / "demo", help="folder for the GGUF files")
     parser.add_argument(
         "--work", type=Path, default=locations.cache_dir() / "demo-build", help="folder for the state of the build"

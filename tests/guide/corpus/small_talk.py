@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from random import Random
 
-from eaglelocal.demo.corpus.words import ANIMALS, CITIES, FIRST_NAMES, FOODS
+from guide.corpus.words import ANIMALS, CITIES, FIRST_NAMES, FOODS
 
 Exchange = tuple[str, str]
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from random import Random
 
 from eaglelocal.core.records import dataclass
-from eaglelocal.demo.corpus import arithmetic, copying, echo, german, guide, passage_qa, python_code, summary
-from eaglelocal.demo.corpus.tasks import CorpusMessage, CorpusTask, Split, TaskMaker
+from guide.corpus import arithmetic, copying, echo, german, guide, passage_qa, python_code, summary
+from guide.corpus.tasks import CorpusMessage, CorpusTask, Split, TaskMaker
 
 Piece = tuple[str, bool]  # text, and whether it is the assistant's (and counts in the loss)
 

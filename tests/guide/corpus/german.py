@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from eaglelocal.demo.corpus.german_phrases import (
+from guide.corpus.german_phrases import (
     BE,
     DEFINITE,
     EIN_ENDING,
@@ -28,8 +28,8 @@ from eaglelocal.demo.corpus.german_phrases import (
     subject_phrase,
     third_person,
 )
-from eaglelocal.demo.corpus.german_words import lexicon
-from eaglelocal.demo.corpus.tasks import Check, CorpusTask, Split, ask, split_of
+from guide.corpus.german_words import lexicon
+from guide.corpus.tasks import Check, CorpusTask, Split, ask, split_of
 
 _REQUESTS = (
     "Translate to English: {text}",

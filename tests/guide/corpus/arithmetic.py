@@ -18,8 +18,8 @@ from random import Random
 from typing import Literal
 
 from eaglelocal.core.records import dataclass
-from eaglelocal.demo.corpus.tasks import Check, CorpusTask, Split, ask, split_of
-from eaglelocal.demo.corpus.word_problems import Story, tell
+from guide.corpus.tasks import Check, CorpusTask, Split, ask, split_of
+from guide.corpus.word_problems import Story, tell
 
 Operator = Literal["+", "-", "x"]
 
