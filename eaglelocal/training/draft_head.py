@@ -24,8 +24,7 @@ from eaglelocal.gguf.eagle_info import (
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.tensors import read_indices, read_rows, read_tensor
-from eaglelocal.training.eagle_head import EagleHead, HeadShape
-from eaglelocal.training.gguf_export import HEAD_NAMES
+from eaglelocal.training.eagle_head import HEAD_NAMES, EagleHead, HeadShape
 from eaglelocal.training.medusa_parts import MedusaParts, make_parts_shape
 from eaglelocal.training.precision import fast_dtype
 

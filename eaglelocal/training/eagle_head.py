@@ -20,8 +20,21 @@ import torch
 from torch import Tensor, nn
 
 from eaglelocal.core.records import dataclass
-from eaglelocal.training.llama_target import RmsNorm, SwiGlu, TargetShape, rope_tables, rotate, split_heads
+from eaglelocal.training.layers import RmsNorm, SwiGlu, rope_tables, rotate, split_heads
 
+HEAD_NAMES = {
+    "token_norm.weight": "blk.0.attn_norm",
+    "hidden_norm.weight": "blk.0.attn_norm_2",
+    "q.weight": "blk.0.attn_q",
+    "k.weight": "blk.0.attn_k",
+    "v.weight": "blk.0.attn_v",
+    "o.weight": "blk.0.attn_output",
+    "ffn_norm.weight": "blk.0.ffn_norm",
+    "ffn.gate.weight": "blk.0.ffn_gate",
+    "ffn.up.weight": "blk.0.ffn_up",
+    "ffn.down.weight": "blk.0.ffn_down",
+    "norm.weight": "output_norm",
+}
 MAX_STEPS = 16  # rotary tables reach this far past the context
 MIN_KEPT_SHARE = 0.2  # of chains, however many steps they have
 
@@ -50,29 +63,6 @@ class HeadShape:
     norm_output: bool = True
     mask: int | None = None  # of a P-EAGLE head: the token of rows whose own is not known yet
     num_depths: int = 1  # tokens that it drafts in one pass
-
-
-def make_embedded_head_shape(
-    target: TargetShape,
-    *,
-    taps: tuple[int, ...] = (1, 3, 5),
-    num_heads: int = 4,
-    num_kv_heads: int = 4,
-    ffn: int = 704,
-) -> HeadShape:
-    """Return the shape of the embedded model's head, as wide as the target, whose embedding and lm_head it borrows."""
-    return HeadShape(
-        width=target.width,
-        tap_width=target.width,
-        taps=taps,
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_size=target.head_size,
-        ffn=ffn,
-        max_context=target.max_context,
-        norm_eps=target.norm_eps,
-        rope_theta=target.rope_theta,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +183,12 @@ class EagleHead(nn.Module):
 
     def _split(self, x: Tensor) -> Tensor:
         return split_heads(x, self.shape.head_size)
+
+
+def fold_fc(head: EagleHead) -> Tensor:
+    """Return fc [width, 3 * target width] with each tap's norm gains multiplied into its columns."""
+    gains = torch.cat([head.get_parameter(f"fc_norms.{index}.weight") for index in range(len(head.shape.taps))])
+    return (head.fc.weight * gains).detach()
 
 
 def attend(query: Tensor, prefix: KvTensors, is_seen: Tensor, *, own: list[KvTensors]) -> Tensor:

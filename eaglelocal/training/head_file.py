@@ -25,8 +25,7 @@ from eaglelocal.hub.heads.head_store import TRAINED_HERE
 from eaglelocal.hub.heads.medusa_file import make_graph_tensors, make_medusa_entries
 from eaglelocal.hub.heads.weight_conversion import Rows, convert_indices, convert_matrix, convert_vector
 from eaglelocal.training.draft_head import DraftHead, DraftVocabulary, Floats, HeadSource
-from eaglelocal.training.eagle_head import EagleHead
-from eaglelocal.training.gguf_export import HEAD_NAMES, fold_fc
+from eaglelocal.training.eagle_head import HEAD_NAMES, EagleHead, fold_fc
 from eaglelocal.training.medusa_parts import MedusaParts
 
 

@@ -7,9 +7,7 @@ the same steps as one that was never stopped.
 from __future__ import annotations
 
 import math
-import os
 import pickle
-import shutil
 import signal
 import time
 from collections import defaultdict
@@ -299,11 +297,6 @@ def _damage_errors(path: Path) -> Iterator[None]:
     except (OSError, RuntimeError, ValueError, LookupError, TypeError, EOFError, pickle.UnpicklingError) as error:
         hint = f"rm {path}: training starts over, with the answers that it has"
         raise ResourceError(f"cannot resume from {path}: it is damaged", hint=hint) from error
-
-
-def can_compile() -> bool:
-    """Return whether there is a C++ compiler, which torch.compile needs; without one training runs eagerly (slower)."""
-    return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))
 
 
 # ---- muon: the Muon optimizer: momentum whose matrix updates are made near-orthogonal by a Newton-Schulz iteration

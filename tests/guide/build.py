@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -25,19 +26,19 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.training.draft_head import fill_head
-from eaglelocal.training.eagle_head import EagleHead, make_embedded_head_shape
-from eaglelocal.training.gguf_export import export_head, export_target, round_to_bfloat16
-from eaglelocal.training.llama_target import LlamaTarget, TargetShape
-from eaglelocal.training.loop import Objective, Recipe, TrainingRun, can_compile, load_weights, train
+from eaglelocal.training.eagle_head import EagleHead, HeadShape
+from eaglelocal.training.loop import Objective, Recipe, TrainingRun, load_weights, train
 from eaglelocal.training.progress import TrainingProgress
-from eaglelocal.training.tokenizer import GuideTokenizer, load_tokenizer, train_tokenizer
 from guide.corpus.mixture import conversations, render
 from guide.document_packing import PackedBatch, Pieces
+from guide.gguf_export import export_head, export_target, round_to_bfloat16
 from guide.gguf_reload import fill_target, read_tokenizer
 from guide.head_objective import ChainPlan, TrainingTimeTest
 from guide.held_out import HeldOutEvaluation
+from guide.llama_target import LlamaTarget, TargetShape
 from guide.next_token import NextToken
 from guide.token_shards import Shards, ShardWriter, Stage
+from guide.tokenizer import GuideTokenizer, load_tokenizer, train_tokenizer
 
 TARGET_NAME, HEAD_NAME = "eaglelocal guide", "eaglelocal guide EAGLE-3.1 head"
 TARGET_FILE, HEAD_FILE = "guide-target.gguf", "guide-head.gguf"
@@ -47,6 +48,34 @@ TARGET_SHARE, HEAD_SHARE = 0.65, 0.30  # of the hours; the rest is corpus, token
 LONG_SHARE = 0.15  # of the tokens, trained last, in rows of the full context
 # A quarter of the learning rates, decaying from the first step on, so that little is forgotten.
 CONTINUED_RECIPE = Recipe(muon_lr=0.005, adam_lr=7.5e-4, attention_lr=4e-4, decay_share=1.0)
+
+
+def make_embedded_head_shape(
+    target: TargetShape,
+    *,
+    taps: tuple[int, ...] = (1, 3, 5),
+    num_heads: int = 4,
+    num_kv_heads: int = 4,
+    ffn: int = 704,
+) -> HeadShape:
+    """Return the shape of the embedded model's head, as wide as the target, whose embedding and lm_head it borrows."""
+    return HeadShape(
+        width=target.width,
+        tap_width=target.width,
+        taps=taps,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_size=target.head_size,
+        ffn=ffn,
+        max_context=target.max_context,
+        norm_eps=target.norm_eps,
+        rope_theta=target.rope_theta,
+    )
+
+
+def can_compile() -> bool:
+    """Return whether there is a C++ compiler, which torch.compile needs; without one training runs eagerly (slower)."""
+    return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))
 
 
 @dataclass(frozen=True, slots=True)

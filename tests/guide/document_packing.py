@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from eaglelocal.core.records import dataclass
-from eaglelocal.training.tokenizer import GuideTokenizer
+from guide.tokenizer import GuideTokenizer
 
 IGNORED, PROMPT, ASSISTANT = 0, 1, 2
 PROMPT_SHARE = (

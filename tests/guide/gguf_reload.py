@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eaglelocal.training.gguf_export import BLOCK_NAMES
-from eaglelocal.training.llama_target import LlamaTarget
-from eaglelocal.training.tokenizer import GuideTokenizer, build_tokenizer
+from guide.gguf_export import BLOCK_NAMES
+from guide.llama_target import LlamaTarget
+from guide.tokenizer import GuideTokenizer, build_tokenizer
 
 
 def read_tokenizer(path: Path) -> GuideTokenizer:

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.training.eagle_head import EagleHead, gather_rows
-from eaglelocal.training.llama_target import LlamaTarget
 from eaglelocal.training.losses import logit_loss
 from guide.document_packing import PackedBatch
+from guide.llama_target import LlamaTarget
 
 Positions = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from eaglelocal.core.records import dataclass
-from eaglelocal.training.llama_target import LlamaTarget
-from eaglelocal.training.tokenizer import GuideTokenizer
 from guide.document_packing import PackedBatch, Pieces, encode_document, pack, score
 from guide.head_objective import TrainingTimeTest
+from guide.llama_target import LlamaTarget
 from guide.next_token import answer_loss
+from guide.tokenizer import GuideTokenizer
 
 ROW_LENGTH = 512  # of most of the training: with longer rows, early figures would depend on position, not skill
 MAX_ROWS = 8

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eaglelocal.training.llama_target import LlamaTarget
 from guide.document_packing import PackedBatch
+from guide.llama_target import LlamaTarget
 
 
 def cross_entropy(state: Tensor, embedding: Tensor, labels: Tensor) -> Tensor:

@@ -20,8 +20,8 @@ from eaglelocal.core.atomic_file import flush_and_rename
 from eaglelocal.core.folders import SHARED, make_folder
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.training.tokenizer import load_tokenizer
 from guide.document_packing import PackedBatch, PackedDocument, Pieces, encode_document, pack, score
+from guide.tokenizer import load_tokenizer
 
 STEPS_PER_SHARD = 64
 DocumentSource = Callable[[int], Iterable[Pieces]]  # seed -> documents; must be importable by a fresh process

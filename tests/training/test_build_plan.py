@@ -18,10 +18,10 @@ from guide.build import (
     parse_arguments,
 )
 from guide.held_out import HeldOutEvaluation
+from guide.llama_target import LlamaTarget, TargetShape
+from guide.tokenizer import train_tokenizer
 
 from eaglelocal.errors import UsageError
-from eaglelocal.training.llama_target import LlamaTarget, TargetShape
-from eaglelocal.training.tokenizer import train_tokenizer
 
 
 def test_the_last_tenth_at_least_is_trained_at_the_full_context() -> None:

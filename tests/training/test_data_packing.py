@@ -19,8 +19,7 @@ from guide.document_packing import (
     pack,
     score,
 )
-
-from eaglelocal.training.tokenizer import GuideTokenizer, train_tokenizer
+from guide.tokenizer import GuideTokenizer, train_tokenizer
 
 PIECES = [
     ("<|im_start|>user\n", False),

@@ -11,12 +11,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from guide.build import make_embedded_head_shape  # noqa: E402
+from guide.gguf_export import MatrixType, export_head, export_target, round_to_bfloat16  # noqa: E402
+from guide.llama_target import LlamaTarget, TargetShape  # noqa: E402
+from guide.tokenizer import GuideTokenizer, train_tokenizer  # noqa: E402
 from training.llama_chain import Norms, PinnedHead, PinnedTarget  # noqa: E402
 
-from eaglelocal.training.eagle_head import EagleHead, make_embedded_head_shape  # noqa: E402
-from eaglelocal.training.gguf_export import MatrixType, export_head, export_target, round_to_bfloat16  # noqa: E402
-from eaglelocal.training.llama_target import LlamaTarget, TargetShape  # noqa: E402
-from eaglelocal.training.tokenizer import GuideTokenizer, train_tokenizer  # noqa: E402
+from eaglelocal.training.eagle_head import EagleHead  # noqa: E402
 
 TEXTS = (
     "The quick brown fox, the lazy dog. Der Käse schmeckt süß; größere Häuser stehen am Fluß.\n",

@@ -8,16 +8,23 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from guide.build import HEAD_FILE, TARGET_FILE, BuildOptions, build_tokenizer, claim_work_folder  # noqa: E402
+from guide.build import (  # noqa: E402
+    HEAD_FILE,
+    TARGET_FILE,
+    BuildOptions,
+    build_tokenizer,
+    claim_work_folder,
+    make_embedded_head_shape,
+)
+from guide.gguf_export import export_head, export_target, round_to_bfloat16  # noqa: E402
 from guide.gguf_reload import fill_target, read_tokenizer  # noqa: E402
+from guide.llama_target import LlamaTarget, TargetShape  # noqa: E402
+from guide.tokenizer import GuideTokenizer, train_tokenizer  # noqa: E402
 
 from eaglelocal.errors import UsageError  # noqa: E402
 from eaglelocal.gguf.reader import read_header  # noqa: E402
 from eaglelocal.training.draft_head import fill_head  # noqa: E402
-from eaglelocal.training.eagle_head import EagleHead, make_embedded_head_shape  # noqa: E402
-from eaglelocal.training.gguf_export import export_head, export_target, round_to_bfloat16  # noqa: E402
-from eaglelocal.training.llama_target import LlamaTarget, TargetShape  # noqa: E402
-from eaglelocal.training.tokenizer import GuideTokenizer, train_tokenizer  # noqa: E402
+from eaglelocal.training.eagle_head import EagleHead  # noqa: E402
 
 TEXTS = ("What is 47 + 285? It's 332.\n", "Der Käse schmeckt süß.\n", "def add(a, b):\n    return a + b\n")
 ODD = (*TEXTS, "", " \n\n ", "12 × 7", "<|im_start|>user\nHi<|im_end|>\n", "a<|im_end|>b", "🙂 漢字", "it's WE'RE")

@@ -16,15 +16,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from guide.build import make_embedded_head_shape  # noqa: E402
 from guide.document_packing import PackedBatch, Pieces  # noqa: E402
 from guide.head_objective import ChainPlan, TrainingTimeTest, draw_chains  # noqa: E402
+from guide.llama_target import LlamaTarget, TargetShape  # noqa: E402
 from guide.next_token import NextToken  # noqa: E402
 from guide.token_shards import Shards, ShardWriter, Stage, write_missing  # noqa: E402
+from guide.tokenizer import train_tokenizer  # noqa: E402
 
 from eaglelocal.errors import ResourceError  # noqa: E402
 from eaglelocal.training import loop  # noqa: E402
-from eaglelocal.training.eagle_head import EagleHead, make_embedded_head_shape  # noqa: E402
-from eaglelocal.training.llama_target import LlamaTarget, TargetShape  # noqa: E402
+from eaglelocal.training.eagle_head import EagleHead  # noqa: E402
 from eaglelocal.training.loop import (  # noqa: E402
     Recipe,
     TrainingRun,
@@ -39,7 +41,6 @@ from eaglelocal.training.loop import (  # noqa: E402
     update,
 )
 from eaglelocal.training.progress import TrainingProgress  # noqa: E402
-from eaglelocal.training.tokenizer import train_tokenizer  # noqa: E402
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 STAGES = (

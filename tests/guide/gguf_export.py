@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from eaglelocal.core.atomic_file import flush_and_rename
 from eaglelocal.core.folders import SHARED, make_folder
-from eaglelocal.training.eagle_head import EagleHead, HeadShape
-from eaglelocal.training.llama_target import LlamaTarget, TargetShape
-from eaglelocal.training.tokenizer import GuideTokenizer, add_tokenizer_keys
+from eaglelocal.training.eagle_head import HEAD_NAMES, EagleHead, HeadShape, fold_fc
+from guide.llama_target import LlamaTarget, TargetShape
+from guide.tokenizer import GuideTokenizer, add_tokenizer_keys
 
 MatrixType = gguf.GGMLQuantizationType
 FILE_TYPES = {MatrixType.BF16: gguf.LlamaFileType.MOSTLY_BF16, MatrixType.F32: gguf.LlamaFileType.ALL_F32}
@@ -36,19 +36,6 @@ BLOCK_NAMES = {
     "ffn.gate.weight": "ffn_gate",
     "ffn.up.weight": "ffn_up",
     "ffn.down.weight": "ffn_down",
-}
-HEAD_NAMES = {
-    "token_norm.weight": "blk.0.attn_norm",
-    "hidden_norm.weight": "blk.0.attn_norm_2",
-    "q.weight": "blk.0.attn_q",
-    "k.weight": "blk.0.attn_k",
-    "v.weight": "blk.0.attn_v",
-    "o.weight": "blk.0.attn_output",
-    "ffn_norm.weight": "blk.0.ffn_norm",
-    "ffn.gate.weight": "blk.0.ffn_gate",
-    "ffn.up.weight": "blk.0.ffn_up",
-    "ffn.down.weight": "blk.0.ffn_down",
-    "norm.weight": "output_norm",
 }
 
 
@@ -91,12 +78,6 @@ def export_head(
         _add(writer, "fc", fold_fc(head), matrix_type)
         for inner, outer in HEAD_NAMES.items():
             _add(writer, outer, head.get_parameter(inner), matrix_type)
-
-
-def fold_fc(head: EagleHead) -> Tensor:
-    """Return fc [width, 3 * target width] with each tap's norm gains multiplied into its columns."""
-    gains = torch.cat([head.get_parameter(f"fc_norms.{index}.weight") for index in range(len(head.shape.taps))])
-    return (head.fc.weight * gains).detach()
 
 
 def _add_model_keys(
