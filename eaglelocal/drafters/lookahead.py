@@ -195,7 +195,7 @@ class Lookahead:
         self._slots[slot].forget(len(tokens))
 
     def resume(self, slot: int, tokens: Sequence[int]) -> None:
-        """Replace the slot by this text: the tokens suffice."""
+        """Make this text the slot's own. It is built from the tokens alone."""
         self.swap_in(slot, Swapped(None), tokens)
 
     def close(self) -> None:

@@ -337,7 +337,7 @@ class Ngram:
         self._replace_text(slot, array("i", tokens), 0, len(tokens))
 
     def resume(self, slot: int, tokens: Sequence[int]) -> None:
-        """Replace the slot by this text: the tokens suffice."""
+        """Make this text the slot's own. It is built from the tokens alone."""
         self.swap_in(slot, Swapped(None), tokens)
 
     def _replace_text(self, slot: int, text: array[int], start: int, position: int) -> None:

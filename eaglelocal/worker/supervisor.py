@@ -121,7 +121,7 @@ class _ChildRun:
     """One child from its start to its end."""
 
     ready_at_s: float | None = None
-    last_message: EagleLocalError | None = None  # its own reason for exit_reason
+    last_message: EagleLocalError | None = None  # the process's own words on why it ended
     has_answered: bool = False
     is_reported: bool = False  # the listener knows of the loss, before the process has ended
     in_flight: tuple[InFlight, ...] = ()  # when it ended

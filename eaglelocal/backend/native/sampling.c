@@ -60,7 +60,7 @@ static int32_t most_likely(const float *x, int32_t n, int32_t count, const float
 
 typedef int32_t four_ints __attribute__((vector_size(16)));
 
-/* Return exp of each, with a relative error of some 2e-7; results child 1e-37 are negligible. */
+/* Return exp of each, with a relative error of some 2e-7; results below 1e-37 are negligible. */
 static inline four exp4(four x) {
     const four none = {0, 0, 0, 0}, least = none - 87.0f, magic = none + 12582912.0f; /* 1.5 * 2^23: adding it rounds */
     x = larger(x, least);

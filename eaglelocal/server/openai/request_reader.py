@@ -1,6 +1,6 @@
 """Turn requests in OpenAI's formats into engine requests. Pure; raises Problem or RequestError.
 
-Message parts are join_pieces into one text; unsupported content (audio, files) is refused, not dropped.
+The parts of a message are joined to one text; unsupported content (audio, files) is refused, not dropped.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class EnginePoller:
         self._thread.start()
 
     def stop(self) -> None:
-        """Poll no more. Returns at once; `CurrentAnswer.close` wakes the thread, so that it ends."""
+        """Stop polling. Returns at once; `CurrentAnswer.close` wakes the thread, so that it ends."""
         self._is_stopped = True
 
     def _run(self) -> None:
