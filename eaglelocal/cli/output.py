@@ -289,7 +289,7 @@ def format_json(value: Mapping[str, object], *, is_ascii: bool = False) -> str:
 
 
 def write_or_ignore(stream: TextIO, text: str) -> None:
-    """Write a message to stderr; if the stream is closed, the message is lost."""
+    """Write a text; if the stream is closed, the text is lost."""
     try:
         print(text, end="", file=stream, flush=True)
     except OSError:
