@@ -66,7 +66,8 @@ class LlamaHeadContext(HeadCells):
             raise EngineError(f"states of width {self.width} cannot be rows of {target.num_taps} x {target.tap_width}")
         super().__init__(model, params, target)
         self.forget = self._cells.forget
-        # masked, because llama.cpp returns NULL for a batch of one row otherwise; upper layers need the rows of all pairs, and no logits of them
+        # masked, because llama.cpp returns NULL for a batch of one row otherwise.
+        # Upper layers need the rows of all pairs, and no logits of them.
         self._library.set_nextn(self.handle, True, self._upper is None)
         self._top_tokens = TopTokens()
         self._state_bytes = FLOAT_BYTES * self.width

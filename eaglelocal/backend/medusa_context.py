@@ -52,9 +52,8 @@ class LlamaMedusaContext(HeadCells):
             widths = f"{medusa.state_width}, the target's have {target.tap_width}"
             raise EngineError(f"the head reads states of width {widths}")
         super().__init__(model, params, target)
-        self._library.set_nextn(
-            self.handle, True, True
-        )  # masked, because llama.cpp returns NULL for a batch of one row otherwise
+        # masked, because llama.cpp returns NULL for a batch of one row otherwise
+        self._library.set_nextn(self.handle, True, True)
         self._medusa, self._top_tokens = medusa, TopTokens()
         self.max_rows = min(params.n_batch, params.n_ctx)
         biases = None if medusa.biases is None else array("f", medusa.biases.reshape(-1).tolist())
