@@ -12,19 +12,22 @@ from hypothesis import HealthCheck, settings
 
 from eaglelocal import locations
 
-settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("shared")
+PLAIN, FULL = "not slow and not full", "(full or hypothesis) and not slow"  # -m of the two runs
+for name, count in (("plain", 20), ("full", 100)):
+    settings.register_profile(name, max_examples=count, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
-DEFAULT_MARKS = "not slow"
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("plain" if config.option.markexpr == PLAIN else "full")
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One process more than cores for the plain run, for many tests wait for screens and servers; memory bounds that.
+    """One process more than cores for the whole runs, for many tests wait for screens and servers; memory bounds that.
 
     What was named is run here, and so is what takes long, which takes memory too.
     """
     is_named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
-    if is_named or config.option.markexpr != DEFAULT_MARKS or config.option.keyword:
+    if is_named or config.option.markexpr not in (PLAIN, FULL) or config.option.keyword:
         return 0
     return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 7) + 1
 

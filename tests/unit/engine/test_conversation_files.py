@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from doubles.property_tests import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from eaglelocal.core.request import Request
@@ -69,7 +70,7 @@ def test_what_was_written_comes_back(files: ConversationFiles, tmp_path: Path) -
     assert (found.cells == CELLS).all()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_change_of_a_file_is_noticed(tmp_path: Path, data: st.DataObject) -> None:
     path = tmp_path / "a.cells"

@@ -7,7 +7,8 @@ import json
 from collections.abc import Iterator, Sequence
 
 import pytest
-from hypothesis import example, given, settings
+from doubles.property_tests import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from eaglelocal.core.tools import CallForm, Notation, Split, Tool, ToolCall, join_calls
@@ -385,7 +386,7 @@ def by_cuts(form: CallForm, text: str, cuts: Sequence[int], *, is_cut: bool) -> 
     return "".join(one.text for one in events), join_calls(part for one in events for part in one.calls)
 
 
-@settings(max_examples=300)
+@examples(300)
 @example(forms.CODER, ["</tool_call>", "<function=write_file>", "</function>", "</function>"], [], False)
 @given(
     st.sampled_from([*TAG_FORMS, forms.HERMES]),
@@ -398,7 +399,7 @@ def test_cuts_change_nothing_between_tags(form: CallForm, parts: list[str], cuts
     assert by_cuts(form, text, cuts, is_cut=is_cut) == by_cuts(form, text, range(len(text)), is_cut=is_cut)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     st.sampled_from([forms.HERMES, forms.LLAMA, forms.MISTRAL, forms.MISTRAL_ARGS]),
     st.lists(json_pieces, max_size=16),
@@ -410,7 +411,7 @@ def test_cuts_change_nothing_in_json(form: CallForm, parts: list[str], cuts: lis
     assert by_cuts(form, text, cuts, is_cut=is_cut) == by_cuts(form, text, range(len(text)), is_cut=is_cut)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.sampled_from([forms.CODER, forms.GLM]), st.lists(pieces, max_size=12))
 def test_a_block_is_reported_as_it_is_read(form: CallForm, parts: list[str]) -> None:
     """However early parts of it are told, the call is the one that the whole block holds."""
