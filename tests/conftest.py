@@ -12,6 +12,9 @@ from hypothesis import HealthCheck, settings
 
 from eaglelocal import locations
 
+# Hundreds of programs are started: without this each would compile the package anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 PLAIN, FULL = "not slow and not full", "(full or hypothesis) and not slow"  # -m of the two runs
 for name, count in (("plain", 20), ("full", 100)):
     settings.register_profile(name, max_examples=count, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from doubles.deadly_calls import Fault, write_program
+from doubles.empty_home import home_variables
 
 from eaglelocal.cli.completion import complete_head
 from eaglelocal.gguf.eagle_info import EagleInfo
@@ -29,7 +30,7 @@ REPO = "somebody/guide"
 def environ(tmp_path: Path) -> dict[str, str]:
     """A person without files or variables of ours."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("EAGLELOCAL_", "XDG_", "HF_"))}
-    homes = {f"XDG_{kind}_HOME": str(tmp_path / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
+    homes = home_variables(tmp_path)
     return {**plain, **homes, "PYTHONPATH": str(ROOT), "HF_HOME": str(tmp_path / "hf")}
 
 

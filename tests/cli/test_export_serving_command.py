@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
+from doubles.empty_home import home_variables
 from doubles.loopback_hub import HubRepo, LoopbackHub, serving
 from doubles.shell_words import split_command
 from hypothesis import given
@@ -62,7 +63,7 @@ def environ(tmp_path: Path, hub: LoopbackHub) -> dict[str, str]:
 def empty_home(folder: Path, hub: LoopbackHub) -> dict[str, str]:
     """A person without files or variables of ours."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("EAGLELOCAL_", "XDG_", "HF_"))}
-    homes = {f"XDG_{kind}_HOME": str(folder / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
+    homes = home_variables(folder)
     own = {"PYTHONPATH": str(ROOT), "HF_HOME": str(folder / "hf"), "HF_ENDPOINT": hub.url}
     return {**plain, **homes, **own}
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from doubles.empty_home import home_variables
 from doubles.hub_models import model_bytes
 from doubles.loopback_hub import HubFile, HubRepo, LoopbackHub, guide_repo, serving
 from doubles.mtp_models import PARTS as MTP_PARTS
@@ -53,7 +54,7 @@ class Person:
     def environ(self) -> dict[str, str]:
         ours = ("EAGLELOCAL_", "XDG_", "HF_", "HUGGING")
         plain = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-        homes = {f"XDG_{kind}_HOME": str(self.home / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
+        homes = home_variables(self.home)
         hub = {"HF_ENDPOINT": self.hub.url, "HF_HUB_CACHE": str(self.cache), "HF_HOME": str(self.home / "hf")}
         return {**plain, **homes, **hub, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
 
