@@ -31,6 +31,8 @@ from eaglelocal.tui.key_bindings import CHAT_ACTIONS, CHAT_PURPOSES, MONITOR_ACT
 from eaglelocal.tui.mapped_keys import make_key_rows, map_keys
 from eaglelocal.tui.prompt.prompt_input import PromptInput
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 PAGES = sorted((ROOT / "docs").glob("*.md"))

@@ -21,6 +21,8 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
 from eaglelocal.hub.target_resolver import demo_sources
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 TARGET, HEAD = demo_sources()
 REPO = "somebody/guide"

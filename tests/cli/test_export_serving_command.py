@@ -29,6 +29,8 @@ from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.planning.vllm.helm_check import list_problems
 from eaglelocal.planning.vllm.helm_values import PAIR, digest_pins
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 TARGET, HEAD = demo_sources()
 CATALOG = load_catalog()

@@ -34,6 +34,8 @@ from eaglelocal.learning.kept_answers import KeptAnswers, hash_owner, make_answe
 from eaglelocal.learning.learning_round import LearningRound
 from eaglelocal.learning.learning_state import LearningState, write_state
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 GUIDE, HEAD = "someone/guide-GGUF", "someone/guide-EAGLE3-GGUF"
 GUIDE_BYTES = (ROOT / "profiles" / "demo" / "guide-target.gguf").stat().st_size

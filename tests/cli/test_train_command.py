@@ -23,6 +23,8 @@ pytest.importorskip("torch")
 from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.training.training_folder import ANSWERS, TARGET, enter_folder
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 300.0
 SMALL = ("--tokens", "2500", "--epochs", "8", "--ctx", "256", "--threads", "1")

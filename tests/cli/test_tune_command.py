@@ -18,6 +18,8 @@ from eaglelocal.core.events import EngineSnapshot, Failed, RequestEvent, TextPie
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.errors import EngineError
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 
 

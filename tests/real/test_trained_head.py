@@ -27,7 +27,7 @@ from eaglelocal.training.head_file import make_head_entries, make_head_tensors  
 from eaglelocal.training.loop import Recipe  # noqa: E402
 from eaglelocal.training.trainer import HeadTraining, TrainedHead, train_head  # noqa: E402
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.full, pytest.mark.real]
 
 NUM_HELD_OUT, MAX_TOKENS = 4, 32
 NUM_STEPS = 3  # draft steps that the training of every kind of head unrolls, or drafts in one pass

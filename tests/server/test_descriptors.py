@@ -24,6 +24,8 @@ from eaglelocal.cli.serve_log import MAX_REPEATS, REPEAT_S, RepeatFilter, log_to
 from eaglelocal.server.connections import Acceptor, ConnectionPlaces, find_network
 from eaglelocal.server.descriptors import max_connections, max_handshakes, num_kept
 
+pytestmark = pytest.mark.full
+
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors in /proc")
 
 

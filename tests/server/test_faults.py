@@ -25,6 +25,8 @@ from hypothesis import strategies as st
 from eaglelocal.server.server_state import ServerLimits
 from eaglelocal.worker.supervisor import RestartPolicy
 
+pytestmark = pytest.mark.full
+
 QUICK = RestartPolicy(first_delay_s=0.05, max_delay_s=0.05, max_crashes=3, stable_s=600)
 
 

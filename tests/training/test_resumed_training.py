@@ -40,6 +40,8 @@ from eaglelocal.training.token_shards import Shards, ShardWriter, Stage, write_m
 from eaglelocal.training.tokenizer import train_tokenizer  # noqa: E402
 from eaglelocal.training.training_time_test import ChainPlan, TrainingTimeTest, draw_chains  # noqa: E402
 
+pytestmark = pytest.mark.full
+
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 STAGES = (
     Stage("short", 64, 64 * 4 * 6, tokens_per_step=256),

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import aiohttp
 import httpx
+import pytest
 from doubles.serve_process import free_port, serve
+
+pytestmark = pytest.mark.full
 
 ANNA, BEN = "a-key-that-anna-has", "a-key-that-ben-has"
 PATIENCE_S = 30.0

@@ -30,6 +30,8 @@ from eaglelocal.hub.inflation.generated_files import no_progress
 from eaglelocal.hub.inflation.inflated_sizes import ModelSize
 from eaglelocal.hub.target_resolver import find_target, write_target
 
+pytestmark = pytest.mark.full
+
 MAX_WIDTH = 512  # of the models that are inflated to 60 M
 TEXT = [int(token) for token in np.random.default_rng(5).integers(0, 300, 24)]
 

@@ -39,6 +39,8 @@ from eaglelocal.planning.plan_search import DOES_NOT_PAY, exceeds_room, list_set
 from eaglelocal.planning.reasons import explain_choice
 from eaglelocal.planning.speed import HOST_S
 
+pytestmark = pytest.mark.full
+
 memory = st.floats(0.5, 100.0)
 cards = st.lists(st.floats(0.5, 90.0), max_size=3).map(tuple)
 goals = st.sampled_from(sorted(GOALS))

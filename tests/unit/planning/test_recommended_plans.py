@@ -25,6 +25,8 @@ from eaglelocal.planning.goals import GOALS
 from eaglelocal.planning.options import DraftOption
 from eaglelocal.planning.plan_search import CONTEXTS, KV_TYPES, search_plan
 
+pytestmark = pytest.mark.full
+
 
 # ---- the table: machine, target, quantization, draft, tokens, cache, sum in GiB
 @dataclass(frozen=True)

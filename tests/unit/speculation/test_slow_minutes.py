@@ -26,6 +26,8 @@ from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.cost_checks import RETRY_GAP, CostChecks
 from eaglelocal.speculation.policy.step_report import StepReport
 
+pytestmark = pytest.mark.full
+
 CURVES = {"bf16": BF16, "q4_0": Q4_0}
 GOOD = plain_text(Profile((0.9, 0.88, 0.86, 0.84, 0.82, 0.8)))
 ONE_STEP_S = 0.001  # a time in which a single step begins
