@@ -300,3 +300,14 @@ def test_digits_are_those_that_int_reads() -> None:
         if isinstance(node, ast.Attribute) and node.attr in ("isdigit", "isnumeric")
     }
     assert found == set()
+
+
+def test_the_home_folder_is_asked_for_in_one_way() -> None:
+    """`Path.home()` fails where it is not known, as for a user that a container makes up."""
+    found = {
+        file.relative_to(PACKAGE).as_posix()
+        for file in FILES
+        for node in nodes_of(file)
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in ("Path.home", "platformdirs.user_data_dir")
+    }
+    assert found == {"locations.py"}
