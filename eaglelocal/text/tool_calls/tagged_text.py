@@ -220,7 +220,9 @@ class TaggedText:
         if before is None or (key := shape.find_key(before["key"], arguments)) in arguments:
             return None
         is_plain = not self._quotes[0] or text[before.end() : before.end() + 1] not in ("", self._quotes[0][0])
-        return (key, before.end()) if is_plain and _get_shape(before, key, shape).types == {"string"} else None
+        value = _get_shape(before, key, shape)
+        is_open = is_plain and value.types == {"string"} and not value.texts  # blanks around an enumerated text go
+        return (key, before.end()) if is_open else None
 
     def _find_next_call(self, text: str, at: int) -> int:
         """Return the index after the tag that ends a call, if it is at `at` and another call follows; else 0."""

@@ -48,7 +48,8 @@ class Reader:
 
     def __init__(self, form: CallForm, **fields: object) -> None:
         ids = map(str, itertools.count())
-        split = Split(form=form, tools=TOOLS, reasoning_markers=("<think>", "</think>"), **fields)  # type: ignore[arg-type]
+        given: dict[str, object] = {"tools": TOOLS, "reasoning_markers": ("<think>", "</think>")} | fields
+        split = Split(form=form, **given)  # type: ignore[arg-type]
         self._parser = SplitText(split, lambda: next(ids))
         self._told = [self._parser.push("")]
 
@@ -125,6 +126,18 @@ def test_texts_between_tags_are_reported_as_they_are_written(form: CallForm) -> 
     assert told_at['{"path": "/a'].endswith("/a")
     assert next(written for arguments, written in told_at.items() if "x = 1" in arguments).endswith("x = 1")
     assert events == [("write_file", json.dumps(ARGUMENTS))]
+
+
+@pytest.mark.parametrize("form", TAG_FORMS, ids=by_label)
+@pytest.mark.parametrize("padding", ["", " ", "\n\n"])
+def test_an_enumerated_text_is_told_once(form: CallForm, padding: str) -> None:
+    """Blanks around it are no part of it: what was told of them could not be taken back."""
+    unit = Tool("convert", "", json.dumps({"properties": {"unit": {"enum": ["C", "F"], "type": "string"}}}))
+    text = write_calls(form, [("convert", {"unit": f"{padding}C"})])
+    reader = Reader(form, tools=(unit,))
+    reader.push(text)
+    [(_, arguments)] = reader.finish().events
+    assert json.loads(arguments)["unit"].strip() == "C"
 
 
 def test_harmony_s_arguments_are_reported_as_they_are_written() -> None:
