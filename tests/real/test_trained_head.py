@@ -98,8 +98,8 @@ def test_the_head_of_these_tests_drafts_what_the_model_says(smollm2: Path) -> No
     ("kind", "start"),
     [
         ("eagle", None),
-        ("p-eagle", HEAD),
-        ("medusa", None),
+        pytest.param("p-eagle", HEAD, marks=pytest.mark.slow),
+        pytest.param("medusa", None, marks=pytest.mark.slow),
         pytest.param("p-eagle", None, marks=pytest.mark.slow),
     ],
 )
