@@ -643,6 +643,18 @@ def tag_quotes(case: Case) -> Made:
     return write_call(form, write_tags(form, case.arguments)), ONE
 
 
+def tag_quoted_call(case: Case) -> Made:
+    """A string that quotes a call of another tool."""
+    key = next((key for key in ("s", "text") if key in case.arguments), None)
+    if key is None:
+        return None
+    inside: Arguments = {name: "owl" for name in case.random.sample(["word", "q", "n"], case.random.randint(0, 2))}
+    quoted = write_call(case.form, write_tags(case.form, inside), "look_up")
+    before, after = case.random.choice(["", "So:\n"]), case.random.choice(["", "\nDone."])
+    case.arguments[key] = f"{before}{quoted}{after}"
+    return case.write_tags(), EITHER
+
+
 def tag_wrapped(case: Case) -> Made:
     return (
         (write_call(case.form, write_tags(case.form, {"arguments": case.arguments})), ONE) if case.arguments else None
@@ -657,6 +669,7 @@ TAG_KINDS: dict[str, Callable[[Case], Made]] = {
     "missing_end": tagged(tag_missing_end),
     "quotes": tagged(tag_quotes),
     "wrapped": tagged(tag_wrapped),
+    "quoted_call": tagged(tag_quoted_call),
     "namespace": tagged(lambda case: (case.write_tags(name=case.random.choice(NAMESPACES) + NAME), ONE)),
     "key_case": tagged(lambda case: (case.write_tags(key=str.capitalize), ONE)),
     "fence_around": tagged(lambda case: None if case.form.headers else (f"```xml\n{case.write_tags()}\n```", ONE)),
