@@ -6,20 +6,43 @@ They follow XDG on Linux, and the conventions of other platforms. Code that writ
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import shlex
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import platformdirs
 
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.own_files import read_regular
+from eaglelocal.errors import UsageError
 
 APP = "eaglelocal"
 OLLAMA_SERVICE_STORE = "/usr/share/ollama/.ollama/models"  # of Ollama as a service
 
 
+def find_home() -> Path | None:
+    """Return the user's home folder; None if it is not known, as for a user that a container makes up."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
+
+
+def suggest_path(name: str) -> str:
+    """Return a path that the user can surely write, as a word of a command."""
+    return shlex.quote(str((find_home() or Path.cwd()) / name))
+
+
+def _own_dir(find: Callable[[str], str], variable: str) -> Path:
+    """Return a folder of ours. Raises UsageError if neither its variable is set nor the home folder known."""
+    try:
+        return Path(find(APP))
+    except RuntimeError:
+        raise UsageError("your home folder is not known", hint=f"set HOME, or {variable}") from None
+
+
 def config_dir() -> Path:
-    return Path(platformdirs.user_config_dir(APP))
+    return _own_dir(platformdirs.user_config_dir, "XDG_CONFIG_HOME")
 
 
 def config_file() -> Path:
@@ -27,11 +50,11 @@ def config_file() -> Path:
 
 
 def state_dir() -> Path:
-    return Path(platformdirs.user_state_dir(APP))
+    return _own_dir(platformdirs.user_state_dir, "XDG_STATE_HOME")
 
 
 def cache_dir() -> Path:
-    return Path(platformdirs.user_cache_dir(APP))
+    return _own_dir(platformdirs.user_cache_dir, "XDG_CACHE_HOME")
 
 
 def generated_models_dir() -> Path:
@@ -115,7 +138,9 @@ def hub_token_file(environ: Mapping[str, str] = os.environ) -> Path:
 
 def lm_studio_dirs() -> tuple[Path, ...]:
     """Return the folders in which LM Studio keeps models, as far as they exist: now, and in earlier versions."""
-    home = Path.home()
+    home = find_home()
+    if home is None:
+        return ()
     own = _read_pointer(home / ".lmstudio-home-pointer") or home / ".lmstudio"
     folders = (_read_download_folder(own / "settings.json"), own / "models", home / ".cache" / "lm-studio" / "models")
     return tuple(dict.fromkeys(folder for folder in folders if folder is not None and folder.is_dir()))
@@ -147,7 +172,11 @@ def ollama_dirs(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
 def ollama_store_paths(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
     """Return the paths at which stores of Ollama may be."""
     named = environ.get("OLLAMA_MODELS")
-    return (_expand(named),) if named else (Path.home() / ".ollama" / "models", Path(OLLAMA_SERVICE_STORE))
+    if named:
+        return (_expand(named),)
+    home = find_home()
+    own = () if home is None else (home / ".ollama" / "models",)
+    return (*own, Path(OLLAMA_SERVICE_STORE))
 
 
 def _expand(text: str) -> Path:

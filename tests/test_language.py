@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from doubles.sources import nodes_of
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "eaglelocal"
@@ -49,7 +50,7 @@ def where(file: Path, node: ast.AST | None = None) -> Place:
 def class_names_used_twice() -> Iterator[Place]:
     places: dict[str, list[Place]] = defaultdict(list)
     for file in FILES:
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in nodes_of(file):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(where(file, node))
     yield from (f"{name}: {', '.join(found)}" for name, found in sorted(places.items()) if len(found) > 1)
@@ -66,7 +67,7 @@ def basenames_used_twice() -> Iterator[Place]:
 def docstrings_without_subject() -> Iterator[Place]:
     """Of modules, and of public classes and functions."""
     for file in FILES:
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in nodes_of(file):
             if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             if getattr(node, "name", "").startswith("_"):
@@ -112,7 +113,7 @@ def files_that_do_not_exist() -> Iterator[Place]:
 def unknown_names_in_docstrings() -> Iterator[Place]:
     """Names that a docstring explains in a table, which are no parameter, field or attribute."""
     for file in FILES:
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in nodes_of(file):
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 known = names_of(node)
                 for line in (ast.get_docstring(node) or "").splitlines():

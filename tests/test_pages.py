@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from doubles.empty_home import home_variables
 from typer.main import get_command
 
 from eaglelocal.cli.command_table import make_app
@@ -29,6 +30,8 @@ from eaglelocal.tui.chat.chat_app import ChatApp
 from eaglelocal.tui.key_bindings import CHAT_ACTIONS, CHAT_PURPOSES, MONITOR_ACTIONS
 from eaglelocal.tui.mapped_keys import make_key_rows, map_keys
 from eaglelocal.tui.prompt.prompt_input import PromptInput
+
+pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -325,7 +328,7 @@ def test_the_lines_that_build_llama_cpp_build_it_again() -> None:
 def planned(home: Path, *arguments: str) -> str:
     """By a person without files, variables or a GPU of ours."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith((PREFIX, "XDG_", "HF_"))}
-    environ |= {f"XDG_{kind}_HOME": str(home / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
+    environ |= home_variables(home)
     environ |= {"PYTHONPATH": str(ROOT), "COLUMNS": "80", "LC_ALL": "C.UTF-8"}
     command = [sys.executable, "-m", "eaglelocal", "plan", *arguments]
     return subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=120).stdout

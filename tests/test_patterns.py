@@ -25,6 +25,8 @@ from eaglelocal.text.tool_calls.call_forms import FORMS
 from eaglelocal.text.tool_calls.call_parser import BareCalls
 from eaglelocal.text.tool_calls.tagged_text import TaggedText
 
+pytestmark = pytest.mark.full
+
 PACKAGE = Path(__file__).parent.parent / "eaglelocal"
 FILES = sorted(PACKAGE.rglob("*.py"))
 METHODS = ("match", "search", "fullmatch", "finditer", "findall", "sub", "split")

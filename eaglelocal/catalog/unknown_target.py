@@ -22,6 +22,6 @@ def describe_unknown_target(id: str, tag: str | None) -> str:
 
 
 def _name_store(path: Path) -> str:
-    home = Path.home()
-    name = f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+    home = locations.find_home()
+    name = f"~/{path.relative_to(home)}" if home and path.is_relative_to(home) else str(path)
     return name if path.is_dir() else f"{name} (missing)"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from eaglelocal import locations
+
 
 def duration_text(seconds: float) -> str:
     """Format seconds: `8 s`, `3 min 20 s`, `2 h 5 min`."""
@@ -30,5 +32,5 @@ def age_text(seconds: float) -> str:
 
 def path_text(path: Path) -> str:
     """Return the path with `~` for the home folder."""
-    home = Path.home()
-    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+    home = locations.find_home()
+    return f"~/{path.relative_to(home)}" if home and path.is_relative_to(home) else str(path)

@@ -19,6 +19,7 @@ from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.session import ActiveModel
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.request import Spec, parse_spec
+from eaglelocal.core.terminal_text import clean_line
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
 
@@ -154,5 +155,5 @@ def connect(url: str, api_key: str, settings: Settings, output: MessageOutput) -
     if info.task is not ModelTask.TEXT:
         client.close()
         return None
-    output.note(f"joined {url}: {info.target}")
+    output.note(clean_line(f"joined {url}: {info.target}"))
     return ActiveModel(client, None, info, takes_spec=client.takes_spec)

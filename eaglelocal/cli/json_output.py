@@ -15,7 +15,7 @@ from typing import TextIO, cast
 
 from eaglelocal import locations
 from eaglelocal.cli.output import Output, format_json, standard_output, write_or_ignore
-from eaglelocal.errors import EagleLocalError
+from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.settings import peek_setting
 
 WARNING = "warning: "  # at the beginning of such messages
@@ -88,4 +88,9 @@ def wants_records(arguments: Sequence[str]) -> bool:
     flags = arguments[: arguments.index("--")] if "--" in arguments else arguments
     pairs = zip(flags, [*flags[1:], ""], strict=True)
     given = [word.partition("=")[2] or after for word, after in pairs if word.partition("=")[0] == "--log"]
-    return (given[-1] if given else peek_setting("log", os.environ, locations.config_file())) == "json"
+    if given:
+        return given[-1] == "json"
+    try:
+        return peek_setting("log", os.environ, locations.config_file()) == "json"
+    except UsageError:  # there is no home folder, which may be what is to be said
+        return False

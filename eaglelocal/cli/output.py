@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, TextIO
 
 from eaglelocal.cli.word_wrap import Run, WordWrap
-from eaglelocal.core.terminal_text import can_move_cursor, clean_text, escape_in_json
+from eaglelocal.core.terminal_text import can_move_cursor, clean_line, clean_text, escape_in_json
 from eaglelocal.errors import EagleLocalError, ResourceError
 
 if TYPE_CHECKING:
@@ -86,9 +86,9 @@ class Output:
         self._write(clean_text(text) + end)
 
     def lines(self, lines: Iterable[str]) -> None:
-        """Write a result of several lines to stdout. Raises as `data` does."""
+        """Write a result of several lines to stdout: none of them makes two. Raises as `data` does."""
         for line in lines:
-            self.data(line)
+            self._write(clean_line(line) + "\n")
 
     def object(self, value: Mapping[str, object]) -> None:
         """Write a JSON object on one line to stdout."""

@@ -22,12 +22,13 @@ NAMES = frozenset(
 SETTINGS = (
     *("GGML_", "LLAMA_", "MTMD_"),
     *("CUDA_", "NVIDIA_", "HIP_", "ROCR_", "ROCM_", "HSA_", "AMD_", "GPU_", "ONEAPI_", "SYCL_", "ZE_", "ZES_", "UR_"),
+    *("ROCBLAS_", "HIPBLASLT_", "MIOPEN_", "RCCL_", "NCCL_", "INTEL_", "METAL_", "__NV_"),
     *("VK_", "MESA_", "RADV_", "ANV_", "DRI_"),
     *("OMP_", "GOMP_", "KMP_", "OPENBLAS_", "MKL_", "BLIS_", "VECLIB_"),
     *("LC_", "LD_", "DYLD_", "GLIBC_", "MALLOC_"),
     *("XDG_", "EAGLELOCAL_"),
 )
-_SECRET = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD)(_|$)")  # such as NVIDIA_API_KEY
+_SECRET = re.compile(r"KEYS?(_|$)|TOKENS?(_|$)|SECRET|PASS|CREDENTIAL|(^|_)AUTH(_|$)")  # such as NVIDIA_API_KEY
 
 
 def make_environment(*, with_settings: bool = False) -> dict[str, str]:

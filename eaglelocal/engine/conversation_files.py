@@ -33,6 +33,7 @@ from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
 from eaglelocal.core.atomic_file import remove_abandoned, writing_atomically
 from eaglelocal.core.batch import Bytes
 from eaglelocal.core.json_text import read_object
+from eaglelocal.core.own_files import list_own, open_own
 from eaglelocal.core.request import NO_NAMES, Request, stored_owner
 from eaglelocal.scheduler.host_swap import SwappedText
 from eaglelocal.scheduler.slot import Slot
@@ -87,9 +88,9 @@ class ConversationFiles:
 
     def _find_files(self) -> None:
         remove_abandoned(self._folder)
-        for path in sorted(self._folder.glob(f"*{SUFFIX}"), key=used_at):
+        for path in sorted(list_own(self._folder, f"*{SUFFIX}"), key=used_at):
             try:
-                with path.open("rb") as file:
+                with open_own(path) as file:
                     text, *_ = read_text(file, path.name)
             except DamagedFileError:
                 self._remove(path)
@@ -316,7 +317,7 @@ def read_exactly(file: BinaryIO, size: int) -> bytes:
 
 def read_file(path: Path) -> StoredCells:
     """Read a file and check all of it. Raises DamagedFileError, OSError and MemoryError."""
-    with path.open("rb") as file:
+    with open_own(path) as file:
         text, described, check = read_text(file, path.name)
         left = os.fstat(file.fileno()).st_size - file.tell() - CHECK.size
         states = [list(map(whole, values(pair))) for pair in values(described.get("states"))]

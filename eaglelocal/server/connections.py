@@ -44,11 +44,13 @@ class PlacedConnection(Protocol):
 class ConnectionPlaces:
     """The open connections, in the order in which they became idle or busy, with their networks. For one event loop.
 
-    num_kept  places for connections that are answered although all others are being answered too (see set_busy)
+    num_kept         places for connections that are answered although all others are being answered too (see set_busy)
+    max_per_network  idle ones of a network; a further one replaces its oldest. None: as many as there are places
     """
 
-    def __init__(self, max_connections: int, *, num_kept: int = 0) -> None:
+    def __init__(self, max_connections: int, *, num_kept: int = 0, max_per_network: int | None = None) -> None:
         self._max_connections, self._num_kept = max_connections, num_kept
+        self._max_per_network = max_connections if max_per_network is None else max_per_network
         self._idle: dict[PlacedConnection, str] = {}
         self._busy: dict[PlacedConnection, str] = {}
 
@@ -57,9 +59,13 @@ class ConnectionPlaces:
 
     def enter(self, connection: PlacedConnection, address: str) -> bool:
         """Give a new connection a place, as idle; return False if all connections are being answered."""
+        network = find_network(address)
+        own = {one: its_network for one, its_network in self._idle.items() if its_network == network}
+        if len(own) >= self._max_per_network:
+            self._evict(own)
         if len(self) >= self._max_connections and not self._evict_one():
             return False
-        self._idle[connection] = find_network(address)
+        self._idle[connection] = network
         return True
 
     def set_busy(self, connection: PlacedConnection) -> bool:

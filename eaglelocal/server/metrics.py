@@ -24,7 +24,8 @@ FIRST_TOKEN_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 6
 GAP_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 ANSWER_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 STATES = ("on", "asleep", "off")
-OPERATOR_METRICS = (f"{PREFIX}learning_", f"{PREFIX}acceptance_of_history")
+LOAD = ("num_requests_running", "num_requests_waiting", "engine_restarts")
+PUBLIC_METRICS = tuple(f"{PREFIX}{name}" for name in LOAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class Metrics:
             self._answer.observe(choice.ended_at - choice.requested_at)
 
     def text(self, is_operator: bool = True) -> bytes:
-        """Return the metrics; without those of learning for others than operators."""
+        """Return the metrics; for others than operators those of the load, as totals tell what others asked."""
         return generate_latest(self.registry if is_operator else PublicMetrics(self.registry))
 
     def _histogram(self, name: str, what: str, buckets: tuple[float, ...]) -> Histogram:
@@ -92,7 +93,7 @@ class PublicMetrics(Collector):
         self._registry = registry
 
     def collect(self) -> Iterator[Metric]:
-        return (metric for metric in self._registry.collect() if not metric.name.startswith(OPERATOR_METRICS))
+        return (metric for metric in self._registry.collect() if metric.name in PUBLIC_METRICS)
 
 
 class MetricTotals(Collector):

@@ -75,7 +75,8 @@ class HttpServer(uvicorn.Server):
     ) -> None:
         """`num_connections` may be open at once. `certificate` of HTTPS; None: plain HTTP."""
         num_opening = max_handshakes(num_connections) if certificate else 0
-        self._openings = ConnectionPlaces(num_opening or MAX_HANDSHAKES)  # without TLS, it takes no time
+        num_openings = num_opening or MAX_HANDSHAKES  # without TLS, it takes no time
+        self._openings = ConnectionPlaces(num_openings, max_per_network=max(num_openings // 2, 1))
         num_open = num_connections - num_opening
         places = ConnectionPlaces(num_open, num_kept=num_kept(num_open))
         config = uvicorn.Config(

@@ -10,7 +10,6 @@ import errno
 import hashlib
 import json
 import os
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
@@ -20,6 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import cast
 
+from eaglelocal import locations
 from eaglelocal.client.client import Client
 from eaglelocal.core.events import Failed, Finished, Prompted, RequestEvent, Tokens
 from eaglelocal.core.folders import PRIVATE, make_folder
@@ -204,7 +204,7 @@ def _append(file: FileIO, path: Path, conversation: TrainingConversation) -> Non
 
 def suggest_folder() -> str:
     """Return a folder for --work that its user can surely write, for a hint."""
-    return shlex.quote(str(Path.home() / "eaglelocal-training"))
+    return locations.suggest_path("eaglelocal-training")
 
 
 def make_write_error(path: Path, error: OSError) -> ResourceError:

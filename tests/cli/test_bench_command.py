@@ -42,6 +42,8 @@ from eaglelocal.core.request import AUTO, OFF, ChatRequest
 from eaglelocal.core.sampling import GREEDY
 from eaglelocal.errors import EngineError, UsageError
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 300.0
 COLUMNS = 79

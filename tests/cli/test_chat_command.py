@@ -20,6 +20,8 @@ from doubles.timeouts import wait_until
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.conversation import Conversation, Turn
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 120.0
 

@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from doubles.empty_home import home_variables
 from doubles.image_files import image_bytes
 from doubles.programs import ending
 from doubles.timeouts import PATIENCE_S, wait_until
@@ -28,7 +29,7 @@ HEAVY = ("torch", "textual", "llama_cpp", "starlette", "jinja2", "gguf", "huggin
 def environ(tmp_path: Path) -> dict[str, str]:
     """A person without files or variables of ours."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("EAGLELOCAL_", "XDG_"))}
-    homes = {f"XDG_{kind}_HOME": str(tmp_path / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
+    homes = home_variables(tmp_path)
     return {**plain, **homes, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
 
 

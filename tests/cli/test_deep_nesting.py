@@ -37,6 +37,8 @@ from eaglelocal.text.tool_calls.call_forms import FORMS
 from eaglelocal.text.tool_calls.call_writer import write_calls
 from eaglelocal.text.tool_calls.tool_schemas import has_required
 
+pytestmark = pytest.mark.full
+
 LEVELS = 5000
 DEEP = {
     "open lists": "[" * LEVELS,

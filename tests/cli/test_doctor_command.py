@@ -22,6 +22,8 @@ from eaglelocal.probe import nvml_child
 from eaglelocal.probe.probe import probe
 from eaglelocal.probe.process_info import find_port_listener, is_port_taken
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 LINUX = sys.platform.startswith("linux")
 Finding = dict[str, str]

@@ -13,12 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from doubles.deadly_calls import Fault, write_program
+from doubles.empty_home import home_variables
 
 from eaglelocal.cli.completion import complete_head
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
 from eaglelocal.hub.target_resolver import demo_sources
+
+pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).parents[2]
 TARGET, HEAD = demo_sources()
@@ -29,7 +32,7 @@ REPO = "somebody/guide"
 def environ(tmp_path: Path) -> dict[str, str]:
     """A person without files or variables of ours."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("EAGLELOCAL_", "XDG_", "HF_"))}
-    homes = {f"XDG_{kind}_HOME": str(tmp_path / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
+    homes = home_variables(tmp_path)
     return {**plain, **homes, "PYTHONPATH": str(ROOT), "HF_HOME": str(tmp_path / "hf")}
 
 

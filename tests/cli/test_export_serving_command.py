@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
+from doubles.empty_home import home_variables
 from doubles.loopback_hub import HubRepo, LoopbackHub, serving
 from doubles.shell_words import split_command
 from hypothesis import given
@@ -28,8 +29,11 @@ from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.planning.vllm.helm_check import list_problems
 from eaglelocal.planning.vllm.helm_values import PAIR, digest_pins
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 TARGET, HEAD = demo_sources()
+CATALOG = load_catalog()
 TARGET_COMMIT, DRAFT_COMMIT, OTHER = "1a" * 20, "2b" * 20, "3c" * 20
 DRAFT_REPO = "AngelSlim/Qwen3-8B_eagle3"
 QWEN = ("qwen3-8b", "--machine", "h100-sxm", "--draft", "e3-qwen3-8b-angelslim")
@@ -46,7 +50,7 @@ CHART_VLLM_FIELDS: dict[str, type | tuple[type, ...]] = {
 }  # fmt: skip
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def hub() -> Iterator[LoopbackHub]:
     repos = {"Qwen/Qwen3-8B": HubRepo({}, commit=TARGET_COMMIT), DRAFT_REPO: HubRepo({}, commit=DRAFT_COMMIT)}
     with serving(LoopbackHub(repos)) as running:
@@ -55,10 +59,14 @@ def hub() -> Iterator[LoopbackHub]:
 
 @pytest.fixture
 def environ(tmp_path: Path, hub: LoopbackHub) -> dict[str, str]:
+    return empty_home(tmp_path, hub)
+
+
+def empty_home(folder: Path, hub: LoopbackHub) -> dict[str, str]:
     """A person without files or variables of ours."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("EAGLELOCAL_", "XDG_", "HF_"))}
-    homes = {f"XDG_{kind}_HOME": str(tmp_path / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
-    own = {"PYTHONPATH": str(ROOT), "HF_HOME": str(tmp_path / "hf"), "HF_ENDPOINT": hub.url}
+    homes = home_variables(folder)
+    own = {"PYTHONPATH": str(ROOT), "HF_HOME": str(folder / "hf"), "HF_ENDPOINT": hub.url}
     return {**plain, **homes, **own}
 
 
@@ -269,16 +277,22 @@ def test_a_file_that_names_itself_an_entry_makes_none(environ: dict[str, str], t
         assert yaml.safe_load((tmp_path / f"{number}.yaml").read_text()).keys() == {"servingEngineSpec"}
 
 
-@pytest.fixture
-def values(environ: dict[str, str], tmp_path: Path) -> dict[str, Any]:
-    file = tmp_path / "values.yaml"
+@pytest.fixture(scope="module")
+def values_text(tmp_path_factory: pytest.TempPathFactory, hub: LoopbackHub) -> str:
+    folder = tmp_path_factory.mktemp("helm")
+    environ, file = empty_home(folder, hub), folder / "values.yaml"
     done = run(environ, "helm", *QWEN, "--mig", "--load", "batch", "--out", str(file))
     assert done.returncode == 0, done.stderr
     again = run(environ, "helm", *QWEN, "--mig", "--load", "batch")
     assert again.stdout == file.read_text()  # nothing in it changes by itself
     done = run(environ, "helm", "--check", str(file))
     assert done.returncode == 0 and "belong together" in done.stdout, done.stderr
-    return dict(yaml.safe_load(file.read_text()))
+    return file.read_text()
+
+
+@pytest.fixture
+def values(values_text: str) -> dict[str, Any]:
+    return dict(yaml.safe_load(values_text))
 
 
 def test_values_have_the_fields_of_the_chart(values: dict[str, Any]) -> None:
@@ -318,7 +332,7 @@ def set_mirror(values: dict[str, Any], id: str | None) -> None:
 
 def test_a_mirror_is_checked_as_what_it_mirrors(values: dict[str, Any]) -> None:
     set_mirror(values, "qwen3-8b")
-    assert not list(list_problems(values, load_catalog()))
+    assert not list(list_problems(values, CATALOG))
 
 
 def remove_words(values: dict[str, Any], flag: str) -> None:
@@ -371,8 +385,8 @@ def test_values_that_do_not_match_are_refused(
 ) -> None:
     spoiled = copy.deepcopy(values)
     spoil(spoiled)
-    assert any(message in problem for problem in list_problems(spoiled, load_catalog()))
-    assert not list(list_problems(values, load_catalog()))
+    assert any(message in problem for problem in list_problems(spoiled, CATALOG))
+    assert not list(list_problems(values, CATALOG))
 
 
 @pytest.mark.parametrize(

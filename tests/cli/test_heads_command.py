@@ -23,6 +23,8 @@ from eaglelocal.hub.heads.version_records import HeldBackFigures, LearnedFrom, V
 from eaglelocal.hub.heads.versions import HeadVersions, find_versions
 from eaglelocal.hub.target_resolver import demo_sources
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 FROM = LearnedFrom(num_answers=12, num_tokens=9000, num_owners=2, kinds={"code": 2000, "prose": 7000})
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from doubles.empty_home import home_variables
 from doubles.hub_models import model_bytes
 from doubles.loopback_hub import HubFile, HubRepo, LoopbackHub, guide_repo, serving
 from doubles.mtp_models import PARTS as MTP_PARTS
@@ -32,6 +33,8 @@ from eaglelocal.hub.hub_cache import list_models
 from eaglelocal.learning.kept_answers import KeptAnswers, hash_owner, make_answer, to_bytes
 from eaglelocal.learning.learning_round import LearningRound
 from eaglelocal.learning.learning_state import LearningState, write_state
+
+pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).parents[2]
 GUIDE, HEAD = "someone/guide-GGUF", "someone/guide-EAGLE3-GGUF"
@@ -53,7 +56,7 @@ class Person:
     def environ(self) -> dict[str, str]:
         ours = ("EAGLELOCAL_", "XDG_", "HF_", "HUGGING")
         plain = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-        homes = {f"XDG_{kind}_HOME": str(self.home / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
+        homes = home_variables(self.home)
         hub = {"HF_ENDPOINT": self.hub.url, "HF_HUB_CACHE": str(self.cache), "HF_HOME": str(self.home / "hf")}
         return {**plain, **homes, **hub, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
 
@@ -485,6 +488,8 @@ def test_target_and_draft_belong_together(person: Person) -> None:
         "12",
         "--temperature",
         "0",
+        "--spec",
+        "3",  # `auto` may draft nothing in so short an answer
         "--json",
     )
     for draft in ((), ("--draft", f"{HEAD}:bf16")):

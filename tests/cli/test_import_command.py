@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from doubles.eagle_checkpoints import DIALECTS, Checkpoint, checkpoint_of, write_checkpoint
+from doubles.empty_home import home_variables
 from doubles.imported_heads import imported
 from doubles.p_eagle_checkpoints import FLAT, make_parallel, write_parallel_head
 
@@ -19,6 +20,8 @@ from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
 from eaglelocal.hub.target_resolver import demo_sources
+
+pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).parents[2]
 TARGET, HEAD = demo_sources()
@@ -28,7 +31,7 @@ TARGET, HEAD = demo_sources()
 def environ(tmp_path: Path) -> dict[str, str]:
     """A person without files or variables of ours."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("EAGLELOCAL_", "XDG_", "HF_"))}
-    homes = {f"XDG_{kind}_HOME": str(tmp_path / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
+    homes = home_variables(tmp_path)
     return {**plain, **homes, "PYTHONPATH": str(ROOT), "HF_HOME": str(tmp_path / "hf")}
 
 

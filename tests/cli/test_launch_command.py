@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from doubles.empty_home import home_variables
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,7 +41,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
     program.write_text(RECORDER)
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     plain = {name: value for name, value in os.environ.items() if not name.startswith("EAGLELOCAL_")}
-    homes = {f"XDG_{kind}_HOME": str(tmp_path / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
+    homes = home_variables(tmp_path)
     path = f"{program.parent}{os.pathsep}{plain['PATH']}"
     return {**plain, **homes, "PATH": path, "PYTHONPATH": str(ROOT), "RECORD": str(tmp_path / "record")}
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from doubles.empty_home import enter_empty_home
+from doubles.empty_home import enter_empty_home, home_variables
 from doubles.serve_process import ServeProcess, free_port, wait_until_ready
 
 from eaglelocal import locations
@@ -152,7 +152,7 @@ def fill_disk() -> None:
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("EAGLELOCAL_", "XDG_"))}
-    homes = {f"XDG_{kind}_HOME": str(tmp_path / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
+    homes = home_variables(tmp_path)
     return {**plain, **homes, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), "HF_HUB_OFFLINE": "1"}
 
 

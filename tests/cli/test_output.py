@@ -11,7 +11,7 @@ import termios
 
 import pytest
 
-from eaglelocal.cli.output import Output, bar_line
+from eaglelocal.cli.output import Output, bar_line, standard_output
 from eaglelocal.core.events import LoadProgress, TextPiece
 from eaglelocal.errors import EagleLocalError
 
@@ -101,7 +101,7 @@ EVIL = "a\x1b]0;title\x07b\x9bJ\u202egnp.exe\u2069\x7f\tgr\u00f6\u00dfer \u0627\
 @pytest.mark.parametrize("stdout", [io.StringIO(), Terminal()])
 def test_a_name_cannot_steer_whatever_reads_the_lines(stdout: io.StringIO) -> None:
     output(stdout, {}).lines([EVIL])
-    cleaned = "a\ufffd]0;title\ufffdb\ufffdJgnp.exe\ufffd\tgr\u00f6\u00dfer \u0627\u200f\u200d\n"
+    cleaned = "a\ufffd]0;title\ufffdb\ufffdJgnp.exe\ufffd\ufffdgr\u00f6\u00dfer \u0627\u200f\u200d\n"
     assert stdout.getvalue().endswith(cleaned)
     assert "\x1b" not in stdout.getvalue()
 
@@ -214,3 +214,9 @@ def test_progress_stays_in_one_line_of_a_narrow_terminal() -> None:
         Output(stdout=io.StringIO(), stderr=stderr, environ={"TERM": "xterm"}).progress()(LoadProgress(0.5, "x" * 100))
         shown = screen.read(1000).decode()
     assert len(shown.removeprefix("\r\x1b[K")) == 39
+
+
+def test_a_line_of_a_result_stays_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """A file may be named so that it makes a line of its own."""
+    standard_output().lines(["file   x\nevil: yes\r\x85#.gguf", "next"])
+    assert capsys.readouterr().out.splitlines() == ["file   x\ufffdevil: yes\ufffd\ufffd#.gguf", "next"]

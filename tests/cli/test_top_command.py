@@ -10,6 +10,8 @@ import sys
 import pytest
 from doubles.pages_server import Page, Pages, llama_pages, serving, vllm_pages
 
+pytestmark = pytest.mark.full
+
 TIMEOUT_S = 60
 
 

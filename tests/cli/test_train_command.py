@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from doubles.empty_home import home_variables
 from doubles.random_models import TargetShape, write_head, write_target
 from doubles.timeouts import wait_until
 
@@ -21,6 +22,8 @@ pytest.importorskip("torch")
 
 from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.training.training_folder import ANSWERS, TARGET, enter_folder
+
+pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 300.0
@@ -31,7 +34,7 @@ SMALL = ("--tokens", "2500", "--epochs", "8", "--ctx", "256", "--threads", "1")
 def environ(tmp_path: Path) -> dict[str, str]:
     """A person without files or variables of ours."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("EAGLELOCAL_", "XDG_", "HF_"))}
-    homes = {f"XDG_{kind}_HOME": str(tmp_path / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
+    homes = home_variables(tmp_path)
     return {**plain, **homes, "PYTHONPATH": str(ROOT), "HF_HOME": str(tmp_path / "hf")}
 
 

@@ -11,11 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from doubles.empty_home import home_variables
 
 from eaglelocal.cli.tune import LENGTH_S, PATIENCE, STEPS, run_rounds
 from eaglelocal.core.events import EngineSnapshot, Failed, RequestEvent, TextPiece, Tokens
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.errors import EngineError
+
+pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 def environ(tmp_path: Path) -> dict[str, str]:
     """A person without files or variables of ours."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("EAGLELOCAL_", "XDG_"))}
-    homes = {f"XDG_{kind}_HOME": str(tmp_path / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
+    homes = home_variables(tmp_path)
     return {**plain, **homes, "PYTHONPATH": str(ROOT)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from typer.main import get_command
 
 from eaglelocal.cli.command_table import ALL, make_app
 from eaglelocal.cli.import_head import resolve_out
-from eaglelocal.cli.main import convert_error, run
+from eaglelocal.cli.main import convert_error, main, run
 from eaglelocal.core.user_paths import expand_path, quote_path
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.hub.target_resolver import demo_sources
@@ -168,3 +169,33 @@ def test_paths_are_expanded_in_one_way() -> None:
     files = {path.relative_to(PACKAGE).as_posix(): path.read_text() for path in PACKAGE.rglob("*.py")}
     assert {name for name, text in files.items() if ".expanduser(" in text} == set(LENIENT)
     assert not [name for name, text in files.items() if ").expanduser(" in text]  # pathlib's raises RuntimeError
+
+
+@pytest.fixture
+def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user whom a container makes up: no HOME, and no entry in the list of users."""
+
+    def unknown(uid: int) -> object:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("HF_HUB_CACHE")
+    monkeypatch.delenv("OLLAMA_MODELS")
+
+
+HOMELESS = ["ls", "show demo", "plan qwen3-8b", "heads", "doctor", "config show", "serve --target nosuch", "chat hi"]
+
+
+@pytest.mark.parametrize("command", HOMELESS)
+def test_a_home_that_is_not_known_is_named(command: str, homeless: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in ("CONFIG", "STATE", "CACHE"):
+        monkeypatch.delenv(f"XDG_{kind}_HOME")
+    error = fail(command.split())
+    assert error.message == "your home folder is not known" and "set HOME, or XDG_" in error.hint
+
+
+@pytest.mark.parametrize("command", HOMELESS[:4])
+def test_folders_that_are_named_need_no_home(command: str, homeless: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["eaglelocal", *command.split()])
+    assert main() == 0

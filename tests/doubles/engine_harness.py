@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from doubles.rendered_here import RenderedHere
 
 from eaglelocal.core.adapters import AdapterFile
 from eaglelocal.core.events import EngineInfo, Failed, Finished, RequestEvent, Started, Tokens
@@ -23,6 +24,7 @@ from eaglelocal.scheduler.scheduler import Scheduler
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
 from eaglelocal.speculation.policy.slot_policy import DrafterSet
+from eaglelocal.text.templates.chat_template import chat_template
 
 from .scripted_context import LetterConstraints, LetterVocabulary, ScriptedContext, Table
 from .steady_costs import FreeController, FreeRows, SteadyController
@@ -103,7 +105,8 @@ class EngineHarness:
         prefix_cache = PrefixCache(num_slots, reuse_margin=margin, min_fork=min_fork, swap=swap)
         self.scheduler = Scheduler(n_ctx=n_ctx, n_batch=n_batch, prefix_cache=prefix_cache)
         vocabulary = vocabulary or LetterVocabulary(table.n_vocab)
-        reader = InputProcessor(vocabulary, n_ctx, LetterConstraints(), image_reader=image_reader)
+        template = chat_template(vocabulary, RenderedHere())
+        reader = InputProcessor(vocabulary, n_ctx, LetterConstraints(), image_reader=image_reader, template=template)
         reader.offer_adapters(adapters)
         reader.shared = [shared]
         self.engine = Engine(

@@ -42,6 +42,11 @@ STRINGS = (
     "print('a')", "print('a', \"b\")\n", "/tmp/a.txt", "https://a.b/c?d=e&f", "a: b", "- [ ] x", "\\", "end\\",
     "l'été d'un chat",
 )  # fmt: skip
+WORDS = ("owl", "New York", "/tmp/a.txt", "é€ 😀", "x=1")
+JOINTS = (
+    " + ", "+", " % ", " if n else ", " or ", " and ", " in ", " not in ", " == ", " ", "", "\n", " \\\n", " || ",
+    " && ", " . ", " ?? ", ".join(", " * 2 + ", " + f(n) + ", " # ",
+)  # fmt: skip
 QUOTES = (('"', '"'), ("'", "'"), ("`", "`"), ("“", "”"), ("‘", "’"))
 NAMESPACES = ("functions.", "google:mcp:", "default_api.", "server/")
 
@@ -86,6 +91,8 @@ class Spelling:
     space: str = ""  # around separators
     key: Callable[[str], str] = str
     num_unnamed: int = 0
+    code: str = ""  # in place of every string
+    around: tuple[str, str] = ("", "")  # every part of a Python call that is no list
     extra: dict[str, str] = field(default_factory=dict)  # further closing brackets, by what they close
 
 
@@ -104,9 +111,13 @@ class Writer:
         if self._style != "python":
             return self.value(arguments)
         unnamed = self._spelling.num_unnamed
-        parts = [self.value(value) for value in [*arguments.values()][:unnamed]]
-        parts += [f"{self._spelling.key(key)}={self.value(value)}" for key, value in [*arguments.items()][unnamed:]]
+        parts = [self._argument(value) for value in [*arguments.values()][:unnamed]]
+        parts += [f"{self._spelling.key(key)}={self._argument(value)}" for key, value in [*arguments.items()][unnamed:]]
         return self._join(parts)
+
+    def _argument(self, value: object) -> str:
+        before, after = ("", "") if isinstance(value, list) else self._spelling.around
+        return f"{before}{self.value(value)}{after}"
 
     def _join(self, parts: Sequence[str]) -> str:
         space = self._spelling.space
@@ -122,7 +133,7 @@ class Writer:
             case float():
                 return repr(value)
             case str():
-                return self.text(value)
+                return self._spelling.code or self.text(value)
             case list():
                 return f"[{self._join([self.value(one) for one in value])}]" + self._spelling.extra.get("]", "")
             case dict():
@@ -377,6 +388,34 @@ def broken_escapes(case: Case) -> Made:
     return case.write(Spelling(quotes=('"', '"'), is_raw=True)), ONE
 
 
+def code(case: Case) -> Made:
+    """An expression for a string, or strings side by side."""
+    if not case.texts:
+        return None
+    quote = "'" if is_python(case.form) else case.random.choice("'\"" if is_gemma(case) else '"')
+    first, second = (f"{quote}{word}{quote}" for word in case.random.sample(WORDS, 2))
+    joint = case.random.choice(JOINTS)
+    return case.write(Spelling(code=f"{first}{joint}{second}{')' * joint.endswith('(')}")), NONE
+
+
+def tripled_quotes(case: Case) -> Made:
+    if is_python(case.form) or not case.texts:
+        return None
+    return case.write(Spelling(code=f'"""{case.random.choice(WORDS)}"""')), NONE
+
+
+def parentheses(case: Case) -> Made:
+    return (case.write(Spelling(around=("(", ")"))), ONE) if is_python(case.form) else None
+
+
+def comments(case: Case) -> Made:
+    if not is_python(case.form) or not is_well_formed(case, Spelling()):
+        return None
+    comment = case.random.choice(["# 'x'", "# it's", "#", "# a, b=3)"])
+    is_clear = not any(isinstance(value, dict) for value in case.arguments.values())  # not before a value
+    return case.write(Spelling(space=f" {comment}\n ")), ONE if is_clear else EITHER
+
+
 # ---- literals
 def other_literals(case: Case) -> Made:
     literals = "json" if is_python(case.form) else "python"
@@ -549,7 +588,8 @@ def as_it_should(case: Case) -> Made:
 OBJECT_KINDS: dict[str, Callable[[Case], Made]] = {
     make.__name__: make
     for make in (
-        as_it_should, other_quotes, no_quotes, bare_quotes, bare_breaks, broken_escapes, other_literals, leading_zeros,
+        as_it_should, other_quotes, no_quotes, bare_quotes, bare_breaks, broken_escapes, code, tripled_quotes,
+        parentheses, comments, other_literals, leading_zeros,
         quoted_literals, trailing_comma, spaces, missing_closers, doubled_closers, doubled_inside, namespace, key_case,
         unnamed, wrapped, as_text, as_json, fence, fence_around, text_around, text_before_bare,
     )
@@ -603,6 +643,18 @@ def tag_quotes(case: Case) -> Made:
     return write_call(form, write_tags(form, case.arguments)), ONE
 
 
+def tag_quoted_call(case: Case) -> Made:
+    """A string that quotes a call of another tool."""
+    key = next((key for key in ("s", "text") if key in case.arguments), None)
+    if key is None:
+        return None
+    inside: Arguments = {name: "owl" for name in case.random.sample(["word", "q", "n"], case.random.randint(0, 2))}
+    quoted = write_call(case.form, write_tags(case.form, inside), "look_up")
+    before, after = case.random.choice(["", "So:\n"]), case.random.choice(["", "\nDone."])
+    case.arguments[key] = f"{before}{quoted}{after}"
+    return case.write_tags(), EITHER
+
+
 def tag_wrapped(case: Case) -> Made:
     return (
         (write_call(case.form, write_tags(case.form, {"arguments": case.arguments})), ONE) if case.arguments else None
@@ -617,6 +669,7 @@ TAG_KINDS: dict[str, Callable[[Case], Made]] = {
     "missing_end": tagged(tag_missing_end),
     "quotes": tagged(tag_quotes),
     "wrapped": tagged(tag_wrapped),
+    "quoted_call": tagged(tag_quoted_call),
     "namespace": tagged(lambda case: (case.write_tags(name=case.random.choice(NAMESPACES) + NAME), ONE)),
     "key_case": tagged(lambda case: (case.write_tags(key=str.capitalize), ONE)),
     "fence_around": tagged(lambda case: None if case.form.headers else (f"```xml\n{case.write_tags()}\n```", ONE)),

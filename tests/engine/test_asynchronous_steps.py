@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from doubles.drafters import FlakyDrafter
 from doubles.engine_harness import AnswerResult, EngineHarness, drive, plain_text
+from doubles.property_tests import examples
 from doubles.restricted_contexts import NUM_SNAPSHOTS, RecurrentContext, SlidingWindowContext
 from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.constraint import Constraint, Syntax
@@ -152,7 +153,7 @@ SETUPS = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(data=st.data())
 def test_everything_a_client_sees_is_the_same(data: st.DataObject) -> None:
     """Without stop strings both engines run the same decodes, so even cancels and failures cut texts at one token."""
@@ -165,7 +166,7 @@ def test_everything_a_client_sees_is_the_same(data: st.DataObject) -> None:
     assert [plain[name].drafted for name in names] == [deferred[name].drafted for name in names]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(data=st.data())
 def test_answers_that_meet_stop_strings_end_at_the_same_token(data: st.DataObject) -> None:
     setup = dataclasses.replace(
@@ -188,7 +189,7 @@ def test_answers_that_meet_stop_strings_end_at_the_same_token(data: st.DataObjec
 
 
 @pytest.mark.parametrize("context_kind", [RecurrentContext, SlidingWindowContext])
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(data=st.data())
 def test_caches_that_cannot_be_cut_anywhere(context_kind: type[ScriptedContext], data: st.DataObject) -> None:
     """An answer that ends while its rows are decoded leaves its root in the cache: only drafts are taken back."""

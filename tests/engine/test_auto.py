@@ -9,8 +9,9 @@ from functools import partial
 import pytest
 from doubles.drafters import NoDrafter
 from doubles.engine_harness import EngineHarness, plain_text
+from doubles.property_tests import examples
 from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.request import AUTO, OFF, PID, ChatRequest, Spec, fixed_spec
@@ -54,7 +55,7 @@ def request(name: str, prompt: tuple[int, ...], spec: Spec, **changes: object) -
     return ChatRequest(id=name, tokens=prompt, spec=spec, params=SamplingParams(**fields))  # type: ignore[arg-type]
 
 
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(data=st.data())
 def test_no_way_of_drafting_changes_a_text(data: st.DataObject) -> None:
     """Requests with specs of their own share slots and caches, with cancels: each text stays the plain one."""

@@ -19,7 +19,8 @@ from doubles.attention_graph import (
     Inputs,
     compute_exactly,
 )
-from hypothesis import given, settings
+from doubles.property_tests import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.backend.cpu_attention import is_supported
@@ -68,7 +69,7 @@ def draw_inputs(
     )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     rows=st.integers(1, 20) | st.integers(21, 200),
     kv_heads=st.integers(1, 4),

@@ -21,6 +21,8 @@ from eaglelocal.worker import child as child_module
 from eaglelocal.worker.supervisor import RestartPolicy
 from eaglelocal.worker.watchdog import SilenceLimits
 
+pytestmark = pytest.mark.full
+
 HASTY = RestartPolicy(first_delay_s=0.01)
 
 

@@ -45,6 +45,8 @@ from eaglelocal.engine.input_processor import InputProcessor
 from eaglelocal.scheduler.prefix_cache import PrefixCache
 from eaglelocal.scheduler.scheduler import Scheduler
 
+pytestmark = pytest.mark.full
+
 LEAST_P = 1e-4  # fixed seeds: a right sampler passes for good, a wrong one has p values far below
 NUM_TOKENS = 3
 TABLE = Table(n_vocab=12, seed=5, sharpness=1.5)

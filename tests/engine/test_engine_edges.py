@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from doubles.drafters import NoDrafter
 from doubles.engine_harness import AnswerResult, EngineHarness, drive, plain_text
+from doubles.property_tests import examples
 from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.events import Begun, Finished, Rested, Started
@@ -104,7 +105,7 @@ def test_a_request_cancelled_before_its_first_row_leaves_the_cache_in_step(kind:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(data=st.data())
 def test_a_right_drafter_stays_right_whatever_is_reused_and_cancelled(kind: str, data: st.DataObject) -> None:
     n_batch = data.draw(st.sampled_from([4, 9, 16, 48]), "n_batch")

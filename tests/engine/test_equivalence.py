@@ -7,6 +7,7 @@ import random
 import pytest
 from doubles.drafters import FlakyDrafter, NoDrafter
 from doubles.engine_harness import EngineHarness, plain_text
+from doubles.property_tests import examples
 from doubles.scripted_context import (
     PromptlessContext,
     ScriptedContext,
@@ -15,7 +16,7 @@ from doubles.scripted_context import (
     ScriptedParallelHead,
     Table,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.request import ChatRequest
@@ -89,7 +90,7 @@ def test_seeded_text_is_the_plain_text(kind: str, params: dict[str, float]) -> N
     assert {k: a.tokens for k, a in drafted.items()} == {k: a.tokens for k, a in plain.items()}
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(data=st.data())
 def test_cancels_and_reuse_change_nothing(data: st.DataObject) -> None:
     """Conversations that share prefixes, cancelled at random steps, in any slot: each text stays its own."""

@@ -7,7 +7,8 @@ import pytest
 from doubles.conversing_harness import KINDS, TABLE, Conversing, ask, cached, make_drafter
 from doubles.drafters import NoDrafter
 from doubles.engine_harness import AnswerResult, EngineHarness, plain_text
-from hypothesis import given, settings
+from doubles.property_tests import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.request import ChatRequest
@@ -133,7 +134,7 @@ def test_too_little_is_not_copied(min_fork: int | None) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(data=st.data())
 def test_any_mix_of_requests_and_cancels_keeps_texts_and_books(kind: str, data: st.DataObject) -> None:
     num_slots = data.draw(st.integers(1, 4), "slots")

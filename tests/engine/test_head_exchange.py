@@ -9,8 +9,9 @@ import pytest
 from doubles.drafters import NoDrafter
 from doubles.engine_harness import AnswerResult, EngineHarness, plain_text
 from doubles.head_exchanges import HeadExchanges
+from doubles.property_tests import examples
 from doubles.scripted_context import ScriptedHead, ScriptedMedusa, ScriptedParallelHead, Table
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.events import Tokens
@@ -99,7 +100,7 @@ def drive(harness: EngineHarness, exchanges: dict[int, str], cancels: dict[int, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(data=st.data())
 def test_no_exchange_changes_a_text(kind: str, data: st.DataObject) -> None:
     """In every state: prompts being read, answers drafted for or asleep, slots that wait, cancels at the same step."""

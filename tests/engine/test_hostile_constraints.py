@@ -23,6 +23,8 @@ from eaglelocal.engine.answer_constraint import MAX_COSTLY, AnswerConstraint, Co
 from eaglelocal.errors import RequestError, ResourceError, TooComplexError
 from eaglelocal.text.tool_calls import call_forms as forms
 
+pytestmark = pytest.mark.full
+
 DEMO = Path(__file__).parents[2] / "profiles" / "demo" / "guide-target.gguf"
 HONEST = Constraint(Syntax.JSON_SCHEMA, '{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]}')
 REQUIRED = ToolChoice(use=ToolUse.REQUIRED)

@@ -36,6 +36,8 @@ from eaglelocal.loading.engine_builder import count_checkpoints
 from eaglelocal.probe.probe import probe
 from eaglelocal.scheduler.checkpoints import BEFORE_END
 
+pytestmark = pytest.mark.full
+
 PROMPT = tuple(range(30, 60))
 LENGTHS = {"a": 12, "b": 3, "c": 12}
 

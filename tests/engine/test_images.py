@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from doubles.drafters import NoDrafter
 from doubles.engine_harness import AnswerResult, EngineHarness, drive
+from doubles.property_tests import examples
 from doubles.scripted_context import LetterVocabulary, ScriptedContext, ScriptedHead, Table
 from doubles.scripted_images import BROKEN, ScriptedReader, image_file
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.events import Started
@@ -316,7 +317,7 @@ def test_what_looks_like_a_mark_is_text() -> None:
     assert result.finished is not None
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(data=st.data())
 def test_conversations_with_images_stay_their_own(data: st.DataObject) -> None:
     """Any conversations that begin alike, cancelled at any step, in any slot."""

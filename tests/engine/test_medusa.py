@@ -36,6 +36,8 @@ from eaglelocal.hub.heads.requantized_copy import make_light_copy
 from eaglelocal.loading.engine_builder import build
 from eaglelocal.speculation.policy.slot_policy import DrafterSet
 
+pytestmark = pytest.mark.full
+
 SHAPE = replace(TINY, layer_gain=0.2)
 
 

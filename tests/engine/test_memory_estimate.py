@@ -41,6 +41,8 @@ from eaglelocal.memory.compute_buffers import SLACK_BYTES, compute_bytes
 from eaglelocal.memory.contexts import PlannedContext, plan_contexts
 from eaglelocal.memory.estimate import estimate, estimate_context, sum_by_purpose
 
+pytestmark = pytest.mark.full
+
 MIB = 2**20
 LOG_STEP = 2**15  # the log's figures are rounded to 0.01 MiB, of each cache
 MAX_RATIO = 1.5  # of the bound of compute buffers, where they matter

@@ -40,6 +40,8 @@ from eaglelocal.gguf.model_shape import read_mtp_shape, read_shape
 from eaglelocal.gguf.mtp import MtpInfo, check_mtp, has_mtp, is_mtp_alone
 from eaglelocal.gguf.reader import read_header
 
+pytestmark = pytest.mark.full
+
 PROMPT = tuple(range(30, 60))
 OFTEN = ["glm4moe", "nemotron_h_moe", "mimo2", "deepseek4"]  # one of each kind: plain, with state, windows, and both
 SELDOM = ["deepseek2", "hy_v3", "step35", "cohere2moe", "bailingmoe3", "deepseek32", "glm-dsa"]

@@ -22,6 +22,8 @@ from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.worker.supervisor import RestartPolicy
 from eaglelocal.worker.watchdog import SilenceLimits
 
+pytestmark = pytest.mark.full
+
 DEMO = locations.profiles_dir() / "demo"
 PLAN = Plan(
     target=DEMO / "guide-target.gguf",

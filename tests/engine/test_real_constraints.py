@@ -30,6 +30,8 @@ from eaglelocal.errors import RequestError
 from eaglelocal.loading.engine_builder import build
 from eaglelocal.planning.resolve import resolve
 
+pytestmark = pytest.mark.full
+
 SCHEMA = {
     "type": "object",
     "properties": {

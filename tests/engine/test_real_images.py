@@ -27,6 +27,8 @@ from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError, RequestError, ResourceError
 from eaglelocal.scheduler.checkpoints import Checkpoints
 
+pytestmark = pytest.mark.full
+
 RED, NOISE, BLUE, TALL = picture((255, 0, 0)), picture(1, 64, 40), picture((0, 0, 255), 20, 90), picture(2, 24, 80)
 NUM_TOKENS = 24
 TIE = 0.03  # gap of the two best logits at which rounding may decide

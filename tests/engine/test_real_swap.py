@@ -33,6 +33,8 @@ from eaglelocal.loading.engine_builder import MAX_SWAP_BYTES, choose_swap_bytes
 from eaglelocal.scheduler.checkpoints import BEFORE_END, Checkpoints
 from eaglelocal.scheduler.host_swap import HostSwap, SwappedText
 
+pytestmark = pytest.mark.full
+
 SHAPE = dataclasses.replace(TINY, layer_gain=0.2)
 BIGRAM_SHAPE = dataclasses.replace(TINY, layer_gain=0.02)
 TEXTS = np.random.default_rng(0).integers(0, 256, (4, 200)).tolist()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from doubles.engine_harness import AnswerResult, EngineHarness, plain_text
+from doubles.property_tests import examples
 from doubles.scripted_context import ScriptedHead, Table
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.events import Finished, SpeculationChanged, Started, Tokens
@@ -42,7 +43,7 @@ def driven(harness: EngineHarness, requests: list[ChatRequest], switches: dict[i
     return result
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.data())
 def test_no_switch_changes_a_text(data: st.DataObject) -> None:
     prompts = data.draw(st.lists(st.lists(st.integers(1, 23), min_size=1, max_size=20), min_size=1, max_size=5))

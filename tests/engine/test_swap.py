@@ -12,9 +12,10 @@ import pytest
 from doubles.conversing_harness import KINDS, TABLE, Conversing, ask, cached, make_drafter
 from doubles.drafters import FlakyDrafter, NoDrafter
 from doubles.engine_harness import AnswerResult, EngineHarness, plain_text
+from doubles.property_tests import examples
 from doubles.restricted_contexts import NUM_SNAPSHOTS, RecurrentContext, SlidingWindowContext
 from doubles.scripted_context import ScriptedContext, ScriptedHead
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.batch import Bytes
@@ -471,7 +472,7 @@ def live(harness: EngineHarness, rng: random.Random, *, num_moves: int, most_ask
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.data())
 def test_any_mix_of_requests_and_cancels_keeps_texts_and_books(kind: str, data: st.DataObject) -> None:
     num_slots = data.draw(st.integers(1, 3), "slots")

@@ -8,8 +8,9 @@ import pytest
 from doubles.drafters import FlakyDrafter, NoDrafter
 from doubles.drafts import chain
 from doubles.engine_harness import EngineHarness, plain_text
+from doubles.property_tests import examples
 from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.batch import Floats
@@ -97,7 +98,7 @@ def test_greedy_text_is_the_plain_text(kind: str, num_slots: int) -> None:
     check_cells(harness)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(data=st.data())
 def test_cancels_and_reuse_change_nothing(data: st.DataObject) -> None:
     """Conversations that share prefixes, with specs of their own, cancelled at random steps; contexts fill up."""
@@ -195,7 +196,7 @@ def test_rows_list_all_leaves_below_them() -> None:
     assert list_sequences(chain(1, 2), [1], (0,)) == [(0,), (0,), (0,)]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(data=st.data())
 def test_any_tree_and_any_path_keep_just_the_path(data: st.DataObject) -> None:
     """Trees of any shape, one after the other, over cells that check what every row sees."""

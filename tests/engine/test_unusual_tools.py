@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from doubles.property_tests import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.backend.constraint_compiler import LlamaConstraints
@@ -66,7 +67,7 @@ def constraints() -> Iterator[LlamaConstraints]:
     model.close()
 
 
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(
     st.sampled_from([form for form in forms.FORMS if form is not forms.HARMONY]),
     st.lists(SCHEMAS, min_size=1, max_size=3),
@@ -81,7 +82,7 @@ def test_a_call_can_be_required_whatever_the_schemas_say(
     assert made is not None and all(tool.name in made.source for tool in tools)
 
 
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(SCHEMAS, st.booleans())
 def test_a_format_binds_or_is_refused_whatever_its_schema_says(
     constraints: LlamaConstraints, schema: object, is_strict: bool

@@ -18,7 +18,7 @@ from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.planning.resolve import resolve
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.full, pytest.mark.real]
 
 SIZES = {"n_ctx": 1024, "n_batch": 256}
 MAX_TOKENS = 24

@@ -19,7 +19,7 @@ from eaglelocal.engine.engine import Engine
 from eaglelocal.loading.engine_builder import build
 from eaglelocal.planning.resolve import resolve
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.full, pytest.mark.real]
 
 QUESTIONS = (
     "What is the capital of France, and which river flows through it?",

@@ -16,7 +16,7 @@ from eaglelocal.engine.engine import Engine
 from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.gguf.reader import read_header
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.full, pytest.mark.real]
 
 NEEDLE = "The code word of the lighthouse is marmalade. "
 WINDOW = 512  # of Gemma's layers

@@ -19,7 +19,7 @@ from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.memory.estimate import PROCESS_BYTES
 from eaglelocal.planning.resolve import resolve
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.full, pytest.mark.real]
 
 CTX = 2048
 MIB = 2**20

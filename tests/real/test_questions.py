@@ -17,6 +17,8 @@ from eaglelocal.cli.train_questions import load_questions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.training.conversations import question_key
 
+pytestmark = pytest.mark.full
+
 FOLDER = Path(__file__).parent / "questions"
 TRAIN = FOLDER / "train.jsonl"
 HELD_OUT = FOLDER / "held_out.jsonl"

@@ -21,7 +21,7 @@ from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.full, pytest.mark.real]
 
 LEAST_P = 1e-4  # fixed seeds: a right sampler passes for good, a wrong one has p values far below
 NUM_TOKENS, NUM_KEPT = 2, 8  # tokens of an outcome; tokens after each text that count for themselves

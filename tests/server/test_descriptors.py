@@ -24,6 +24,8 @@ from eaglelocal.cli.serve_log import MAX_REPEATS, REPEAT_S, RepeatFilter, log_to
 from eaglelocal.server.connections import Acceptor, ConnectionPlaces, find_network
 from eaglelocal.server.descriptors import max_connections, max_handshakes, num_kept
 
+pytestmark = pytest.mark.full
+
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors in /proc")
 
 
@@ -114,6 +116,14 @@ def test_one_address_does_not_displace_another(others: int, is_first: bool) -> N
             assert places.enter(Caller(), THERE)
     assert not mine.is_evicted
     assert len(places) == 4
+
+
+def test_a_network_has_its_own_bound() -> None:
+    places, callers, mine = ConnectionPlaces(9, max_per_network=2), [Caller() for _ in range(3)], Caller()
+    assert places.enter(mine, THERE) and all(places.enter(one, HERE) for one in callers)
+    assert [one.is_evicted for one in (*callers, mine)] == [True, False, False, False]
+    places.set_busy(callers[1])  # is counted no more
+    assert places.enter(Caller(), HERE) and not callers[2].is_evicted
 
 
 @pytest.mark.parametrize(

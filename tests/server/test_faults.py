@@ -15,14 +15,17 @@ import httpx
 import openai
 import pytest
 from doubles.directed_server_engine import plan
+from doubles.property_tests import examples
 from doubles.raw_server_client import connected, request
 from doubles.running_server import Server, directed, served, typing
 from doubles.timeouts import PATIENCE_S, wait_until
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from eaglelocal.server.server_state import ServerLimits
 from eaglelocal.worker.supervisor import RestartPolicy
+
+pytestmark = pytest.mark.full
 
 QUICK = RestartPolicy(first_delay_s=0.05, max_delay_s=0.05, max_crashes=3, stable_s=600)
 
@@ -216,7 +219,7 @@ def test_a_failure_of_one_choice_cancels_the_others(actor: Server) -> None:
     actor.wait_until_idle()
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.tuples(st.integers(0, 400), st.booleans(), st.integers(0, 3000), st.booleans()), max_size=6))
 def test_callers_that_hang_up_anywhere_leak_nothing(typist: Server, cuts: list[tuple[int, bool, int, bool]]) -> None:
     """After so many bytes of the question and so many of the answer, politely or not."""

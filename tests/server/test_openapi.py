@@ -27,6 +27,8 @@ from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.planning.resolve import resolve
 
+pytestmark = pytest.mark.full
+
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 TIMEOUT_S = 10.0
 ENDLESS = "/v1/events"

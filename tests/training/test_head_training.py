@@ -33,6 +33,8 @@ from eaglelocal.training.losses import LOSSES, SOFT  # noqa: E402
 from eaglelocal.training.progress import TrainingProgress  # noqa: E402
 from eaglelocal.training.trainer import HeadTraining, TrainedHead, fit_to_context, train_head  # noqa: E402
 
+pytestmark = pytest.mark.full
+
 SHAPE = replace(TINY, layer_gain=0.1)
 QUESTIONS = [ask(str(number), [3, number, 7 * number % 290], max_tokens=24) for number in range(5, 45)]
 RECIPE = Recipe(warmup_steps=5, checkpoint_every_s=-1.0)  # after every step

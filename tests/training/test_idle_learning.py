@@ -31,6 +31,8 @@ from eaglelocal.learning import idle_learning, learning_child
 from eaglelocal.learning.idle_learning import CHECK_S, IdleLearning, LearningOptions, ModelLearning
 from eaglelocal.learning.kept_answers import DAY_S, KeptAnswers, make_answer, read_target
 
+pytestmark = pytest.mark.full
+
 KINDS = ("chat", "translate", "math", "passage")
 PATIENCE_S = 240.0
 OPTIONS = LearningOptions(idle_s=0.2, min_new=32, owners=frozenset({OWNER}))

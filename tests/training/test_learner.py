@@ -40,6 +40,8 @@ from eaglelocal.training.conversations import read_conversations  # noqa: E402
 from eaglelocal.training.head_comparison import read_source  # noqa: E402
 from eaglelocal.training.trainer import HeadTraining  # noqa: E402
 
+pytestmark = pytest.mark.full
+
 KINDS = ("chat", "translate", "math", "passage")
 PER_KIND = 30
 

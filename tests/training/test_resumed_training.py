@@ -42,6 +42,8 @@ from eaglelocal.training.loop import (  # noqa: E402
 )
 from eaglelocal.training.progress import TrainingProgress  # noqa: E402
 
+pytestmark = pytest.mark.full
+
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 STAGES = (
     Stage("short", 64, 64 * 4 * 6, tokens_per_step=256),

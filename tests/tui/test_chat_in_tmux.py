@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 NUM_SIGNALS = 12
 CHAT = [sys.executable, "-m", "eaglelocal", "chat", "--url", "none", "--temperature", "0", "--target", "demo"]
 
-pytestmark = pytest.mark.skipif(not tmux.IS_THERE, reason="tmux is not installed")
+pytestmark = [pytest.mark.full, pytest.mark.skipif(not tmux.IS_THERE, reason="tmux is not installed")]
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ from eaglelocal.errors import EngineError
 from eaglelocal.tui.panel.feed import PanelFrame
 from eaglelocal.tui.panel.snapshot_rates import SnapshotRates
 
+pytestmark = pytest.mark.full
+
 SIZES = pytest.mark.parametrize("size", [(80, 24), (120, 40), (160, 45)], ids=lambda size: f"{size[0]}x{size[1]}")
 ANSWER = (
     "Each *draft* is verified in **one pass**:\n\n1. the head drafts\n2. the target verifies\n\n"

@@ -16,6 +16,8 @@ from doubles.timeouts import PATIENCE_S
 
 from eaglelocal.tui.terminal.terminal_driver import TerminalDriver
 
+pytestmark = pytest.mark.full
+
 CHAT = [sys.executable, str(Path(__file__).with_name("chat_program.py"))]
 TOP = [sys.executable, "-m", "eaglelocal", "top"]
 BROKEN_TOP = (

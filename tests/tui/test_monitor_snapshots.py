@@ -14,6 +14,8 @@ from tui.monitor_app import BUSY, fed, monitor
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
 
+pytestmark = pytest.mark.full
+
 STATES = {
     "empty": [EMPTY],
     "busy": BUSY,

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from doubles.serve_process import free_port
 
-pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+pytestmark = [pytest.mark.full, pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")]
 LOAD_S, ANSWER_S = 240.0, 60.0
 
 

@@ -13,6 +13,8 @@ from doubles.answering_terminal import ALTERNATE, PIXELS, RESIZE, SYNC, Answerin
 from doubles.pages_server import llama_pages, serving
 from doubles.timeouts import wait_until
 
+pytestmark = pytest.mark.full
+
 CHAT = [sys.executable, str(Path(__file__).with_name("chat_program.py"))]
 LINES = [sys.executable, str(Path(__file__).parents[1] / "cli" / "scripted_terminal.py")]
 TOP = [sys.executable, "-m", "eaglelocal", "top"]

@@ -30,6 +30,8 @@ from eaglelocal.tui.terminal.screen_size import MIN_SIZE, enlarge_to_minimum, fo
 from eaglelocal.tui.transcript.entries import EntryKind, RenderOptions, TranscriptEntry, estimate_height, render_entry
 from eaglelocal.tui.transcript.text_rows import Appearance
 
+pytestmark = pytest.mark.full
+
 TINY = list(product(range(1, 11), range(1, 6)))  # 1x1 to 10x5
 SMALL = [(16, 4), (20, 6), (17, 5), (30, 4), (16, 30), (40, 10)]
 MARKDOWN = [

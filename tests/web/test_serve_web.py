@@ -10,20 +10,23 @@ from pathlib import Path
 
 import aiohttp
 import httpx
+import pytest
 from doubles.serve_process import free_port, serve
+
+pytestmark = pytest.mark.full
 
 ANNA, BEN = "a-key-that-anna-has", "a-key-that-ben-has"
 PATIENCE_S = 30.0
 
 
-async def drawn(websocket: aiohttp.ClientWebSocketResponse, *texts: str) -> None:
-    """Wait until all of that was drawn."""
+async def drawn(websocket: aiohttp.ClientWebSocketResponse, *texts: str) -> str:
+    """Wait until all of that was drawn. Return everything that was drawn."""
     seen = ""
     async with asyncio.timeout(PATIENCE_S):
         async for message in websocket:
             seen += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", message.data.decode())
             if all(text in seen for text in texts):
-                return
+                return seen
     raise AssertionError(f"{texts} were not drawn:\n{seen}")
 
 
@@ -34,10 +37,11 @@ async def visit(url: str, server_url: str) -> None:
         async with browser.get(f"{url}/?key={BEN}") as page:
             assert page.status == 200 and BEN not in str(page.url)
         async with browser.ws_connect(f"{url}/ws?width=100&height=30", origin=url) as websocket:
-            await drawn(websocket, f"eaglelocal at {server_url}", "1 answered")
+            seen = await drawn(websocket, f"eaglelocal at {server_url}")
             for said in (["focus"], ["stdin", "d"]):
                 await websocket.send_str(json.dumps(said))
-            await drawn(websocket, "cannot be controlled from here")  # ben is one of several
+            seen += await drawn(websocket, "cannot be controlled from here")  # ben is one of several
+            assert "answered" not in seen  # by their number, ben would know what anna asks
 
 
 def test_a_visitor_sees_the_server_with_a_key_and_may_do_what_the_key_may(tmp_path: Path) -> None:

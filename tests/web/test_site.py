@@ -31,6 +31,8 @@ from eaglelocal.settings import Settings
 from eaglelocal.web import site as site_module
 from eaglelocal.web.site import ScreenSite, UpstreamServer
 
+pytestmark = pytest.mark.full
+
 ANNA, BEN = "a-key-that-anna-has", "a-key-that-ben-has"
 KEYED = Access(keys=ApiKeys((("anna", ANNA), ("ben", BEN))))
 PATIENCE_S = 10.0

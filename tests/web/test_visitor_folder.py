@@ -14,6 +14,8 @@ import pytest
 
 from eaglelocal.web.visitor_folder import LOCK, OLD_S, PREFIX, open_visitor_folder, remove_stale_folders
 
+pytestmark = pytest.mark.full
+
 PROGRAM = """
 import sys, time
 from eaglelocal.web.visitor_folder import open_visitor_folder

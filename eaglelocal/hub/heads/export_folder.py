@@ -152,7 +152,7 @@ def write_head_folder(
             _replace(partial, folder)
     except OSError as error:
         message = f"cannot write {folder}: {error.strerror}"
-        raise ResourceError(message, hint=f"--out {shlex.quote(str(Path.home() / 'head'))}") from error
+        raise ResourceError(message, hint=f"--out {locations.suggest_path('head')}") from error
     return [file.name for file in files]
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -176,7 +175,8 @@ def check_writable(path: Path) -> None:
 
 def _make_write_error(place: Path, error: OSError) -> ResourceError:
     return ResourceError(
-        f"cannot write {place}: {error.strerror}", hint=f"--out {shlex.quote(str(Path.home() / 'head.gguf'))}"
+        f"cannot write {place}: {error.strerror}",
+        hint=f"--out {locations.suggest_path('head.gguf')}",
     )
 
 

@@ -51,8 +51,9 @@ PUBLIC_MODEL_FIELDS = (  # what a client needs to know
     *("name", "target", "draft", "n_ctx", "num_slots", "n_vocab", "task", "embedding_size", "trained_ctx", "max_draft"),
     *("sees_images", "chat_template", "sampling", "adapters", "state"),
 )
-PUBLIC_ENGINE_FIELDS = (*SNAPSHOT_COUNTS, *SNAPSHOT_SECONDS, "emitted_tokens", "spec", "speculation")
-OPERATOR_FIELDS = ("learning", "drift")
+# Totals are for operators: with two keys, the difference of two readings is what the other one asked and was answered.
+PUBLIC_ENGINE_FIELDS = ("spec", "cache_cells")
+OPERATOR_FIELDS = ("learning", "drift", "answered", "refused", "failed")
 
 
 class SwitchBody(Body):
@@ -80,7 +81,7 @@ async def health(server: ServerState, owner: str, is_operator: bool) -> Response
 
 @routes.add("GET", "/metrics", reply=str)
 async def metrics(server: ServerState, is_operator: bool) -> Response:
-    """Return the metrics in Prometheus' text format: sums over all owners; those of learning only for operators."""
+    """Return the metrics in Prometheus' text format; others than operators read only the load."""
     return Response(await asyncio.to_thread(server.metrics.text, is_operator), media_type=CONTENT_TYPE_LATEST)
 
 

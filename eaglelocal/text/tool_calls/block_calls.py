@@ -15,7 +15,7 @@ from eaglelocal.core.tools import CallForm, Notation, Tool, ToolCall
 from eaglelocal.text.reasoning.markers import Item, Marker
 from eaglelocal.text.tool_calls.answer_collector import AnswerCollector
 from eaglelocal.text.tool_calls.argument_shape import find_tool_name
-from eaglelocal.text.tool_calls.call_forms import CODER, KEYED, OPEN, list_bare_openings
+from eaglelocal.text.tool_calls.call_forms import CODER, KEYED, OPEN, VALUE, list_bare_openings
 from eaglelocal.text.tool_calls.call_parser import CallBlock
 from eaglelocal.text.tool_calls.json_calls import BY_KEYS, BY_NAME, MAX_HEAD_CHARS, JsonCalls, read_json_calls
 from eaglelocal.text.tool_calls.lenient_literals import Style, UnreadableCall
@@ -76,6 +76,8 @@ class BlockCalls:
         self._tools = {tool.name: tool for tool in tools}
         self._read = make_reader(form, self._tools)
         self._openings = frozenset(list_bare_openings(form, tools))
+        self._call_ends = (form.tags[1] or "\0",)
+        self._value_ends = (*self._call_ends, form.value.split(VALUE)[-1].strip() or "\0")
         self._block: CallBlock | None = None
         self._tags: TaggedCalls | None = None  # the emitter of the block's calls, for forms with tags
         self._json: JsonCalls | None = None  # the block's JSON, once it has begun
@@ -154,8 +156,8 @@ class BlockCalls:
         elif self._json is None and marker.name in form.inside:
             block.append_marker(marker)
             self._emit_certain(block)
-        elif marker.text and self._may_be_value(block):
-            block.append(marker.text)
+        elif self._may_be_value(block, marker):
+            block.append_marker(marker)
         else:
             self._end_without_marker(block)
             self._push_marker_outside(marker)
@@ -166,11 +168,12 @@ class BlockCalls:
             return self._json.in_string
         return marker.name in self._openings
 
-    def _may_be_value(self, block: CallBlock) -> bool:
-        """Return whether the marker may be text in an argument."""
+    def _may_be_value(self, block: CallBlock, marker: Marker) -> bool:
+        """Return whether a marker may be text in an argument. A closing marker may follow the end of one there."""
         if self._json is not None or self._is_json(block):
             return False
-        return bool(block.first) and not block.body.rstrip().endswith(self._form.tags[1] or "\0")
+        ends = self._call_ends if marker.name == self._form.end else self._value_ends
+        return bool(block.first) and not block.body.rstrip().endswith(ends)
 
     def _push_inside(self, block: CallBlock, text: str) -> None:
         if self._json is not None:

@@ -20,6 +20,10 @@ _ESCAPED = re.compile(r"\\(.?)|[\"\n\r\0]", re.DOTALL)
 _JSON_ESCAPES = "\\'\"bfnrtu"
 _PYTHON_ESCAPES = _JSON_ESCAPES + ONLY_PYTHON_ESCAPES
 _BARE_ESCAPES = {'"': '\\"', "\n": "\\n", "\r": "\\r", "\0": "\\x00"}
+_STRINGS = re.compile(
+    r"([\"'`])(?:\\.|(?!\1)[^\\])*+\1|[“”](?:\\.|[^\\“”])*+[“”]|[‘’](?:\\.|[^\\‘’])*+[‘’]|\\.", re.DOTALL
+)
+_OTHER_OPERATORS = re.compile(r"\|\||&&|\?\?|\.+")  # of other languages than Python
 _KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "object", list: "array"}
 
 
@@ -64,6 +68,17 @@ def unescape(text: str, quotes: str, style: Style) -> str:
         return str(ast.literal_eval(f'"{_ESCAPED.sub(rewrite, text)}"'))
     except (ValueError, SyntaxError):
         raise UnreadableCall("a string has a broken escape") from None
+
+
+def is_code(text: str) -> bool:
+    """Return whether a text is an expression with strings in it: 'a' + 'b', "%s" % "x", 'it''s'."""
+    code = _STRINGS.sub(lambda found: found[0] if found[0][0] == "\\" else '"" ', text)
+    code = _OTHER_OPERATORS.sub(" or ", code)
+    try:
+        ast.parse(f"(\n{code}\n)", mode="eval")
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return False
+    return True
 
 
 def read_word(word: str, shape: Shape, style: Style) -> str | None:

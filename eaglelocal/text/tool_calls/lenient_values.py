@@ -26,6 +26,7 @@ from eaglelocal.text.tool_calls.lenient_literals import (
     UnreadableCall,
     dump_json,
     find_kind,
+    is_code,
     read_word,
     unescape,
 )
@@ -298,11 +299,10 @@ class LenientText:
         if opening == "{":
             text, _, at = self._read_members(at + 1, shape, "}", depth)
             return text, at
-        if opening == "[" or (opening == "(" and self.style is Style.PYTHON):
-            items = shape.items
-            return self._read_items(
-                at + 1, "]" if opening == "[" else ")", depth, lambda at: self.read_value(at, items, depth + 1)
-            )
+        if opening == "[":
+            return self._read_items(at + 1, "]", depth, lambda at: self.read_value(at, shape.items, depth + 1))
+        if opening == "(" and self.style is Style.PYTHON:
+            return self._read_parentheses(at + 1, shape, depth)
         if self._starts_string(at):
             value, text, at = self._read_quoted(at)
             return _fit_text(value, text, shape), at
@@ -312,6 +312,22 @@ class LenientText:
         if word is not None and (literal := read_word(word[0], shape, self.style)) is not None:
             return literal, word.end()
         return self._read_bare(at, shape)
+
+    def _read_parentheses(self, at: int, shape: Shape, depth: int) -> tuple[str, int]:
+        """Read a tuple, or the only value between parentheses."""
+        is_list, values = not shape.types or "array" in shape.types, list[str]()
+
+        def read_item(at: int) -> tuple[str, int]:
+            value, at = self.read_value(at, shape.items if is_list else shape, depth + 1)
+            values.append(value)
+            return value, at
+
+        text, end = self._read_items(at, ")", depth, read_item)
+        if len(values) != 1 or self.text[:end].removesuffix(")").rstrip().endswith(","):
+            return text, end
+        if shape.types and is_list:
+            raise UnreadableCall("a value in parentheses may be the only item of a list")
+        return values[0], end
 
     def _read_bare(self, at: int, shape: Shape) -> tuple[str, int]:
         """Read a string without quotes."""
@@ -358,11 +374,12 @@ class LenientText:
         first = _FIRST_QUOTES[close].match(self.text, at)
         ends = self._list_ends(close)
         nearest = bisect.bisect_left(ends, at)
-        if first is not None and self.style is Style.PYTHON and _NEXT_STRING.match(self.text, first.end()):
-            self.flaw = self.flaw or "two strings stand side by side"
         if first is None or nearest == len(ends) or ends[nearest] != first.end() - 1:
             self.is_doubtful = True
-        return self._choose(ends, nearest)
+        end = self._choose(ends, nearest)
+        if first is not None and first.end() <= end and is_code(self.text[at - 1 : end + 1]):
+            self.flaw = "a value may be code, or a string with quotes in it"
+        return end
 
     def _list_ends(self, close: str) -> list[int]:
         """Return the places of all unescaped quotes after which a value may end."""

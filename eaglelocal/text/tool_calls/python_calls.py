@@ -6,7 +6,10 @@ each.
 
 from __future__ import annotations
 
+import ast
+import io
 import re
+import tokenize
 from collections.abc import Mapping
 
 from eaglelocal.core.tools import Tool, ToolCall
@@ -29,7 +32,7 @@ class PythonCalls:
     def __call__(self, text: str) -> list[ToolCall] | None:
         """Return the calls, without ids; None if the text is no calls."""
         try:
-            return read_only_meaning(text, Style.PYTHON, self._parse)
+            return read_only_meaning(_blank_comments(text), Style.PYTHON, self._parse)
         except UnreadableCall as error:
             self.problem = str(error)
             return None
@@ -53,3 +56,21 @@ class PythonCalls:
         at = skip_space(text, at)
         reader.finish(reader.skip_end(at, close) if close else at)
         return calls
+
+
+def _blank_comments(text: str) -> str:
+    """Return a text with blanks for its comments, if it is correct Python. Else only a guess would tell them."""
+    if "#" not in text:
+        return text
+    lines = text.splitlines(keepends=True)
+    try:
+        ast.parse(text.strip())
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                row, begin, end = token.start[0] - 1, token.start[1], token.end[1]
+                if lines[row][:begin].rstrip().endswith(("=", ":")):  # perhaps a value without quotes
+                    return text
+                lines[row] = lines[row][:begin] + " " * (end - begin) + lines[row][end:]
+    except (SyntaxError, ValueError, MemoryError, RecursionError, tokenize.TokenError):
+        return text
+    return "".join(lines)

@@ -62,6 +62,7 @@ class TaggedText:
         self._call_end = re.compile(re.escape(end))
         self._before = _compile_tag(before.strip())
         self._tags = (before.partition(KEY)[0].strip(), end)
+        self._call_begin = begin.partition(NAME)[0] or form.begin
         last_tag = "<" + before.rpartition("<")[2]
         beginnings = (last_tag.partition(KEY)[0].strip(), begin.partition(NAME)[0], self._value_end)
         self._tag_starts = tuple(filter(None, beginnings))  # beginnings of tags that can make something certain
@@ -194,13 +195,16 @@ class TaggedText:
         return wrapped if isinstance(wrapped, dict) else arguments, at
 
     def _may_end_earlier(self, value: str, shape: Shape) -> bool:
-        """Return whether a value holds another argument, whose closing tag is its own, or its closing tag twice."""
+        """Return whether a value holds another argument, whose closing tag is its own, or its closing tag twice.
+
+        The other argument is one of this tool, or stands in a call that the value quotes.
+        """
         if self._value_end not in value and self._tags[0] not in value:
             return False
         if self._quotes[0] and value.startswith(self._quotes[0]):
             return False
         keys = [found["key"] for found in self._before.finditer(value)]
-        num_named = sum(1 for key in keys if key in shape.properties)
+        num_named = sum(1 for key in keys if key in shape.properties or self._call_begin in value)
         num_ends = value.count(self._value_end)
         return num_named > num_ends or (num_ends > len(keys) and value.rstrip().endswith(self._value_end))
 
@@ -220,7 +224,9 @@ class TaggedText:
         if before is None or (key := shape.find_key(before["key"], arguments)) in arguments:
             return None
         is_plain = not self._quotes[0] or text[before.end() : before.end() + 1] not in ("", self._quotes[0][0])
-        return (key, before.end()) if is_plain and _get_shape(before, key, shape).types == {"string"} else None
+        value = _get_shape(before, key, shape)
+        is_open = is_plain and value.types == {"string"} and not value.texts  # blanks around an enumerated text go
+        return (key, before.end()) if is_open else None
 
     def _find_next_call(self, text: str, at: int) -> int:
         """Return the index after the tag that ends a call, if it is at `at` and another call follows; else 0."""

@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import pytest
 from doubles.directed_server_engine import STATS
+from doubles.property_tests import examples
 from doubles.running_server import Server, directed, served
 from doubles.scripted_client import ScriptedClient, says
 from doubles.timeouts import wait_until
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CONTENT_TYPE_LATEST
 from prometheus_client.parser import text_string_to_metric_families
@@ -165,7 +166,7 @@ def is_counter(name: str) -> bool:
 engines = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5), st.integers(0, 2)), min_size=1, max_size=20)
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(engines)
 def test_no_order_of_engines_makes_a_counter_fall(reply: list[tuple[int, int, int]]) -> None:
     """Each reads: which process, how much it has done more since it was last read, how often it was restarted."""

@@ -6,7 +6,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import assume, given, settings
+from doubles.property_tests import examples
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
@@ -288,7 +289,7 @@ def is_endless(schema: Values) -> bool:
     return False
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data(), st.sampled_from(forms.FORMS), referring(), st.booleans())
 def test_a_call_s_grammar_accepts_what_its_schema_accepts(
     data: st.DataObject, form: CallForm, schema: Values, is_strict: bool

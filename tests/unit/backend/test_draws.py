@@ -8,7 +8,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from doubles.property_tests import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.backend.llama_library import NativeClock, load_library
@@ -57,7 +58,7 @@ def shaped(data: st.DataObject, n: int) -> Floats:
     return logits.astype(np.float32)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(data=st.data())
 def test_by_rank_those_of_a_stable_sort_are_left_and_what_is_touched(data: st.DataObject) -> None:
     n = data.draw(SIZES)
@@ -68,7 +69,7 @@ def test_by_rank_those_of_a_stable_sort_are_left_and_what_is_touched(data: st.Da
     assert candidates(logits, Filter(rank), touched).tolist() == sorted(expected)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(data=st.data(), top_p=st.floats(0.0, 0.9999))
 def test_top_p_leaves_the_fewest_that_make_up_its_share(data: st.DataObject, top_p: float) -> None:
     logits = shaped(data, data.draw(SIZES))
@@ -81,7 +82,7 @@ def test_top_p_leaves_the_fewest_that_make_up_its_share(data: st.DataObject, top
     assert logits[left].min() >= logits[order[len(left) - 1]]
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(data=st.data(), min_p=st.floats(1e-6, 1.0))
 def test_min_p_leaves_all_that_reach_it_and_hardly_more(data: st.DataObject, min_p: float) -> None:
     logits = shaped(data, data.draw(SIZES))
@@ -277,7 +278,7 @@ def test_what_filters_leave_wide_is_left_to_llama_cpp() -> None:
 
 
 # ---- log-probabilities
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.data(), count=st.integers(0, 20))
 def test_log_probabilities_are_those_of_a_stable_sort(data: st.DataObject, count: int) -> None:
     logits = shaped(data, data.draw(SIZES))

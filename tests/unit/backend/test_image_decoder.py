@@ -11,7 +11,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from doubles.image_files import deep_image, empty_webp, image_with_false_size
-from hypothesis import given, settings
+from doubles.property_tests import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -135,7 +136,7 @@ def test_what_is_no_picture_is_refused(data: bytes, words: str) -> None:
     assert raised.value.code == "invalid_image"
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.data())
 def test_damaged_files_are_refused_or_read(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(FORMATS))

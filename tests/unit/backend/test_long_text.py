@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from doubles.property_tests import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.backend.vocabulary import WINDOW, split_long_runs
@@ -18,7 +19,7 @@ runs = st.tuples(
 texts = st.lists(runs, max_size=4).map(lambda found: "".join(text * count for text, count in found))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(texts)
 def test_parts_are_the_text_without_its_long_runs(text: str) -> None:
     parts = split_long_runs(text)
@@ -26,7 +27,7 @@ def test_parts_are_the_text_without_its_long_runs(text: str) -> None:
     assert not any(map(TOO_LONG.search, parts))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(texts, st.integers(1, 12))
 def test_no_control_token_is_cut_in_two(text: str, shift: int) -> None:
     text = "y" * shift + text

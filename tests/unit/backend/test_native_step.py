@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from doubles.property_tests import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.backend.llama_library import load_library
@@ -24,7 +25,7 @@ def ranked(logits: Floats, count: int) -> Proposals:
     return choices.read(1, count, count, confident=True)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.data())
 def test_the_most_likely_tokens_are_those_of_a_stable_sort(data: st.DataObject) -> None:
     n = data.draw(st.sampled_from([1, 3, 15, 16, 17, 255, 256, 257, 1025, 5000]))

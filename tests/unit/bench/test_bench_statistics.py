@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from doubles.property_tests import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.bench.statistics import Bound, bound_mean, geometric_mean, t_quantile
@@ -35,7 +36,7 @@ def test_twice_as_fast_moves_all_ends_alike(ratios: list[float], factor: float) 
         assert getattr(after, name) == pytest.approx(getattr(before, name) * factor)
 
 
-@settings(max_examples=12)  # each of hundreds of runs
+@examples(12)  # each of hundreds of runs
 @given(
     sizes=st.sampled_from([(3,), (5,), (20,), (3, 3, 3), (10, 10), (12, 4, 6), (20, 1), (9, 9, 1), (8, 1, 1)]),
     ratio=st.floats(0.5, 3.0),

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from doubles.property_tests import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.batch import Bytes, FeatureRows, Proposals, Roots
@@ -134,7 +135,7 @@ class Texts:
         self._cut(slot, self.random.choice([len(text), self.random.randint(0, len(text))]))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     st.integers(0, 10**6),
     st.lists(

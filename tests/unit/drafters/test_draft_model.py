@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from doubles.chains import TABLE, best, draft_chain, root, true_chain
+from doubles.property_tests import examples
 from doubles.scripted_context import ScriptedContext
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.draft import ROOT
@@ -51,7 +52,7 @@ def test_nothing_is_computed_for_who_sleeps_while_others_draft() -> None:
     assert draft_chain(drafter, 1, rooted, 2) == true_chain(rooted, 2)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(data=st.data())
 def test_every_draft_of_the_same_model_is_right(data: st.DataObject) -> None:
     drafter, _ = new_drafter(data.draw(st.sampled_from([8, 30, 64])))

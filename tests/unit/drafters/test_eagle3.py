@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from doubles.chains import TABLE, best, committed, draft_chain, root, true_chain
+from doubles.property_tests import examples
 from doubles.scripted_context import ScriptedHead
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.drafters.branch_sequences import BranchSequences
@@ -36,7 +37,7 @@ def test_without_a_feature_nothing_is_proposed() -> None:
     assert head.decodes == 0
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(data=st.data())
 def test_every_draft_of_a_right_head_is_right(data: st.DataObject) -> None:
     """Prompts, drafts accepted in part, drops and plain steps in three slots; the head checks all pairs."""

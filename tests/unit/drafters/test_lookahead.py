@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from doubles.property_tests import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.draft import ROOT
@@ -102,7 +103,7 @@ def test_longer_matches_need_pairs_and_the_longest_are_none() -> None:
     assert not drafter.may_match(Node(1, ROOT, 20, 4), MATCH_LENGTHS[0])
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(seed=st.integers(0, 10_000))
 def test_where_nothing_may_match_nothing_is_drafted(seed: int) -> None:
     """Steps of random tokens, refusals, cuts, images and sleep, in two slots of random owners."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from doubles.property_tests import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.draft import ROOT
@@ -17,7 +18,7 @@ def find_longest(text: list[int], earlier: list[int]) -> int:
     return max((n for n in range(1, len(text) + 1) if tuple(text[-n:]) in runs), default=0)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(data=st.data())
 def test_nothing_is_missed(data: st.DataObject) -> None:
     """Texts of few tokens in small indexes, asked at some steps only, cut back, with answers of the same owner."""

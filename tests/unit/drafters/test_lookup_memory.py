@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from doubles.chains import root
+from doubles.property_tests import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -76,7 +77,7 @@ def test_files_name_nobody_and_are_the_users_own(tmp_path: Path) -> None:
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=30), max_size=20), st.integers(1, 80))
 def test_the_newest_tokens_are_kept(
     tmp_path_factory: pytest.TempPathFactory, texts: list[list[int]], most: int

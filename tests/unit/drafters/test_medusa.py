@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from doubles.chains import TABLE, best, committed, root, true_chain
+from doubles.property_tests import examples
 from doubles.scripted_context import ScriptedFeatures, ScriptedMedusa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.drafters.drafter import NOTHING, Committed, Node
@@ -92,7 +93,7 @@ def test_drafts_of_all_slots_fit_one_call(max_rows: int) -> None:
         assert [*said.tokens] == true_chain(text, min(NUM_HEADS, max_rows // 4))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.data())
 def test_every_draft_of_a_right_head_is_right(data: st.DataObject) -> None:
     """Drafts accepted in part, drops, copies, sleep and swaps in three slots."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from doubles.chains import TABLE, best, committed, root, true_chain
+from doubles.property_tests import examples
 from doubles.scripted_context import ScriptedParallelHead
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.batch import ExtraLevels
@@ -82,7 +83,7 @@ def test_drafts_of_all_slots_fit_one_batch(n_batch: int) -> None:
         assert [*said.tokens] == true_chain(text, min(NUM_DEPTHS, n_batch // 4))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.data())
 def test_every_draft_of_a_right_head_is_right(data: st.DataObject) -> None:
     """Drafts accepted in part, drops, copies, sleep and swaps in three slots; the head checks all pairs."""

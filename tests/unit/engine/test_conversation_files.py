@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from doubles.property_tests import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from eaglelocal.core.request import Request
@@ -69,7 +70,7 @@ def test_what_was_written_comes_back(files: ConversationFiles, tmp_path: Path) -
     assert (found.cells == CELLS).all()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_change_of_a_file_is_noticed(tmp_path: Path, data: st.DataObject) -> None:
     path = tmp_path / "a.cells"
@@ -277,3 +278,35 @@ def test_a_slow_disk_does_not_fill_memory(tmp_path: Path, monkeypatch: pytest.Mo
     files.wait()
     assert files.wants(held([6, *TOKENS]))
     files.close()
+
+
+def test_what_is_no_file_of_ours_is_passed_by(
+    files: ConversationFiles, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A pipe would be waited for, for ever, and with it every prompt; a device has no end."""
+    files.write_later(held(TOKENS), CELLS)
+    files.wait()
+    (written,) = tmp_path.glob("*.cells")
+    os.mkfifo(tmp_path / "pipe.cells")
+    (tmp_path / "folder.cells").mkdir()
+    (tmp_path / "loop.cells").symlink_to("loop.cells")
+    (tmp_path / "device.cells").symlink_to("/dev/zero")
+    opened = ConversationFiles(tmp_path, 10**9)
+    opened.wait()
+    assert len(opened.index) == 1 and "pipe.cells is skipped: it is a pipe" in caplog.text
+    written.unlink()
+    os.mkfifo(written)
+    assert fetch(opened, [*TOKENS, 5]) is None
+    opened.close()
+    assert len(list(tmp_path.iterdir())) == 5  # nothing was removed
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_cells_that_another_user_put_there_are_not_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "a.cells"
+    write_file(path, StoredText(path.name, TOKENS), CELLS, {})
+    os.chown(path, 12345, -1)
+    opened = ConversationFiles(tmp_path, 10**9)
+    opened.wait()
+    opened.close()
+    assert len(opened.index) == 0 and path.exists()

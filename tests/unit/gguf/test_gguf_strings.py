@@ -8,7 +8,8 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from doubles.property_tests import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.gguf.cursor import _MANY, walk_strings
@@ -34,7 +35,7 @@ def plain_walk(window: bytes, count: int) -> tuple[int, int]:
     return at, count
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(PIECES, max_size=200), st.integers(0, 400), st.integers(0, 20), st.integers(1, 3))
 def test_agrees_with_the_plain_walk(pieces: list[bytes], count: int, cut: int, times: int) -> None:
     packed = b"".join(struct.pack("<Q", len(piece)) + piece for piece in pieces * times)
@@ -42,7 +43,7 @@ def test_agrees_with_the_plain_walk(pieces: list[bytes], count: int, cut: int, t
     assert walk_strings(window, 0, count) == plain_walk(window, count)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.binary(max_size=600), st.integers(0, 50))
 def test_agrees_on_noise(window: bytes, count: int) -> None:
     assert walk_strings(window, 0, count) == plain_walk(window, count)

@@ -12,7 +12,8 @@ import pytest
 from doubles.demo_sources import DemoSources
 from doubles.layered_heads import add_upper_layers
 from doubles.plain_llama import drafted, logits_of
-from hypothesis import given, settings
+from doubles.property_tests import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal import locations
@@ -28,6 +29,8 @@ from eaglelocal.hub.draft_resolver import find_draft, write_draft
 from eaglelocal.hub.inflation.generated_files import no_progress
 from eaglelocal.hub.inflation.inflated_sizes import ModelSize
 from eaglelocal.hub.target_resolver import find_target, write_target
+
+pytestmark = pytest.mark.full
 
 MAX_WIDTH = 512  # of the models that are inflated to 60 M
 TEXT = [int(token) for token in np.random.default_rng(5).integers(0, 300, 24)]
@@ -77,7 +80,7 @@ def sources(draw: st.DrawFn) -> DemoSources:
     )
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(sources(), st.sampled_from([60, 90]))
 def test_any_llama_says_the_same_inflated(source: DemoSources, millions: int) -> None:
     with tempfile.TemporaryDirectory() as folder:

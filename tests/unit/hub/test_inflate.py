@@ -22,6 +22,8 @@ from eaglelocal.hub.inflation.blueprint import grow_target, plan_head, plan_targ
 from eaglelocal.hub.inflation.inflate import InflatedPaths, inflate, locate_inflated
 from eaglelocal.hub.inflation.inflated_sizes import ModelSize
 
+pytestmark = pytest.mark.full
+
 TEXT = [int(token) for token in np.random.default_rng(5).integers(0, 300, 24)]
 TWENTY_M = 20_000_000
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from doubles.property_tests import examples
 from doubles.random_models import HeadShape, TargetShape, finish, write_head, write_target
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from eaglelocal import locations
@@ -135,7 +136,7 @@ def test_its_keys_stay_and_say_whose_copy_it_is(head: Path) -> None:
     assert after.metadata[ORIGIN_KEY] == head.absolute().as_uri()
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     shape=st.builds(
         HeadShape,

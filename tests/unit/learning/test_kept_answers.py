@@ -10,7 +10,8 @@ from array import array
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from doubles.property_tests import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.learning import kept_answers
@@ -102,7 +103,7 @@ def test_files_name_nobody_and_are_the_users_own(tmp_path: Path) -> None:
     assert {each.stat().st_mode & 0o777 for each in (folder.parent, folder, path.parent)} == {0o700}
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(ANSWERS, st.integers(400, 20_000))
 def test_the_bounds_hold_after_every_answer(
     tmp_path_factory: pytest.TempPathFactory, asked: list[tuple[str, list[int], float]], max_bytes: int
@@ -140,7 +141,7 @@ def test_a_write_that_was_cut_off_loses_one_answer(tmp_path: Path, cut: int) -> 
     assert [each.tokens[0] for each in keep(tmp_path).read()] == [1, 3]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data())
 def test_any_damage_is_read_as_answers_before_it(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     path = tmp_path_factory.mktemp("answers") / "a.tokens"

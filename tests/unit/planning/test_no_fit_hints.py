@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 from doubles.catalog_plans import GIB, every_option, machine_named, machine_of, option, some_options
-from hypothesis import given, settings
+from doubles.property_tests import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.run_options import RunOptions
@@ -64,7 +65,7 @@ def test_each_way_out_fits_and_no_more_would(
             )
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(st.floats(0.5, 40.0), st.lists(st.floats(0.5, 20.0), max_size=2).map(tuple), st.integers(1, 16))
 def test_ways_out_fit_on_any_machine(ram_gib: float, gpus: tuple[float, ...], slots: int) -> None:
     asked, machine = replace(BALANCED, ctx=32768, parallel=slots), machine_of(ram_gib, gpus)

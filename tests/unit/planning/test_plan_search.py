@@ -20,7 +20,8 @@ from doubles.catalog_plans import (
     score_of,
     some_options,
 )
-from hypothesis import given, settings
+from doubles.property_tests import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
@@ -38,12 +39,14 @@ from eaglelocal.planning.plan_search import DOES_NOT_PAY, exceeds_room, list_set
 from eaglelocal.planning.reasons import explain_choice
 from eaglelocal.planning.speed import HOST_S
 
+pytestmark = pytest.mark.full
+
 memory = st.floats(0.5, 100.0)
 cards = st.lists(st.floats(0.5, 90.0), max_size=3).map(tuple)
 goals = st.sampled_from(sorted(GOALS))
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(memory, cards, goals, st.none() | st.integers(256, 32768), st.integers(1, 4))
 def test_what_is_chosen_always_fits(
     ram_gib: float, gpus: tuple[float, ...], goal: str, ctx: int | None, num_slots: int
@@ -59,7 +62,7 @@ def test_what_is_chosen_always_fits(
         assert each.reason
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(memory, st.floats(0.5, 90.0), goals, st.floats(0.0, 40.0), st.booleans())
 def test_more_memory_is_never_worse(ram_gib: float, gpu_gib: float, goal: str, more: float, on_card: bool) -> None:
     asked = RunOptions(goal=goal)

@@ -25,6 +25,8 @@ from eaglelocal.planning.goals import GOALS
 from eaglelocal.planning.options import DraftOption
 from eaglelocal.planning.plan_search import CONTEXTS, KV_TYPES, search_plan
 
+pytestmark = pytest.mark.full
+
 
 # ---- the table: machine, target, quantization, draft, tokens, cache, sum in GiB
 @dataclass(frozen=True)
@@ -224,9 +226,8 @@ def test_what_is_recommended(machine: str, goal: str, targets: set[str]) -> None
     assert candidate.offload.is_whole  # nobody would leave layers of these on the host
 
 
-@pytest.mark.parametrize(
-    "goal", [pytest.param(goal, marks=() if goal == "balanced" else pytest.mark.slow) for goal in sorted(GOALS)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("goal", sorted(GOALS))
 def test_nothing_of_2024_is_recommended_anywhere(goal: str) -> None:
     for machine in catalog().machines:
         candidate = chosen_of(planned(machine, goal)).candidate

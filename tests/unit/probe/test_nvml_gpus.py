@@ -8,8 +8,9 @@ import random
 
 import pynvml
 import pytest
+from doubles.property_tests import examples
 from doubles.recorded_machines import NAMES, RecordedNvml, Recording, recording
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.probe.machine import Gpu, GpuProcess, MigSlice, PcieLink
@@ -151,7 +152,7 @@ def agrees(value: object, whole: dict[str, object], key: str) -> bool:
 JUNK = st.none() | st.integers() | st.text(max_size=5) | st.binary(max_size=5) | st.lists(st.integers(), max_size=3)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(data=st.data())
 def test_a_driver_that_answers_nonsense_raises_nothing(data: st.DataObject) -> None:
     recorded = recording("a100-mig")["nvml"]

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import pytest
-from hypothesis import given, settings
+from doubles.property_tests import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.request import Request
@@ -136,7 +137,7 @@ class World:
 TOKENS = st.lists(st.integers(1, 3), min_size=1, max_size=40)
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(data=st.data())
 def test_everyone_is_served_in_turn_and_no_slot_leaks(data: st.DataObject) -> None:
     num_slots = data.draw(st.integers(1, 5))

@@ -9,6 +9,8 @@ from doubles.simulation import PRIMARY, DraftCosts, Profile, Simulation, beyond,
 from eaglelocal.core.request import AUTO, Spec, fixed_spec
 from eaglelocal.speculation.policy.slot_policy import DrafterSet
 
+pytestmark = pytest.mark.full
+
 LENGTHS = (0, 2, 3, 7, 15)
 CURVES = {"bf16": BF16, "q4_0": Q4_0}
 TEXTS = {"easy": (0.95, 0.94), "fair": (0.8, 0.75, 0.7), "hard": (0.5, 0.35, 0.2), "hopeless": (0.05,)}

@@ -17,6 +17,8 @@ from eaglelocal.speculation.policy.pending_drafts import PendingDrafts
 from eaglelocal.speculation.policy.slot_policy import DrafterSet
 from eaglelocal.speculation.tree import MIN_REACH, DraftChain, list_nodes, make_draft
 
+pytestmark = pytest.mark.full
+
 MOST = 8  # tokens deep
 chances = st.floats(0.0, 1.0)
 

@@ -24,6 +24,8 @@ from eaglelocal.speculation.policy.draft_gate import (
 )
 from eaglelocal.speculation.policy.slot_policy import DrafterSet
 
+pytestmark = pytest.mark.full
+
 CURVES = {"bf16": BF16, "q4_0": Q4_0}
 DECODE_S = 0.07
 TEXTS = {

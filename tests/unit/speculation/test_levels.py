@@ -12,6 +12,8 @@ from eaglelocal.speculation.policy import step_policy
 from eaglelocal.speculation.policy.controller import Controller
 from eaglelocal.speculation.policy.step_report import Change, StepReport
 
+pytestmark = pytest.mark.full
+
 HEADS = {"sure": Profile((0.998,), spread=0.8), "mixed": Profile((0.9,), spread=2.5), "unsure": Profile((0.7, 0.65))}
 NUM_TOKENS = 4000
 

@@ -32,6 +32,8 @@ from eaglelocal.core.request import OFF, PID, fixed_spec
 from eaglelocal.speculation.policy.draft_gate import GateState
 from eaglelocal.speculation.policy.slot_policy import DrafterSet
 
+pytestmark = pytest.mark.full
+
 CURVES = {"bf16": BF16, "q8_0": Q8_0, "q4_0": Q4_0, "cliff": CLIFF}
 EASY, HARD = Profile((0.85,)), Profile((0.1,), reported=(1.0, 1.0))
 HOPELESS = Profile((0.05,), spread=0.5, reported=(1.0, 2.0))

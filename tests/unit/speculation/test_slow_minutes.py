@@ -11,10 +11,11 @@ from dataclasses import replace
 import pytest
 from doubles.drafts import chain
 from doubles.hindsight import Hindsight
+from doubles.property_tests import examples
 from doubles.simulated_machine import BF16, Q4_0, Q8_0, SimulatedMachine
 from doubles.simulation import DraftCosts, Profile, Simulation, Step, beyond, curve, plain_text, rate
 from doubles.slow_time import SlowTime
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.draft import Verdict
@@ -24,6 +25,8 @@ from eaglelocal.speculation.costs.draft_costs import DraftCosts as LearnedDraftC
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.cost_checks import RETRY_GAP, CostChecks
 from eaglelocal.speculation.policy.step_report import StepReport
+
+pytestmark = pytest.mark.full
 
 CURVES = {"bf16": BF16, "q4_0": Q4_0}
 GOOD = plain_text(Profile((0.9, 0.88, 0.86, 0.84, 0.82, 0.8)))
@@ -74,7 +77,7 @@ def test_drafting_is_what_it_was_from_64_tokens_after_a_slow_time(curve_name: st
     spread=st.sampled_from((0.0, 0.5)),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=10, deadline=None)
+@examples(10)
 def test_no_slow_time_ends_drafting(
     seconds: float, decode: float, draft: float, least_rows: int, spread: float, seed: int
 ) -> None:

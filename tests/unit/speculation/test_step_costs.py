@@ -9,8 +9,9 @@ import statistics
 from collections.abc import Callable, Sequence
 
 import pytest
+from doubles.property_tests import examples
 from doubles.simulated_machine import BF16, Q4_0, Q8_0, SimulatedMachine, drifting
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.costs import SizeCost
@@ -209,7 +210,7 @@ def test_one_size_that_was_misjudged_is_found_out() -> None:
     assert costs.ratio(4, 0) == pytest.approx(Q8_0[3], rel=0.08)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.integers(0, 10_000), st.lists(st.floats(0.05, 0.8), min_size=16, max_size=16))
 def test_any_steps_are_learnt(seed: int, rises: list[float]) -> None:
     ratios = [1.0]

@@ -23,6 +23,8 @@ from eaglelocal.speculation.policy.step_drafts import StepDrafts
 from eaglelocal.speculation.policy.step_policy import StepPolicy
 from eaglelocal.speculation.tree import MIN_REACH
 
+pytestmark = pytest.mark.full
+
 HEAD = "head"
 probabilities = st.floats(0.0, 1.0)
 steps = st.one_of(st.floats(-0.5, 2.0), st.sampled_from([0.0, 0.0, 0.02, 1.0]))  # of a cost curve: it may fall

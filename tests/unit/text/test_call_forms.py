@@ -307,6 +307,8 @@ def test_values_are_what_the_schema_says(text: str, schema: dict[str, object], v
         ("f(a='it\\'s g(x=1)', b={\"c\":(1, 2)})", {"a": "it's g(x=1)", "b": {"c": [1, 2]}}),
         ("f(a='x=1\ny(2)')", {"a": "x=1\ny(2)"}),
         ("f ( a = true, _0 = 1)", {"a": True, "_0": 1}),
+        ("f(a=('x'), b=((3)), c=(1,), d=())", {"a": "x", "b": 3, "c": [1], "d": []}),
+        ("f(a='x' # 'y'\n, # a=2\n b=3)", {"a": "x", "b": 3}),
     ],
 )
 def test_what_stands_in_quotes_names_nothing(text: str, arguments: dict[str, object]) -> None:
@@ -315,7 +317,17 @@ def test_what_stands_in_quotes_names_nothing(text: str, arguments: dict[str, obj
 
 
 @pytest.mark.parametrize(
-    "text", ['f(a="' + '\\"' * 100_000, "a" * 250_000, "'" * 250_000, "a" + " " * 250_000, "a=" * 100_000]
+    "text",
+    [
+        'f(a="' + '\\"' * 100_000,
+        "a" * 250_000,
+        "'" * 250_000,
+        "a" + " " * 250_000,
+        "a=" * 100_000,
+        "f(a='' \"" + '\\"' * 100_000 + "')",
+        "f(a='' \"" + '\\"' * 8_000 + "')",
+        "f(a=''" + "(" * 16_000 + "')",
+    ],
 )
 def test_what_has_no_end_is_given_up_soon(text: str) -> None:
     began = time.perf_counter()
@@ -341,6 +353,13 @@ def test_what_has_no_end_is_given_up_soon(text: str) -> None:
         "f(a={1: 2})",
         "(" * 5000,
         "f(a=1j)",
+        "f(a='a' + 'b')",
+        "f(a=['a' 'b'])",
+        "f(a='%s' % 'x')",
+        "f(a='a' if n else 'b')",
+        'f(a="a" \\\n"b")',
+        "f(a='it''s')",
+        "f(a='x' # 'y')",
     ],
 )
 def test_what_is_no_call_in_python(text: str) -> None:

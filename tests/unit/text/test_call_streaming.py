@@ -7,7 +7,8 @@ import json
 from collections.abc import Iterator, Sequence
 
 import pytest
-from hypothesis import example, given, settings
+from doubles.property_tests import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from eaglelocal.core.tools import CallForm, Notation, Split, Tool, ToolCall, join_calls
@@ -47,7 +48,8 @@ class Reader:
 
     def __init__(self, form: CallForm, **fields: object) -> None:
         ids = map(str, itertools.count())
-        split = Split(form=form, tools=TOOLS, reasoning_markers=("<think>", "</think>"), **fields)  # type: ignore[arg-type]
+        given: dict[str, object] = {"tools": TOOLS, "reasoning_markers": ("<think>", "</think>")} | fields
+        split = Split(form=form, **given)  # type: ignore[arg-type]
         self._parser = SplitText(split, lambda: next(ids))
         self._told = [self._parser.push("")]
 
@@ -124,6 +126,18 @@ def test_texts_between_tags_are_reported_as_they_are_written(form: CallForm) -> 
     assert told_at['{"path": "/a'].endswith("/a")
     assert next(written for arguments, written in told_at.items() if "x = 1" in arguments).endswith("x = 1")
     assert events == [("write_file", json.dumps(ARGUMENTS))]
+
+
+@pytest.mark.parametrize("form", TAG_FORMS, ids=by_label)
+@pytest.mark.parametrize("padding", ["", " ", "\n\n"])
+def test_an_enumerated_text_is_told_once(form: CallForm, padding: str) -> None:
+    """Blanks around it are no part of it: what was told of them could not be taken back."""
+    unit = Tool("convert", "", json.dumps({"properties": {"unit": {"enum": ["C", "F"], "type": "string"}}}))
+    text = write_calls(form, [("convert", {"unit": f"{padding}C"})])
+    reader = Reader(form, tools=(unit,))
+    reader.push(text)
+    [(_, arguments)] = reader.finish().events
+    assert json.loads(arguments)["unit"].strip() == "C"
 
 
 def test_harmony_s_arguments_are_reported_as_they_are_written() -> None:
@@ -385,7 +399,7 @@ def by_cuts(form: CallForm, text: str, cuts: Sequence[int], *, is_cut: bool) -> 
     return "".join(one.text for one in events), join_calls(part for one in events for part in one.calls)
 
 
-@settings(max_examples=300)
+@examples(300)
 @example(forms.CODER, ["</tool_call>", "<function=write_file>", "</function>", "</function>"], [], False)
 @given(
     st.sampled_from([*TAG_FORMS, forms.HERMES]),
@@ -398,7 +412,7 @@ def test_cuts_change_nothing_between_tags(form: CallForm, parts: list[str], cuts
     assert by_cuts(form, text, cuts, is_cut=is_cut) == by_cuts(form, text, range(len(text)), is_cut=is_cut)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     st.sampled_from([forms.HERMES, forms.LLAMA, forms.MISTRAL, forms.MISTRAL_ARGS]),
     st.lists(json_pieces, max_size=16),
@@ -410,7 +424,7 @@ def test_cuts_change_nothing_in_json(form: CallForm, parts: list[str], cuts: lis
     assert by_cuts(form, text, cuts, is_cut=is_cut) == by_cuts(form, text, range(len(text)), is_cut=is_cut)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.sampled_from([forms.CODER, forms.GLM]), st.lists(pieces, max_size=12))
 def test_a_block_is_reported_as_it_is_read(form: CallForm, parts: list[str]) -> None:
     """However early parts of it are told, the call is the one that the whole block holds."""

@@ -22,6 +22,8 @@ from eaglelocal.text.reasoning.model_families import detect_family
 from eaglelocal.text.templates.chat_template import CHATML, ChatTemplate
 from eaglelocal.text.templates.literal_text import IMAGE, MAX_SHOWN, OPEN, HiddenSpellings, Spellings
 
+pytestmark = pytest.mark.full
+
 NUM_MADE = 2000
 LOOK = Tool("look", "", "{}")
 TESTS = Path(__file__).parents[2]

@@ -15,7 +15,8 @@ from functools import cache, reduce
 import pytest
 from doubles import chat_templates as templates
 from doubles.inprocess_templates import render_in_process
-from hypothesis import given, settings
+from doubles.property_tests import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.request import Message
@@ -210,7 +211,7 @@ def pieces_of(name: str) -> tuple[Split, st.SearchStrategy[list[str]]]:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@settings(max_examples=300)
+@examples(300)
 @given(st.data())
 def test_no_answer_depends_on_how_it_is_cut(name: str, data: st.DataObject) -> None:
     split, pieces = pieces_of(name)

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import given, settings
+from doubles.property_tests import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.request import Request
@@ -286,7 +287,7 @@ def test_what_may_be_half_a_marker_is_text_where_more_follows() -> None:
         assert whole == letters and whole.text == behind.removesuffix(CALL)
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(splits, st.lists(fragments, max_size=20), st.lists(st.integers(0, 400), max_size=20))
 def test_cuts_change_nothing_in_any_text(split: Split, parts: list[str], cuts: list[int]) -> None:
     answer = "".join(parts)
