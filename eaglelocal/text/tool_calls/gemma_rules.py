@@ -56,9 +56,7 @@ class GemmaRules(RuleBuilder):
     def _reference(self, reference: str) -> str:
         name = self._rules_of_references.get(reference)
         if name is None:
-            name = self._rules_of_references[reference] = self._add(
-                ""
-            )  # reserves the name, because it may refer to itself
+            name = self._rules_of_references[reference] = self._add("")  # reserved: it may refer to itself
             place = len(self._rules) - 1
             self._rules[place] = f"{name}: {self._value(to_schema(find_target(reference, self._root)))}"
         return name
@@ -67,7 +65,7 @@ class GemmaRules(RuleBuilder):
         """Return an expression for each value, alternative or type of the schema."""
         if values := list_values(schema, self._root):
             self.unbound |= self._limits(schema, [*map(name_type, values)]) - VALUES
-            return " | ".join(map(self._literal, values))
+            return " | ".join(map(self._constant, values))
         key, alternatives = list_alternatives(schema)
         joined = [one for one in (self._join(schema, key, one) for one in alternatives) if one is not None]
         if joined:
@@ -106,32 +104,34 @@ class GemmaRules(RuleBuilder):
                 return self._members(*self._read_fields(schema))
             case "array":
                 items = schema.get("items", True)
-                self._leave(schema, {"items"} if isinstance(items, dict | bool) else (), [kind])
-                item = self._value(to_schema(items))
-                return '"[" "]"' if items is False else f'"[" ({item} ("," {item})*)? "]"'
+                if not isinstance(items, dict | bool) or "prefixItems" in schema:
+                    self._leave(schema, types=[kind])
+                    items = True
+                self._leave(schema, {"items"}, [kind])
+                return '"[" "]"' if items is False else _array(self._value(to_schema(items)))
             case "string":
                 self._leave(schema, types=[kind])
                 return self._text()
         if kind in SCALARS:  # written as in JSON, and bound as there
-            is_free = not self._limits(schema, {kind})
-            return SCALARS[kind] if is_free else self._json({"allOf": [{"type": kind}, schema]})
+            is_limited = bool(self._limits(schema, {kind}))
+            return self._json({"allOf": [{"type": kind}, schema]}) if is_limited else SCALARS[kind]
         self.unbound.add("type")
         return self._anything()
 
     def _text(self) -> str:
         return f"{self._write(GEMMA_QUOTE)} {self._free_text(GEMMA_QUOTE)}"
 
-    def _literal(self, value: object) -> str:
+    def _constant(self, value: object) -> str:
         """Return an expression for one value."""
         match value:
             case str():
                 marker = self._write(GEMMA_QUOTE)
                 return f"{marker} {quote(value)} {marker}"
             case list():
-                return " ".join(['"["', ' "," '.join(map(self._literal, value)), '"]"'])
+                return " ".join(['"["', ' "," '.join(map(self._constant, value)), '"]"'])
             case dict():
                 keys = sorted(value, key=str.lower)
-                pairs = (f"{quote(f'{key}:')} {self._literal(value[key])}" for key in keys)
+                pairs = (f"{quote(f'{key}:')} {self._constant(value[key])}" for key in keys)
                 return " ".join(['"{"', ' "," '.join(pairs), '"}"'])
         return quote(json.dumps(value))
 
@@ -142,6 +142,10 @@ class GemmaRules(RuleBuilder):
             self._rules.append(f"{name}: ")  # reserves the index: rules of its texts are numbered
             place = len(self._rules) - 1
             pair = f'GEMMA_KEY ":" {name}'
-            options = [*SCALARS.values(), self._text(), f'"[" ({name} ("," {name})*)? "]"']
+            options = [*SCALARS.values(), self._text(), _array(name)]
             self._rules[place] = f'{name}: {" | ".join(options)} | "{{" ({pair} ("," {pair})*)? "}}"'
         return name
+
+
+def _array(item: str) -> str:
+    return f'"[" ({item} ("," {item})*)? "]"'

@@ -103,6 +103,9 @@ class RuleBuilder(ABC):
     def _read_arguments(self) -> tuple[list[Field], object]:
         """Return the arguments of the call, as `_read_fields` does."""
         parts = list_parts(self._root, self._root)
+        types = self._types(self._root)
+        if types is not None and "object" not in types:
+            self.unbound.add("type")
         for part in parts:  # a closed part is closed to the properties of others
             self._leave(
                 part, {"properties", "required", *(["additionalProperties"] if len(parts) == 1 else ())}, ["object"]
