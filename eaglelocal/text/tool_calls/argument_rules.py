@@ -65,10 +65,14 @@ def _choose_builder(form: CallForm) -> type[RuleBuilder] | None:
 class _TagRules(RuleBuilder):
     """A builder for arguments as texts between tags."""
 
+    _any_key = "ANY_KEY"
+
     def _build(self, form: CallForm) -> str:
         fields, others = self._read_arguments()
         parts = [(self._tag(form, key, schema), "" if is_required else "?") for key, schema, is_required in fields]
-        parts += [(self._tag(form, "", to_schema(others)), "*")] if others is not False else []
+        if others is not False:
+            self._any_key = self._other_key("ANY_KEY", fields)
+            parts.append((self._tag(form, "", to_schema(others)), "*"))
         return " ".join(f"({part}){repeat}" for part, repeat in parts) or '""'
 
     def _tag(self, form: CallForm, key: str, schema: Schema) -> str:
@@ -93,7 +97,7 @@ class _TagRules(RuleBuilder):
             value = self._free_text(ending, self._list_barred(form), self._bar_null(form, schema))
         else:
             value = f"{self._plain(schema)} {self._write(ending)}"
-        name = self._write(f"{head}{key}{tail}") if key else f"{self._write(head)} ANY_KEY {self._write(tail)}"
+        name = self._write(f"{head}{key}{tail}") if key else f"{self._write(head)} {self._any_key} {self._write(tail)}"
         return f"{name} {value} GAP?"
 
     def _plain(self, schema: Schema) -> str:
@@ -136,7 +140,7 @@ class _PythonRules(RuleBuilder):
         fields, others = self._read_arguments()
         parts = [(f"{quote(key + '=')} {self._python(schema)}", is_required) for key, schema, is_required in fields]
         if others is not False:
-            pair = f'PY_KEY "=" {self._python(to_schema(others))}'
+            pair = f'{self._other_key("PY_KEY", fields)} "=" {self._python(to_schema(others))}'
             parts.append((f'{pair} (", " {pair})*', False))
         return self._sequence(parts, '", "')
 

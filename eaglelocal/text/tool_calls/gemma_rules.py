@@ -39,7 +39,7 @@ class GemmaRules(RuleBuilder):
             for key, schema, is_required in sorted(fields, key=lambda field: field[0].lower())
         ]
         if others is not False:
-            pair = f'GEMMA_KEY ":" {self._value(to_schema(others))}'
+            pair = f'{self._other_key("GEMMA_KEY", fields)} ":" {self._value(to_schema(others))}'
             parts.append((f'{pair} ("," {pair})*', False))
         return f'"{{" {self._sequence(parts, quote(","))} "}}"'
 

@@ -113,17 +113,25 @@ class RuleBuilder(ABC):
         return self._read_fields(resolve_schema(self._root, self._root))
 
     def _read_fields(self, schema: Schema) -> tuple[list[Field], object]:
-        """Return name, schema and whether it is required, of each member, and the schema of any others.
+        """Return name, schema and whether it is required, of each member, and the schema of all others.
 
-        There are no others (false) where any are named: small models would add keys of their own.
+        There are no others (false) beside properties: small models would add keys of their own.
         """
         fields = list_fields(schema)
         names = [name for name, *_ in fields]
         required = schema.get("required")
         if isinstance(required, list) and any(name not in names for name in required):
             self.unbound.add("required")
-        others = False if fields else schema.get("additionalProperties", True)
+        others = False if schema.get("properties") else schema.get("additionalProperties", True)
         return [one for one in fields if one[2] or self._types(one[1]) != frozenset()], others
+
+    def _other_key(self, terminal: str, fields: Sequence[Field]) -> str:
+        """Return a terminal for names like those of `terminal`, except those of the fields."""
+        if not fields:
+            return terminal
+        name = f"{self._name}_{len(self._rules)}_key".upper()
+        self._rules.append(f"{name}: {terminal} & ~/{'|'.join(escape_regex(key) for key, *_ in fields)}/")
+        return name
 
     def _sequence(self, parts: Sequence[tuple[str, bool]], joint: str) -> str:
         """Return an expression for parts in order, some of them optional, with a joint between those present."""
