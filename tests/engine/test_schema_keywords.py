@@ -29,10 +29,14 @@ BIG = 99999999999999999999999
 DEEP = 12  # objects within one another
 
 
-def nest(inner: object, wrap: Callable[[object], object]) -> object:
-    for _ in range(DEEP):
+def nest(inner: object, wrap: Callable[[object], dict[str, object]]) -> dict[str, object]:
+    for _ in range(DEEP - 1):
         inner = wrap(inner)
-    return inner
+    return wrap(inner)
+
+
+def add_key(value: object) -> dict[str, object]:
+    return {"k": value}
 
 
 def is_object_with(inner: object) -> dict[str, object]:
@@ -101,7 +105,7 @@ MATRIX: list[Row] = [
     ("const", {"type": "boolean", "const": True}, [True], [False]),
     ("enum", {"type": "boolean", "enum": [True]}, [True], [False]),
     ("const", {"const": {"a": [1, "x"]}}, [{"a": [1, "x"]}], [{"a": [1]}, {"a": [2, "x"]}]),
-    ("enum", {"enum": [[1, 2], ["x"], {"a": True}]}, [[1, 2], {"a": True}], [[1], {"a": False}]),
+    ("enum", {"enum": [[1, 2], ["x"], {"a": "y"}]}, [[1, 2], {"a": "y"}], [[1], {"a": "z"}]),
     ("enum|maxLength", {**TEXT, "enum": ["abc", "a"], "maxLength": 2}, ["a"], ["abc"]),
     ("type", {"type": ["string", "integer"]}, ["x", 1], [None]),
     ("minimum", {"type": ["string", "integer"], "minimum": 5}, ["x", 6], [4]),
@@ -118,7 +122,7 @@ MATRIX: list[Row] = [
     ("minProperties", {**FREE, "required": ["a"], "minProperties": 2}, [{"a": 1, "b": 2}], [{"a": 1}]),
     ("minProperties", {**PAIR, "minProperties": 2}, [{"a": 1, "b": 2}], [{"a": 1}]),
     ("maxProperties", {**PAIR, "maxProperties": 1}, [{"a": 1}], [{"a": 1, "b": 2}]),
-    ("properties", dict(nest(NUMBER, is_object_with)), [nest(1, lambda one: {"k": one})], [nest("x", lambda one: {"k": one})]),
+    ("properties", nest(NUMBER, is_object_with), [nest(1, add_key)], [nest("x", add_key)]),
     ("format", {**NUMBER, "format": "int32"}, [1], [2**40]),
     ("contentMediaType", {**TEXT, "contentMediaType": "application/json"}, ["{}"], ["{"]),
     ("contentEncoding", {**TEXT, "contentEncoding": "base64"}, ["aa=="], ["?"]),
@@ -224,9 +228,8 @@ def test_a_keyword_of_a_tool_is_bound_refused_or_told(
     is_narrower = form is forms.GEMMA and "properties" in schema  # which admits no other names beside named ones
     if is_narrower and schema.get("additionalProperties") is NUMBER:
         fitting = []
-    check_tool(
-        model, form, keyword, parameters, *([{"v": one} for one in some] for some in (fitting, wrong)), is_strict
-    )
+    right_calls, wrong_calls = ([{"v": value} for value in values] for values in (fitting, wrong))
+    check_tool(model, form, keyword, parameters, right_calls, wrong_calls, is_strict)
 
 
 @pytest.mark.parametrize("form", NOTATIONS, ids=lambda form: form.label)
