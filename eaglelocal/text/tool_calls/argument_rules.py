@@ -10,7 +10,7 @@ it, nor the beginning of another argument.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from eaglelocal.core.tools import CallForm, Notation, Tool
 from eaglelocal.text.tool_calls.bindable_schemas import tidy_schema
@@ -27,11 +27,8 @@ from eaglelocal.text.tool_calls.rule_builder import (
 )
 from eaglelocal.text.tool_calls.schema_parts import TYPES, Schema
 from eaglelocal.text.tool_calls.tool_schemas import (
-    list_fields,
-    list_values,
     name_type,
     read_bindable_schema,
-    resolve_schema,
     to_schema,
 )
 
@@ -66,9 +63,11 @@ class _TagRules(RuleBuilder):
     """A builder for arguments as texts between tags."""
 
     _any_key = "ANY_KEY"
+    _barred: list[str]  # regular expressions for what no text may contain
 
     def _build(self, form: CallForm) -> str:
         fields, others = self._read_arguments()
+        self._barred = _list_barred(form, [key for key, *_ in fields])
         parts = [(self._tag(form, key, schema), "" if is_required else "?") for key, schema, is_required in fields]
         if others is not False:
             self._any_key = self._other_key("ANY_KEY", fields)
@@ -94,7 +93,7 @@ class _TagRules(RuleBuilder):
             value = f"{pad}({' | '.join(map(quote, values))}) {pad}{self._write(ending.lstrip())}"
             tail = tail.rstrip("\n")
         elif is_text:
-            value = self._free_text(ending, self._list_barred(form), self._bar_null(form, schema))
+            value = self._free_text(ending, self._barred, self._bar_null(form, schema))
         else:
             value = f"{self._plain(schema)} {self._write(ending)}"
         name = self._write(f"{head}{key}{tail}") if key else f"{self._write(head)} {self._any_key} {self._write(tail)}"
@@ -110,7 +109,7 @@ class _TagRules(RuleBuilder):
 
         Nothing else that it says of texts is bound.
         """
-        values, types = list_values(schema, self._root), self._types(schema)
+        values, types = self._values(schema), self._types(schema)
         if IS_TEXT in form.value:  # the tag says that it is a string, whatever it spells
             values, types = [value for value in values if isinstance(value, str)], frozenset({"string"})
         self.unbound |= self._limits(schema, TYPES if types is None else types) - (VALUES if values else set())
@@ -122,15 +121,15 @@ class _TagRules(RuleBuilder):
         is_open = types is None or types == frozenset({"string"}) or "null" in types or IS_TEXT in form.value
         return "" if is_open else r"\s*(?i:null|none)\s*"
 
-    def _list_barred(self, form: CallForm) -> list[str]:
-        """Return regular expressions for what makes a text between tags doubtful: another argument, an end, quotes."""
-        head, tail = form.value.partition(VALUE)[0].split(KEY)
-        quote = "[\"'“”‘’]?"
-        keys = "|".join(escape_regex(key) for key, *_ in list_fields(resolve_schema(self._root, self._root)))
-        opening = f"{escape_regex(head.strip()).replace(chr(34), quote)}{quote}({keys}){quote}{tail.strip(chr(34))[:1]}"
-        ending = rf"{escape_regex(form.tags[1].strip())}\s*{escape_regex(form.end)}"
-        barred = {opening: keys, ending: form.tags[1] and form.end, escape_regex(form.quotes[0]): form.quotes[0]}
-        return [pattern for pattern, is_there in barred.items() if is_there]
+
+def _list_barred(form: CallForm, names: Iterable[str]) -> list[str]:
+    """Return regular expressions for what makes a text between tags doubtful: another argument, an end, quotes."""
+    head, tail = form.value.partition(VALUE)[0].split(KEY)
+    quote, keys = "[\"'“”‘’]?", "|".join(map(escape_regex, names))
+    opening = f"{escape_regex(head.strip()).replace(chr(34), quote)}{quote}({keys}){quote}{tail.strip(chr(34))[:1]}"
+    ending = rf"{escape_regex(form.tags[1].strip())}\s*{escape_regex(form.end)}"
+    barred = {opening: keys, ending: form.tags[1] and form.end, escape_regex(form.quotes[0]): form.quotes[0]}
+    return [pattern for pattern, is_there in barred.items() if is_there]
 
 
 class _PythonRules(RuleBuilder):
@@ -146,7 +145,7 @@ class _PythonRules(RuleBuilder):
 
     def _python(self, schema: Schema) -> str:
         """Return an expression for a value in JSON, or as Python writes it where that is bound, too."""
-        values = list_values(schema, self._root)
+        values = self._values(schema)
         words = {"None": None, "True": True, "False": False}
         options = [
             f'"{word}"'

@@ -9,18 +9,18 @@ import json
 
 from eaglelocal.core.tools import CallForm
 from eaglelocal.text.tool_calls.lenient_values import GEMMA_QUOTE
-from eaglelocal.text.tool_calls.rule_builder import SCALARS, VALUES, Field, RuleBuilder, quote
+from eaglelocal.text.tool_calls.rule_builder import MEMBERS, SCALARS, VALUES, Field, RuleBuilder, quote
 from eaglelocal.text.tool_calls.schema_parts import KEYWORDS, TYPES, Schema
 from eaglelocal.text.tool_calls.schema_references import REF
 from eaglelocal.text.tool_calls.tool_schemas import (
     find_target,
     is_exclusive,
     list_alternatives,
-    list_values,
     name_type,
     to_schema,
 )
 
+_COMBINING = {"anyOf", "oneOf", "allOf"}
 _CLOSING, _NAMING = {"additionalProperties", "unevaluatedProperties"}, {"properties", "patternProperties"}
 
 
@@ -63,7 +63,7 @@ class GemmaRules(RuleBuilder):
 
     def _options(self, schema: Schema) -> str:
         """Return an expression for each value, alternative or type of the schema."""
-        if values := list_values(schema, self._root):
+        if values := self._values(schema):
             self.unbound |= self._limits(schema, [*map(name_type, values)]) - VALUES
             return " | ".join(map(self._constant, values))
         key, alternatives = list_alternatives(schema)
@@ -80,27 +80,25 @@ class GemmaRules(RuleBuilder):
     def _join(self, schema: Schema, key: str, alternative: object) -> Schema | None:
         """Return one of the alternatives of a schema, with what the schema says beside them; None if nothing fits.
 
-        What contradicts the alternative is left unbound, and so is what means another thing there.
+        Left unbound is what means another thing there, and other alternatives: all pairs could be too many.
         """
-        one, rest = to_schema(alternative), {k: v for k, v in schema.items() if k in KEYWORDS and k != key}
-        if not rest:
+        one, beside = to_schema(alternative), {k: v for k, v in schema.items() if k in KEYWORDS and k != key}
+        if not beside:
             return one
-        types = self._types({"allOf": [one, rest]})
-        limits = rest.keys() - {"type"}
-        if any(rest[key] != one.get(key, rest[key]) for key in limits) or any(
-            _CLOSING & some.keys() and _NAMING & other.keys() for some, other in ((one, rest), (rest, one))
-        ):
-            self._leave(rest)
-            limits = set()
-        if types is not None and not types:
-            return None
-        return {**{key: rest[key] for key in limits}, **one, **({} if types is None else {"type": sorted(types)})}
+        rest = {k: v for k, v in beside.items() if k not in _COMBINING and v == one.get(k, v)}
+        if any(_CLOSING & some.keys() and _NAMING & other.keys() for some, other in ((one, rest), (rest, one))):
+            rest = {}
+        self._leave(beside, rest)
+        types = self._types({"allOf": [one, {k: beside[k] for k in ("type", "enum", "const") if k in beside}]})
+        if types is None:
+            return {**rest, **one}
+        return {**rest, **one, "type": sorted(types)} if types else None
 
     def _type(self, kind: str, schema: Schema) -> str:
         """Return an expression for the values of one type, the limits of which are bound as far as the notation can."""
         match kind:
             case "object":
-                self._leave(schema, {"properties", "required", "additionalProperties"}, [kind])
+                self._leave(schema, MEMBERS, [kind])
                 return self._members(*self._read_fields(schema))
             case "array":
                 items = schema.get("items", True)

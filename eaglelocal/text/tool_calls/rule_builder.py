@@ -10,6 +10,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 
 from eaglelocal.core.constraint import JSON_SPACE
 from eaglelocal.core.tools import CallForm
@@ -21,12 +22,13 @@ from eaglelocal.text.tool_calls.tool_schemas import (
     list_fields,
     list_limits,
     list_parts,
+    list_values,
     resolve_schema,
 )
 
 Field = tuple[str, Schema, bool]  # name, schema, and whether it is required
 WriteMarkers = Callable[[str], str]  # turns a text with markers into an expression of the grammar
-VALUES = frozenset({"enum", "const"})
+VALUES, MEMBERS = frozenset({"enum", "const"}), frozenset({"properties", "required", "additionalProperties"})
 ANY_TEXT = "/(.|\\n)*/"
 SCALARS = {
     "integer": "/-?(0|[1-9][0-9]{0,30})/",
@@ -61,6 +63,11 @@ class RuleBuilder(ABC):
         self._is_strict = is_strict
         self._rules: list[str] = []
         self.unbound: set[str] = set()
+        # many arguments may be alike, or refer to one large part
+        self._add_json = cache(self._add_json_rule)
+        self._find_types = cache(lambda text: find_types(json.loads(text), root))
+        self._list_values = cache(lambda text: list_values(json.loads(text), root))
+        self._list_limits = cache(lambda text, types: list_limits(json.loads(text), root, types))
 
     def build(self, form: CallForm) -> list[str]:
         """Return the rules for the arguments of a call in this form; the first one has the builder's name."""
@@ -77,7 +84,11 @@ class RuleBuilder(ABC):
         return name
 
     def _json(self, schema: Schema) -> str:
-        return self._add(json_rule({**schema, **keep_definitions(self._root)}, is_strict=self._is_strict))
+        return self._add_json(json.dumps(schema))
+
+    def _add_json_rule(self, schema: str) -> str:
+        whole = {**json.loads(schema), **keep_definitions(self._root)}
+        return self._add(json_rule(whole, is_strict=self._is_strict))
 
     def _literal(self, schema: Schema) -> str:
         """Return an expression for JSON; numbers that nothing limits are kept to what readers hold."""
@@ -86,10 +97,13 @@ class RuleBuilder(ABC):
         return SCALARS[str(kind)] if is_plain else self._json(schema)
 
     def _types(self, schema: Schema) -> frozenset[str] | None:
-        return find_types(schema, self._root)
+        return self._find_types(json.dumps(schema))
+
+    def _values(self, schema: Schema) -> list[object]:
+        return self._list_values(json.dumps(schema))
 
     def _limits(self, schema: Schema, types: Collection[str]) -> frozenset[str]:
-        return list_limits(schema, self._root, types)
+        return self._list_limits(json.dumps(schema), frozenset(types))
 
     def _is_free(self, schema: Schema, kind: str) -> bool:
         """Return whether the schema names this type, and admits all values of it."""
@@ -102,14 +116,12 @@ class RuleBuilder(ABC):
     # ---- objects
     def _read_arguments(self) -> tuple[list[Field], object]:
         """Return the arguments of the call, as `_read_fields` does."""
-        parts = list_parts(self._root, self._root)
-        types = self._types(self._root)
+        types, parts = self._types(self._root), list_parts(self._root, self._root)
         if types is not None and "object" not in types:
             self.unbound.add("type")
-        for part in parts:  # a closed part is closed to the properties of others
-            self._leave(
-                part, {"properties", "required", *(["additionalProperties"] if len(parts) == 1 else ())}, ["object"]
-            )
+        bound = MEMBERS if len(parts) == 1 else MEMBERS - {"additionalProperties"}  # which means those of its own part
+        for part in parts:
+            self._leave(part, bound, ["object"])
         return self._read_fields(resolve_schema(self._root, self._root))
 
     def _read_fields(self, schema: Schema) -> tuple[list[Field], object]:
