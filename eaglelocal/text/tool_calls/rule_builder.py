@@ -10,7 +10,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cache
+from typing import TypeVar, cast
 
 from eaglelocal.core.constraint import JSON_SPACE
 from eaglelocal.core.tools import CallForm
@@ -26,6 +26,7 @@ from eaglelocal.text.tool_calls.tool_schemas import (
     resolve_schema,
 )
 
+Found = TypeVar("Found")
 Field = tuple[str, Schema, bool]  # name, schema, and whether it is required
 WriteMarkers = Callable[[str], str]  # turns a text with markers into an expression of the grammar
 VALUES, MEMBERS = frozenset({"enum", "const"}), frozenset({"properties", "required", "additionalProperties"})
@@ -63,11 +64,7 @@ class RuleBuilder(ABC):
         self._is_strict = is_strict
         self._rules: list[str] = []
         self.unbound: set[str] = set()
-        # many arguments may be alike, or refer to one large part
-        self._add_json = cache(self._add_json_rule)
-        self._find_types = cache(lambda text: find_types(json.loads(text), root))
-        self._list_values = cache(lambda text: list_values(json.loads(text), root))
-        self._list_limits = cache(lambda text, types: list_limits(json.loads(text), root, types))
+        self._found: dict[tuple[str, str], object] = {}
 
     def build(self, form: CallForm) -> list[str]:
         """Return the rules for the arguments of a call in this form; the first one has the builder's name."""
@@ -84,11 +81,15 @@ class RuleBuilder(ABC):
         return name
 
     def _json(self, schema: Schema) -> str:
-        return self._add_json(json.dumps(schema))
+        whole = {**schema, **keep_definitions(self._root)}
+        return self._remember("rule", schema, lambda: self._add(json_rule(whole, is_strict=self._is_strict)))
 
-    def _add_json_rule(self, schema: str) -> str:
-        whole = {**json.loads(schema), **keep_definitions(self._root)}
-        return self._add(json_rule(whole, is_strict=self._is_strict))
+    def _remember(self, name: str, schema: Schema, find: Callable[[], Found]) -> Found:
+        """Return what `find` finds. Many arguments may be alike, or refer to one large part: each is found once."""
+        key = name, json.dumps(schema)
+        if key not in self._found:
+            self._found[key] = find()
+        return cast("Found", self._found[key])
 
     def _literal(self, schema: Schema) -> str:
         """Return an expression for JSON; numbers that nothing limits are kept to what readers hold."""
@@ -97,13 +98,13 @@ class RuleBuilder(ABC):
         return SCALARS[str(kind)] if is_plain else self._json(schema)
 
     def _types(self, schema: Schema) -> frozenset[str] | None:
-        return self._find_types(json.dumps(schema))
+        return self._remember("types", schema, lambda: find_types(schema, self._root))
 
     def _values(self, schema: Schema) -> list[object]:
-        return self._list_values(json.dumps(schema))
+        return self._remember("values", schema, lambda: list_values(schema, self._root))
 
     def _limits(self, schema: Schema, types: Collection[str]) -> frozenset[str]:
-        return self._list_limits(json.dumps(schema), frozenset(types))
+        return self._remember(f"limits of {sorted(types)}", schema, lambda: list_limits(schema, self._root, types))
 
     def _is_free(self, schema: Schema, kind: str) -> bool:
         """Return whether the schema names this type, and admits all values of it."""
