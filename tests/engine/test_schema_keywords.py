@@ -126,6 +126,7 @@ MATRIX: list[Row] = [
     ("minProperties", {**FREE, "required": ["a"], "minProperties": 2}, [{"a": 1, "b": 2}], [{"a": 1}]),
     ("minProperties", {**PAIR, "minProperties": 2}, [{"a": 1, "b": 2}], [{"a": 1}]),
     ("maxProperties", {**PAIR, "maxProperties": 1}, [{"a": 1}], [{"a": 1, "b": 2}]),
+    ("maxProperties", {**PAIR, "additionalProperties": NUMBER, "maxProperties": 1}, [{"a": 1}], [{"a": 1, "b": 2}]),
     ("properties", nest(NUMBER, is_object_with), [nest(1, add_key)], [nest("x", add_key)]),
     ("format", {**NUMBER, "format": "int32"}, [1], [2**40]),
     ("contentMediaType", {**TEXT, "contentMediaType": "application/json"}, ["{}"], ["{"]),
