@@ -7,7 +7,7 @@ they compile, and loosened tools are remembered. Does not know prompts.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from eaglelocal.core.constraint import Constraint
@@ -15,10 +15,10 @@ from eaglelocal.core.ports import Constraints
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.tools import Split, Tool, ToolChoice, ToolUse
 from eaglelocal.errors import RequestError, TooComplexError
-from eaglelocal.text.tool_calls.argument_rules import list_unwritten
 from eaglelocal.text.tool_calls.bindable_schemas import (
     allow_any_arguments,
     list_lost,
+    list_said,
     loosen_constraint,
     loosen_tool,
     read_constraint_schema,
@@ -50,12 +50,16 @@ class ConstraintSpec:
             make_constraint(split, self.choice, self.constraint, tokens=self.tokens, is_split=self.is_split)
         )
 
-    def list_unbound(self, tools: Sequence[Tool]) -> Iterator[str]:
-        """Yield the keywords of the request's schemas that a constraint with these tools cannot keep."""
+    def list_unbound(self, tools: Sequence[Tool], ignored: Iterable[str]) -> Iterator[str]:
+        """Yield the keywords of the request's schemas that a constraint with these tools cannot keep.
+
+        ignored    keywords of the tools' schemas that the constraint leaves out
+        """
         yield from self.constraint.unbound if self.constraint is not None else ()
+        said = frozenset().union(*(list_said(read_schema(tool)) for tool in self.split.tools))
+        yield from said.intersection(ignored)
         for wanted, bound in zip(self.split.tools, tools, strict=True):
             yield from list_lost(read_schema(wanted), tidy_schema(read_schema(bound)))
-            yield from list_unwritten(self.split.form, bound)
             if has_unknown_reference(wanted):
                 yield "$ref"
 
@@ -85,8 +89,9 @@ class AnswerConstraint:
         for candidate in loosen_constraint(constraint):
             refusal, unbound = self._check(candidate)
             if refusal is None:
-                lost = list_lost(*map(read_constraint_schema, (constraint, candidate)))
-                return replace(candidate, unbound=tuple(sorted({*unbound, *lost})))
+                wanted, bound = map(read_constraint_schema, (constraint, candidate))
+                ignored = list_said(wanted or {}).intersection(unbound)
+                return replace(candidate, unbound=tuple(sorted({*ignored, *list_lost(wanted, bound)})))
             if isinstance(refusal, TooComplexError):
                 break
         assert refusal is not None
@@ -106,7 +111,8 @@ class AnswerConstraint:
                 return candidate
             candidate_refusal, unbound = self._check(candidate)
             if candidate_refusal is None:
-                return replace(candidate, unbound=tuple(sorted({*unbound, *spec.list_unbound(tools)})))
+                ignored = {*unbound, *candidate.unbound}
+                return replace(candidate, unbound=tuple(sorted({*spec.list_unbound(tools, ignored)})))
             refusal = refusal or blame_parameter("tools" if tools else "response_format", candidate_refusal)
         assert refusal is not None
         raise self._blame_tool(spec) or refusal

@@ -59,7 +59,8 @@ class Shape:
         return self._schema.get("additionalProperties") is False
 
     def child(self, key: str) -> Shape:
-        return self._make_part(self.properties.get(key))
+        others = resolve_schema(self._schema, self._root).get("additionalProperties")
+        return self._make_part(self.properties.get(key, others))
 
     def admits(self, kind: str) -> bool:
         """Return whether values of a type may stand here. Null may always: models write it for what they leave out."""

@@ -19,8 +19,8 @@ from eaglelocal.core.constraint import MAX_SOURCE_BYTES, Constraint, Syntax
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.tools import Tool
 from eaglelocal.errors import RequestError
-from eaglelocal.text.tool_calls.schema_parts import Schema, iter_all_parts, map_schemas
-from eaglelocal.text.tool_calls.tool_schemas import MAX_QUOTED_CHARS, read_schema
+from eaglelocal.text.tool_calls.schema_parts import BOUNDS, KEYWORDS, Schema, iter_all_parts, map_schemas
+from eaglelocal.text.tool_calls.tool_schemas import MAX_QUOTED_CHARS, list_types, read_schema
 
 _DIALECT = re.compile(
     r"http://json-schema\.org/draft-0[3-7]/schema#?|https://json-schema\.org/draft/(2019-09|2020-12)/schema#?"
@@ -28,16 +28,9 @@ _DIALECT = re.compile(
 _COMPOSING = frozenset({"not", "if", "dependentSchemas", "patternProperties", "unevaluatedProperties", "$dynamicRef"})
 _COMBINING = frozenset({"anyOf", "oneOf", "allOf", "$ref"})  # keywords that may name more properties
 MAX_INT64 = 2**63 - 1
-INEXACT, OLD = "numbers are exact up to 2^53", "it is of an older draft"
+INEXACT, OLD, UNCHECKED = "numbers are exact up to 2^53", "it is of an older draft", "no such value is checked for it"
+_CONTENT = ("contentMediaType", "contentEncoding", "contentSchema")
 _OLD_KEYWORDS = frozenset({"divisibleBy", "disallow", "extends"})
-_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-_VALIDATING = frozenset(
-    {
-        *("type", "enum", "const", "multipleOf", "maxLength", "minLength", "pattern", "format", "items", "prefixItems"),
-        *("maxItems", "minItems", "additionalItems", "properties", "patternProperties", "additionalProperties"),
-        *("minProperties", "maxProperties", "required", "allOf", "anyOf", "oneOf", "$ref", *_BOUNDS, *_OLD_KEYWORDS),
-    }
-)  # what the compiler ignores beside these, it names itself
 _UNSUPPORTED = re.compile(r"\(\?<?[=!]|\\[1-9]|\\k<")  # lookaround and back-references
 
 
@@ -72,20 +65,24 @@ def _why_misread(key: str, value: object, one: Schema) -> str:
     """Return why the compiler would take this keyword for something else; "" if it would not.
 
     It reads numbers as floats of 64 bits, so large integers change; it admits the same key twice where it must have
-    `minProperties` of keys that are not named; and it passes over keywords of older drafts.
+    `minProperties` of keys that are not named; and it passes over keywords of older drafts, and over what it does not
+    check.
     """
     if key == "minProperties":
         required = one.get("required", [])
         num_named = len(required) if isinstance(required, list) else 0
         is_open = one.get("additionalProperties") is not False or "patternProperties" in one
         return "keys could repeat" if is_open and isinstance(value, int) and value > num_named + 1 else ""
+    if key in _CONTENT or (key == "format" and "string" not in (list_types(one) or {"string"})):
+        return UNCHECKED
     if key == "enum" and isinstance(value, list):
         return "" if all(map(_keeps_numbers, value)) else INEXACT
-    if key in _BOUNDS and isinstance(value, bool | float):
+    if key in BOUNDS and isinstance(value, bool | float):
         return (OLD if value is True else "") if isinstance(value, bool) else INEXACT if abs(value) > MAX_INT64 else ""
-    if key == "const" or key in _BOUNDS:
+    if key == "const" or key in BOUNDS:
         return "" if _keeps_numbers(value) else INEXACT
     is_old = key in _OLD_KEYWORDS or (key == "additionalItems" and isinstance(one.get("items"), list))
+    is_old |= key == "required" and isinstance(value, bool)
     return OLD if is_old else ""
 
 
@@ -102,7 +99,7 @@ def _has_no_effect(key: str, value: object) -> bool:
             return not (isinstance(value, str) and _DIALECT.fullmatch(value))
         case "propertyNames":  # Zod writes for every record that its keys are strings
             return value is True or value in ({}, {"type": "string"})
-        case "uniqueItems":
+        case "uniqueItems" | "required":  # older drafts have `required: false` at a property
             return value is False
     return False
 
@@ -165,8 +162,13 @@ def read_constraint_schema(constraint: Constraint) -> dict[str, object] | None:
     return schema if isinstance(schema, dict) else None
 
 
+def list_said(schema: Schema) -> frozenset[str]:
+    """Return the keywords that limit values, of a schema and all its parts."""
+    return frozenset(_count_keywords(schema))
+
+
 def list_lost(schema: Schema | None, less: Schema | None) -> list[str]:
-    """Return the validating keywords of which the looser schema has fewer, sorted."""
+    """Return the keywords that limit values of which the looser schema has fewer, sorted."""
     return sorted(_count_keywords(schema or {}) - _count_keywords(less or {}))
 
 
@@ -174,7 +176,7 @@ def _count_keywords(schema: Schema) -> Counter[str]:
     counter: Counter[str] = Counter()
     for one in iter_all_parts(schema):
         for key, value in one.items():
-            if key in _VALIDATING:
+            if key in KEYWORDS and not _has_no_effect(key, value):
                 counter[key] += len(value) if key == "patternProperties" and isinstance(value, dict) else 1
     return counter
 

@@ -25,8 +25,9 @@ from eaglelocal.core.tools import CallForm, MessageHeaders, Notation, Split, Too
 from eaglelocal.errors import RequestError
 from eaglelocal.text.reasoning.harmony_parser import CHANNEL, CONSTRAIN, MESSAGE
 from eaglelocal.text.reasoning.model_families import is_harmony, list_markers
-from eaglelocal.text.tool_calls.argument_rules import argument_rules, escape_regex, json_rule, list_terminals, quote
+from eaglelocal.text.tool_calls.argument_rules import argument_rules, list_terminals
 from eaglelocal.text.tool_calls.call_forms import ARGS, ID, INDEX, MAYBE_ID, NAME, SHORT_ID
+from eaglelocal.text.tool_calls.rule_builder import escape_regex, json_rule, quote
 from eaglelocal.text.tool_calls.tool_schemas import drop_definitions, keep_definitions, read_bindable_schema
 
 MAX_CALLS = 16  # in one answer, where calls are required: a weak model would not stop
@@ -60,13 +61,14 @@ def make_constraint(
     is_split   reasoning is separated from text; else `answer` constrains the whole text
     """
     if choice.use is ToolUse.REQUIRED:
-        return Constraint(Syntax.LARK, _GrammarBuilder(split, choice, tokens, Alternative.NOTHING).build())
+        return _GrammarBuilder(split, choice, tokens, Alternative.NOTHING).build_constraint()
     if not is_split:
         return answer
     if answer is not None:
-        return replace(answer, frame=_GrammarBuilder(split, choice, tokens, Alternative.ANSWER).build())
+        frame = _GrammarBuilder(split, choice, tokens, Alternative.ANSWER).build_constraint()
+        return replace(answer, frame=frame.source, unbound=(*answer.unbound, *frame.unbound))
     if any(tool.is_strict for tool in split.tools) and can_bind_with_text(split):
-        return Constraint(Syntax.LARK, _GrammarBuilder(split, choice, tokens, Alternative.TEXT).build())
+        return _GrammarBuilder(split, choice, tokens, Alternative.TEXT).build_constraint()
     return None
 
 
@@ -108,8 +110,13 @@ class _GrammarBuilder:
         self._opening = marked.opening if marked else ""
         names = sorted(list_markers(split), key=len, reverse=True)
         self._markers = re.compile("(" + "|".join(map(re.escape, names)) + ")") if names else re.compile("(?!)")
+        self._unbound: set[str] = set()  # keywords of the tools' schemas
 
-    def build(self) -> str:
+    def build_constraint(self) -> Constraint:
+        source = self._build()
+        return Constraint(Syntax.LARK, source, unbound=tuple(sorted(self._unbound)))
+
+    def _build(self) -> str:
         rules = [f"start: {self._reasoning()} ({self._body()})", "GAP: /[ \\n]{1,6}/", *self._reasoning_rules()]
         rules += self._text_rules()
         return "\n".join([*rules, *(self._call_rules() if self._has_calls else [])])
@@ -197,7 +204,9 @@ class _GrammarBuilder:
             if self._first_lacks_opening:
                 rest = form.call.removeprefix(self._opening)
                 rules.append(f"first_{index}: {self._call(rest, tool, f'args_{index}')}")
-            rules += argument_rules(form, tool, f"args_{index}", self._write, self._tokens)
+            of_arguments, unbound = argument_rules(form, tool, f"args_{index}", self._write, self._tokens)
+            rules += of_arguments
+            self._unbound |= unbound
         return rules
 
     def _one_of(self, name: str) -> str:

@@ -5,14 +5,21 @@ Schemas come from requests: parts that cannot be read are ignored.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Collection
+from functools import partial, reduce
+
 from eaglelocal.core.json_text import read_object
 from eaglelocal.core.tools import Tool
 from eaglelocal.errors import RequestError
-from eaglelocal.text.tool_calls.schema_parts import Schema
+from eaglelocal.text.tool_calls.schema_parts import KEYWORDS, Schema, list_keywords
 from eaglelocal.text.tool_calls.schema_references import DEFINITIONS, LIFTED, REF, lift_references
 
-MAX_HOPS = 64  # chained references that are followed
+MAX_NESTED = 64  # references and alternatives within one another that are followed
 MAX_QUOTED_CHARS = 100
+Admitted = dict[str, object]  # types or values, by their JSON text
+ListOwn = Callable[[Schema], list[Admitted | None]]  # what keywords of a schema admit; None: anything
+NOTHING: Schema = {"type": []}
 _TYPE_NAMES = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "object", list: "array"}
 
 
@@ -65,91 +72,159 @@ def name_type(value: object) -> str:
     return _TYPE_NAMES.get(type(value), "null")
 
 
-def list_types(schema: Schema, root: Schema | None = None) -> frozenset[str]:
+def list_types(schema: object, root: Schema | None = None) -> frozenset[str]:
     """Return the types that a schema names, alternatives included; none if it leaves them open. `root` has `$defs`."""
-    return _find_types(schema, root or {}, set()) or frozenset()
+    return find_types(schema, root or {}) or frozenset()
 
 
-def _find_types(schema: object, root: Schema, seen: set[str]) -> frozenset[str] | None:
-    """Return the types; None: any. `seen`: references that were followed, each of which adds its types only once."""
-    if not isinstance(schema, dict):
-        return frozenset() if schema is False else None
+def find_types(schema: object, root: Schema) -> frozenset[str] | None:
+    """Return the types of the values that a schema admits; None if it admits any."""
+    found = _find_admitted(schema, root, _list_own_types, {})
+    return None if found is None else frozenset(found)
+
+
+def list_values(schema: object, root: Schema) -> list[object]:
+    """Return the only values that a schema admits, those of its alternatives included; empty where they are open."""
+    found = _find_admitted(schema, root, _list_own_values, {}) or {}
+    types = find_types(schema, root) if found else None
+    return [value for value in found.values() if types is None or has_type(types, name_type(value))]
+
+
+def has_type(types: Collection[str], name: str) -> bool:
+    """Return whether values of a type are among these types. Integers are numbers, too."""
+    return name in types or (name == "integer" and "number" in types)
+
+
+def _find_admitted(
+    schema: object, root: Schema, list_own: ListOwn, known: dict[str, Admitted | None], nested: int = 0
+) -> Admitted | None:
+    """Return what a schema admits: what each of its parts does. None: anything.
+
+    known     what references admit. One within its own target adds nothing
+    """
+    if not isinstance(schema, dict) or nested == MAX_NESTED:
+        return {} if schema is False else None
+    find = partial(_find_admitted, root=root, list_own=list_own, known=known, nested=nested + 1)
+    parts = list_own(schema)
+    parts += [_unite([*map(find, some)]) for key in ("anyOf", "oneOf") if isinstance(some := schema.get(key), list)]
+    parts += map(find, every) if isinstance(every := schema.get("allOf"), list) else []
+    if isinstance(reference := schema.get(REF), str):
+        if reference not in known:
+            known[reference] = {}
+            known[reference] = find(find_target(reference, root))
+        parts.append(known[reference])
+    found = [part for part in parts if part is not None]
+    return reduce(_meet, found) if found else None
+
+
+def _list_own_types(schema: Schema) -> list[Admitted | None]:
     named = schema.get("type")
-    if types := frozenset(kind for kind in (named if isinstance(named, list) else [named]) if isinstance(kind, str)):
-        return types
-    if "const" in schema or isinstance(schema.get("enum"), list):
-        values = [schema["const"]] if "const" in schema else schema["enum"]
-        return frozenset(map(name_type, values))
-    reference = schema.get(REF)
-    if isinstance(reference, str):
-        if reference in seen:
-            return frozenset()
-        seen.add(reference)
-        return _find_types(_find_target(reference, root), root, seen)
-    for key in ("anyOf", "oneOf"):
-        if isinstance(alternatives := schema.get(key), list):
-            found = [_find_types(alternative, root, seen) for alternative in alternatives]
-            return None if None in found else frozenset().union(*(types or () for types in found))
-    every = schema.get("allOf")
-    found = [_find_types(one, root, seen) for one in every] if isinstance(every, list) else []
-    return next((types for types in found if types is not None), None)
+    types = [named] if isinstance(named, str) else named
+    own = dict.fromkeys(kind for kind in types if isinstance(kind, str)) if isinstance(types, list) else None
+    of_values = (dict.fromkeys(map(name_type, one.values())) for one in _list_own_values(schema) if one is not None)
+    return [own, *of_values]
 
 
-def resolve_schema(schema: object, root: Schema, hops: int = MAX_HOPS) -> Schema:
-    """Return a schema, or what its reference names, with the properties of all its `allOf` parts.
+def _list_own_values(schema: Schema) -> list[Admitted | None]:
+    lists = [schema.get("enum"), [schema["const"]] if "const" in schema else None]
+    lists += [[None]] if schema.get("type") == "null" else []
+    return [{json.dumps(value): value for value in one} if isinstance(one, list) else None for one in lists]
+
+
+def _unite(parts: list[Admitted | None]) -> Admitted | None:
+    """Return what any of these alternatives admits."""
+    found = [part for part in parts if part is not None]
+    return {key: value for part in found for key, value in part.items()} if len(found) == len(parts) else None
+
+
+def _meet(one: Admitted, other: Admitted) -> Admitted:
+    """Return what both admit."""
+    both = {key: value for key, value in one.items() if has_type(other, key)}
+    return both | {key: value for key, value in other.items() if has_type(one, key)}
+
+
+def list_limits(schema: object, root: Schema, types: Collection[str]) -> frozenset[str]:
+    """Return the keywords that limit values of these types further, those of alternatives and references included."""
+    limits = list_keywords(types) - {"type", "anyOf", "oneOf", "allOf", REF}
+    found, seen, waiting = set[str](), set[str](), [schema]
+    while waiting:
+        one = waiting.pop()
+        if not isinstance(one, dict):
+            continue
+        found |= limits & one.keys() | ({"oneOf"} if is_exclusive(one, root) else set())
+        waiting += [part for key in ("anyOf", "oneOf", "allOf") for part in _read_list(one, key)]
+        if isinstance(reference := one.get(REF), str) and reference not in seen:
+            seen.add(reference)
+            waiting.append(find_target(reference, root))
+    return frozenset(found)
+
+
+def is_exclusive(schema: Schema, root: Schema) -> bool:
+    """Return whether a value may fit two alternatives of `oneOf`, by their types; else it means what `anyOf` does."""
+    found = [find_types(one, root) for one in _read_list(schema, "oneOf")]
+    names = [name for types in found for name in {"number" if one == "integer" else one for one in types or ()}]
+    return len(found) > 1 and (None in found or len(names) > len({*names}))
+
+
+def resolve_schema(schema: object, root: Schema) -> Schema:
+    """Return a schema, or what it refers to, as one with the properties of all its parts.
 
     A schema that cannot be found admits anything.
     """
-    if not isinstance(schema, dict):
-        return {}
-    reference = schema.get(REF)
-    if isinstance(reference, str):
-        return resolve_schema(_find_target(reference, root), root, hops - 1) if hops else {}
-    every = schema.get("allOf")
-    if not isinstance(every, list) or not hops:
-        return schema
-    return _merge(schema, [resolve_schema(one, root, hops - 1) for one in every])
+    parts = list_parts(schema, root)
+    if len(parts) < 2:
+        return parts[0] if parts else {}
+    merged = {key: value for part in parts for key, value in part.items()}
+    properties: dict[str, object] = {}
+    for part in parts:
+        for key, one in named.items() if isinstance(named := part.get("properties"), dict) else ():
+            properties[key] = {"allOf": [properties[key], one]} if properties.get(key, one) != one else one
+    required = [key for part in parts for key in _read_list(part, "required")]
+    return {**merged, **{k: v for k, v in (("properties", properties), ("required", required)) if k in merged}}
 
 
-def _merge(schema: Schema, parts: list[Schema]) -> Schema:
-    """Merge the properties that an object's parts name into one object; return any other schema unchanged."""
-    if not any(isinstance(part.get("properties"), dict) for part in parts):
-        return schema
-    own = {key: value for key, value in schema.items() if key != "allOf"}
-    every = [*parts, own]
-    named = [properties for part in every if isinstance(properties := part.get("properties"), dict)]
-    must = [key for part in every if isinstance(required := part.get("required"), list) for key in required]
-    return {"type": "object", **own, "properties": {k: v for one in named for k, v in one.items()}, "required": must}
+def list_parts(schema: object, root: Schema) -> list[Schema]:
+    """Return the schemas that a value must fit all at once: what a schema refers to, its `allOf`, and its own rest."""
+    found, seen, waiting = list[Schema](), set[str](), [schema]
+    while waiting:
+        one = waiting.pop()
+        one = NOTHING if one is False else one if isinstance(one, dict) else {}
+        found.append({key: value for key, value in one.items() if key not in ("allOf", REF)})
+        waiting += _read_list(one, "allOf")
+        if isinstance(reference := one.get(REF), str) and reference not in seen:
+            seen.add(reference)
+            waiting.append(find_target(reference, root))
+    return [part for part in reversed(found) if KEYWORDS & part.keys()]
 
 
-def _find_target(reference: str, root: Schema) -> object:
+def find_target(reference: str, root: Schema) -> object:
     definitions = root.get(DEFINITIONS)
     return definitions.get(reference.removeprefix(LIFTED)) if isinstance(definitions, dict) else None
 
 
+def list_alternatives(schema: Schema) -> tuple[str, list[object]]:
+    """Return the keyword of a schema's alternatives, and them. A single `allOf` is one: some describe references so."""
+    found = ((key, _read_list(schema, key)) for key in ("anyOf", "oneOf", "allOf"))
+    return next(((key, some) for key, some in found if some and (key != "allOf" or len(some) == 1)), ("", []))
+
+
 def list_fields(schema: Schema) -> list[tuple[str, Schema, bool]]:
-    """Return name, schema and whether it is required, of each argument that the schema names."""
-    properties, required = schema.get("properties"), schema.get("required")
-    if not isinstance(properties, dict):
-        return []
-    must = required if isinstance(required, list) else []
-    return [(key, part if isinstance(part, dict) else {}, key in must) for key, part in properties.items()]
+    """Return name, schema and whether it is required, of each argument that the schema names, or only requires."""
+    named, others = schema.get("properties"), schema.get("additionalProperties", True)
+    required = [key for key in _read_list(schema, "required") if isinstance(key, str)]
+    properties = named if isinstance(named, dict) else {}
+    only_required = {key: others for key in required if key not in properties and others is not False}
+    return [(key, to_schema(part), key in required) for key, part in {**properties, **only_required}.items()]
 
 
-def list_values(schema: object, root: Schema, hops: int = MAX_HOPS) -> list[object]:
-    """Return the only values that a schema admits, those of its alternatives included; empty where they are open."""
-    one = resolve_schema(schema, root)
-    if "const" in one:
-        return [one["const"]]
-    if isinstance(values := one.get("enum"), list):
-        return values
-    if one.get("type") == "null":
-        return [None]
-    several = next((found for key in ("anyOf", "oneOf", "allOf") if isinstance(found := one.get(key), list)), [])
-    if not hops or ("allOf" in one and len(several) > 1):
-        return []
-    found = [list_values(alternative, root, hops - 1) for alternative in several]
-    return [value for values in found for value in values] if all(found) else []
+def to_schema(part: object) -> Schema:
+    """Return a part of a schema as an object: true, and what cannot be read, admits anything."""
+    return part if isinstance(part, dict) else NOTHING if part is False else {}
+
+
+def _read_list(schema: Schema, key: str) -> list[object]:
+    found = schema.get(key)
+    return found if isinstance(found, list) else []
 
 
 def keep_definitions(schema: Schema) -> Schema:
