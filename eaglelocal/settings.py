@@ -15,16 +15,14 @@ from types import MappingProxyType
 from typing import Any
 
 from eaglelocal.core.atomic_file import OWN_FILE, write_atomically
-from eaglelocal.core.gpu_split import parse_split
 from eaglelocal.core.own_files import read_regular
 from eaglelocal.core.plan import MAX_SLOTS
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.rpc_hosts import parse_rpc_hosts
+from eaglelocal.core.run_options import parse_rpc_hosts, parse_split
 from eaglelocal.core.sampling import RANGES
-from eaglelocal.core.surrogates import join_surrogates
+from eaglelocal.core.terminal_text import decode_text, join_surrogates
 from eaglelocal.core.toml_text import read_toml_file, set_text_key
 from eaglelocal.core.user_paths import quote_path
-from eaglelocal.core.utf8_text import decode_text
 from eaglelocal.errors import ResourceError, UsageError
 
 PREFIX = "EAGLELOCAL_"

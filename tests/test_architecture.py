@@ -143,7 +143,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 LEFT_OUT = [
     ("import eaglelocal.text.templates.rendering", "numpy"),
     ("import eaglelocal.planning.autoplan, eaglelocal.planning.coresidency", "llguidance"),
-    ("import eaglelocal.planning.autoplan, eaglelocal.planning.coresidency, eaglelocal.planning.resolve", "numpy"),
+    ("import eaglelocal.planning.autoplan, eaglelocal.planning.coresidency, eaglelocal.planning.decision", "numpy"),
     ("import eaglelocal.cli.serve", "uvicorn"),
     ("import eaglelocal.cli.main", "typer"),
     ("import eaglelocal.cli.main", "eaglelocal.core.events"),

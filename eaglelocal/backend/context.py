@@ -20,8 +20,7 @@ from eaglelocal.backend.image_encoder import ImageChunk
 from eaglelocal.backend.kv_cells import KvCells, removal_error
 from eaglelocal.backend.lazy_clearing import lazy_clearing
 from eaglelocal.backend.llama_library import NativeClock, native_error
-from eaglelocal.backend.lora_adapters import ContextAdapters
-from eaglelocal.backend.model import LlamaModel
+from eaglelocal.backend.model import ContextAdapters, LlamaModel
 from eaglelocal.backend.native_step import (
     ALREADY_READ,
     CANNOT_REMOVE,

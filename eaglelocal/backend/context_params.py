@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from eaglelocal.backend.model import LlamaModel, look_up
 from eaglelocal.backend.native_step import fill_struct
-from eaglelocal.backend.upper_weights import UpperWeights
-from eaglelocal.core.context_hint import suggest_smaller_ctx
+from eaglelocal.backend.weight_loading import UpperWeights
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.run_options import suggest_smaller_ctx
 from eaglelocal.errors import EngineError, ResourceError
 
 KV_TYPES = {"f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "f32": 0}  # ggml_type

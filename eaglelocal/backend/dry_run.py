@@ -1,39 +1,40 @@
 """Plan the memory of each device: llama.cpp plans the models and contexts without allocating them.
 
 Compute buffers follow no simple formula, so llama.cpp plans them: with `no_alloc` it builds the graphs of a real load,
-in some 10 ms plus the time to read the vocabulary, and logs the sizes (buffer_log.py). Recurrent states, which it
-would still allocate, get dummy buffers (dummy_buffers.py).
+in some 10 ms plus the time to read the vocabulary, and logs the sizes (dry_run.py). Recurrent states, which it
+would still allocate, get dummy buffers (dry_run.py).
 This file adds the buffers that grow with the first decodes, which are not in that plan.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import ctypes as C
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 
-from eaglelocal.backend.buffer_log import (
-    parse_cache_buffers,
-    parse_compute_buffers,
-    parse_layer_devices,
-    weight_buffers,
-)
 from eaglelocal.backend.context_params import ContextParams, create_context
-from eaglelocal.backend.dummy_buffers import dummy_allocations
-from eaglelocal.backend.llama_library import LlamaLibrary, LlamaLog
+from eaglelocal.backend.llama_library import LlamaLibrary, LlamaLog, bind
 from eaglelocal.backend.model import LlamaModel, NativePlacement, Placement
 from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.draft_pairing import DraftInfo, HeadInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header, TensorInfo
-from eaglelocal.gguf.loaded_tensors import list_loaded_tensors
 from eaglelocal.gguf.medusa_info import MedusaInfo
 from eaglelocal.gguf.mtp import MtpInfo
-from eaglelocal.gguf.upper_layers import UpperLayers, find_upper_layers
+from eaglelocal.gguf.upper_layers import (
+    UpperLayers,
+    find_block,
+    find_upper_layers,
+    is_expert,
+    is_input,
+    list_loaded_tensors,
+)
 from eaglelocal.memory.budget import RAM, Buffer, MemoryKind
-from eaglelocal.memory.compute_buffers import logits_bytes, tap_bytes
+from eaglelocal.memory.contexts import logits_bytes, tap_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,3 +167,146 @@ def read_buffers(part: DryRunPart, lines: Sequence[str], devices: Sequence[str])
         yield Buffer(RAM, MemoryKind.BUFFERS, logits_bytes(part.context.num_outputs, upper.num_rows))
     for tap in part.taps:  # later layers cannot reuse a tapped row's memory, so the graph grows
         yield Buffer(layers.get(tap, RAM), MemoryKind.BUFFERS, part.tap_bytes)
+
+
+# ---- dummy buffers: dummy buffers, so that llama.cpp allocates nothing while it only plans
+#
+# With `no_alloc` it plans models, caches and graphs, but still allocates recurrent states, and writes zeros to all of
+# them (llama-memory-recurrent.cpp). Planning fewer would give other results: compute buffers grow with their number,
+# in steps. So during planning each buffer type gets another allocator in its function table (ggml-backend-impl.h),
+# which returns buffers of the right size without memory. llama.cpp's own dummies have no size.
+ALLOCATE = C.CFUNCTYPE(C.c_void_p, C.c_void_p, C.c_size_t)  # buffer type, bytes -> buffer
+BUFFER_FUNCTIONS = (
+    *("free_buffer", "get_base", "init_tensor", "memset_tensor", "set_tensor", "get_tensor"),
+    *("set_tensor_2d", "get_tensor_2d", "cpy_tensor", "clear", "reset"),
+)
+
+
+class BufferType(C.Structure):
+    """The head of the struct ggml_backend_buffer_type."""
+
+    _fields_ = (("get_name", C.c_void_p), ("alloc_buffer", C.c_void_p))
+
+
+class BufferFunctions(C.Structure):
+    """The struct ggml_backend_buffer_i."""
+
+    _fields_ = [(name, C.c_void_p) for name in BUFFER_FUNCTIONS]
+
+
+@contextlib.contextmanager
+def dummy_allocations(library: LlamaLibrary) -> Iterator[None]:
+    """Let all allocations within the block, on any device, return dummy buffers.
+
+    No other thread may load or decode during the block. Objects made within the block may be freed after it.
+    """
+    native = C.PyDLL(library.api._lib._name)
+    make = bind(native, "ggml_backend_buffer_init", [C.c_void_p, BufferFunctions, C.c_void_p, C.c_size_t], C.c_void_p)
+    functions = dummy_functions(native)
+    allocate = ALLOCATE(lambda kind, num_bytes: make(kind, functions, None, num_bytes))
+    devices = map(library.device_at, range(library.num_devices()))
+    kinds = set(map(library.device_buffer_type, devices))  # BLAS shares the CPU's
+    tables = [BufferType.from_address(kind) for kind in kinds]
+    allocators = [table.alloc_buffer for table in tables]
+    try:
+        for table in tables:
+            table.alloc_buffer = C.cast(allocate, C.c_void_p).value
+        yield
+    finally:
+        for table, allocator in zip(tables, allocators, strict=True):
+            table.alloc_buffer = allocator
+
+
+def dummy_functions(native: C.CDLL) -> BufferFunctions:
+    """Return the functions of a dummy buffer: functions of llama.cpp itself, because they must outlive any buffer.
+
+    Only distances from the base address are computed, so any but NULL will do: it is that of the buffer's type.
+    Clearing does nothing, as a reset does if there is nothing to reset.
+    """
+    base = bind(native, "ggml_backend_buffer_get_type", [C.c_void_p], C.c_void_p)
+    nothing = bind(native, "ggml_backend_buffer_reset", [C.c_void_p], None)
+    return BufferFunctions(get_base=C.cast(base, C.c_void_p).value, clear=C.cast(nothing, C.c_void_p).value)
+
+
+# ---- buffer log: parse the memory use that llama.cpp logs, of a real load or of a dry run
+# Each begins with the name of the function that logs it, so that a line that only quotes one does not match.
+BUFFER_LINE = re.compile(r"\w+: +(\S+) +(model|KV|compute|output|RS|DSV4 \w+ state) +buffer size *= *([\d.]+) *MiB")
+COMPRESSOR_STATE = "DSV4"  # begins the kind of buffers with DeepSeek V4's recurrent state
+LAYER_LINE = re.compile(r"load_tensors: layer +(\d+) assigned to device ([^,]+),")
+CACHE_LAYER_LINE = re.compile(r"\w+[:,] +layer +\d+: dev = (\S+)")
+CACHE_SIZE_LINE = re.compile(
+    r"\w+: (?:\w+ ratio = .* )?size = *([\d.]+) MiB(?: \( *\d+ cells,|$)"
+)  # of the layers logged before it
+MIB = 2**20
+
+
+def sum_buffer_bytes(log: LlamaLog) -> dict[str, int]:
+    """Return bytes by kind of buffer, summed over devices, as far as the log holds them."""
+    totals: dict[str, int] = {}
+    for line in log.buffer_lines:
+        if match := BUFFER_LINE.match(line):
+            kind = "RS" if match.group(2).startswith(COMPRESSOR_STATE) else match.group(2)
+            totals[kind] = totals.get(kind, 0) + int(float(match.group(3)) * MIB)
+    return totals
+
+
+def sum_host_bytes(log: LlamaLog, devices: Sequence[str], *, lends_memory: bool) -> int:
+    """Return the bytes of all logged buffers that lie in RAM.
+
+    devices       the GPUs' names
+    lends_memory  the GPUs use RAM too
+    """
+    gpus = () if lends_memory else devices
+    found = (match for line in log.buffer_lines if (match := BUFFER_LINE.match(line)))
+    return sum(int(float(match.group(3)) * MIB) for match in found if find_device(match.group(1), gpus) == RAM)
+
+
+def find_device(name: str, devices: Sequence[str]) -> str:
+    """Return the device of a buffer by its name: `MTL0_Private` is on `MTL0`, `CUDA_Host` in RAM."""
+    return max((device for device in devices if name.startswith(device)), key=len, default=RAM)
+
+
+def parse_layer_devices(lines: Iterable[str], devices: Sequence[str]) -> dict[int, str]:
+    """Return the device of each layer; the layer after the last one is the output."""
+    found = (match for line in lines if (match := LAYER_LINE.match(line)))
+    return {int(match.group(1)): find_device(match.group(2), devices) for match in found}
+
+
+def weight_buffers(
+    tensors: Iterable[TensorInfo], layers: Mapping[int, str], *, borrows: bool, n_cpu_moe: int = 0
+) -> Iterator[Buffer]:
+    """Yield the weights by device. Embeddings that are the output too count on its device as well.
+
+    layers     the device of each layer; the layer after the last one is the output
+    borrows    True for a head that uses its target's output
+    n_cpu_moe  as in Placement
+    """
+    output = layers[max(layers)] if layers else RAM
+    names = {tensor.name: tensor for tensor in tensors}
+    for name, tensor in names.items():
+        block = find_block(name)
+        device = layers.get(block, RAM) if block is not None else RAM if is_input(name) else output
+        if block is not None and block < n_cpu_moe and is_expert(name):
+            device = RAM
+        yield Buffer(device, MemoryKind.WEIGHTS, tensor.nbytes)
+    embeddings = names.get("token_embd.weight")
+    if embeddings is not None and "output.weight" not in names and output != RAM and not borrows:
+        yield Buffer(output, MemoryKind.WEIGHTS, embeddings.nbytes)
+
+
+def parse_cache_buffers(lines: Iterable[str], devices: Sequence[str]) -> Iterator[Buffer]:
+    """Yield the caches by device. The log names a cache's layers, then their total; a model may have several caches."""
+    layers: list[str] = []
+    for line in lines:
+        if match := CACHE_LAYER_LINE.match(line):
+            layers.append(find_device(match.group(1), devices))
+        elif (match := CACHE_SIZE_LINE.match(line)) and layers:
+            share = float(match.group(1)) * MIB / len(layers)
+            yield from (Buffer(device, MemoryKind.CACHE, int(share)) for device in layers)
+            layers = []
+
+
+def parse_compute_buffers(lines: Iterable[str], devices: Sequence[str]) -> Iterator[Buffer]:
+    for line in lines:
+        if (match := BUFFER_LINE.match(line)) and match.group(2) == "compute":
+            yield Buffer(find_device(match.group(1), devices), MemoryKind.BUFFERS, int(float(match.group(3)) * MIB))

@@ -17,8 +17,8 @@ from eaglelocal.backend.context_params import FLASH_ATTENTION, KV_TYPES, open_co
 from eaglelocal.backend.llama_library import NativeClock, native_error
 from eaglelocal.backend.model import LlamaModel, look_up
 from eaglelocal.core.batch import Floats
-from eaglelocal.core.context_hint import suggest_smaller_ctx
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.run_options import suggest_smaller_ctx
 from eaglelocal.errors import EngineError
 
 

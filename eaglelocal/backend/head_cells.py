@@ -9,7 +9,7 @@ from eaglelocal.backend.context_params import ContextParams, create_context
 from eaglelocal.backend.kv_cells import JointCells, KvCells
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.backend.native_step import HeadStruct, fill_struct
-from eaglelocal.backend.upper_weights import UpperWeights
+from eaglelocal.backend.weight_loading import UpperWeights
 
 
 class UpperContext:

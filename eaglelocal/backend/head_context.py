@@ -21,7 +21,17 @@ from eaglelocal.backend.llama_library import native_error
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.backend.native_step import fill_struct
 from eaglelocal.backend.top_tokens import TopTokens, num_ranked
-from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels, Features, Floats, PairBatch, Proposals, State
+from eaglelocal.core.batch import (
+    NO_EXTRA_LEVELS,
+    ExtraLevels,
+    FeatureRows,
+    Features,
+    Floats,
+    PairBatch,
+    Proposals,
+    Roots,
+    State,
+)
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EngineError
 
@@ -166,3 +176,141 @@ def read_states(memory: C.Array[C.c_char], rows: Iterable[int], size: int) -> li
     """Return copies of the states in these rows of a buffer."""
     read: Callable[[slice], State] = memory.__getitem__  # type: ignore[assignment]  # slices of chars are bytes
     return [read(slice(row * size, (row + 1) * size)) for row in rows]
+
+
+# ---- block head context: the context of a head that drafts in blocks: it keeps target features, and predicts all
+# tokens of a block at once
+#
+# Runs llama.cpp's `dflash` graph. Rows of features become keys and values in its cache, at their positions in the
+# text, without outputs. A block is decoded after them, each of its rows attending to all others; the next call
+# removes it.
+@dataclass(frozen=True, slots=True)
+class BlockFormat:
+    """The format of blocks that a head was trained on.
+
+    mask        the token that stands for one to be predicted
+    skips_root  the root's row predicts nothing
+    is_causal   rows of a block attend only to those before them
+    lattice     DFlash2: candidates per row, scored after each candidate of the row before; 0: rows give logits
+    """
+
+    mask: int
+    skips_root: bool = True
+    is_causal: bool = False
+    lattice: int = 0
+
+
+class LlamaBlockContext(HeadCells):
+    """A block head over llama.cpp. Implements core.ports.BlockContext."""
+
+    def __init__(self, model: LlamaModel, params: ContextParams, block: BlockFormat, *, target: LlamaContext) -> None:
+        super().__init__(model, params, target)
+        self._block, self._top_tokens = block, TopTokens()
+        self._api.llama_set_causal_attn(self.handle, block.is_causal)
+        if block.lattice:
+            self._library.set_nextn(self.handle, True, False)
+        fill_struct(self._struct, width=model.n_embd, tap_eps=-1.0)
+
+    def show(self, pieces: Sequence[FeatureRows]) -> None:
+        self._cells.check_open()
+        decoded = [piece for piece in pieces if not isinstance(piece.features, np.ndarray)]
+        if decoded:
+            self._write(decoded, array("i", [row for piece in decoded for row in self._rows_of(piece.features)]), None)
+        for piece in pieces:
+            if isinstance(piece.features, np.ndarray):
+                self._write([piece], None, np.ascontiguousarray(piece.features, np.float32).ctypes.data)
+
+    def _rows_of(self, features: Features | np.ndarray) -> list[int]:
+        """Return the rows of the target's last decode that the features refer to.
+
+        Raises EngineError for another target's.
+        """
+        if not isinstance(features, TappedFeatures) or features.decode.context is not self._target:
+            raise EngineError("a head takes features of its own target only")
+        features.check()
+        return features.rows
+
+    def _write(self, pieces: Sequence[FeatureRows], rows: array[int] | None, kept: int | None) -> None:
+        positions = [p for piece in pieces for p in range(piece.position, piece.position + len(piece.features))]
+        sequences = [piece.sequence for piece in pieces for _ in range(len(piece.features))]
+        ints, rows_at = array("i", [*positions, *sequences]), None if rows is None else rows.buffer_info()[0]
+        if code := self._native.write_features(self._address, len(positions), ints.buffer_info()[0], rows_at, kept):
+            raise native_error(code, len(positions), self._library)
+
+    def fill(self, roots: Roots, depth: int, branches: int) -> Proposals:
+        self._cells.check_open()
+        n, num_skipped = len(roots.tokens), int(self._block.skips_root)
+        if not 0 < n * (num_skipped + depth) <= self.n_batch:
+            raise EngineError(f"{n} blocks of {num_skipped + depth} rows do not fit {self.n_batch}")
+        vocab_size = self._block.lattice or self._target.n_vocab
+        ranked, top = num_ranked(branches, vocab_size, confident=True), self._top_tokens
+        top.reserve(depth * n * ranked)
+        ints = array("i", [*roots.tokens, *roots.positions, *roots.sequences])
+        block = (self._block.mask, num_skipped, depth, self._block.lattice, ranked, top.tokens_at, top.shares_at)
+        if code := self._native.draft_blocks(self._address, n, ints.buffer_info()[0], *block):
+            raise native_error(code, n * (num_skipped + depth), self._library)
+        return top.read(depth * n, ranked, branches, confident=True)
+
+
+# ---- medusa context: the context of a Medusa head: it drafts several tokens from one state of the target, and keeps
+# no cells
+#
+# Runs llama.cpp's `eagle3` graph in a way that it was not made for. A part of the head computes x + silu(W x + b) and
+# multiplies it by an lm_head. The encoder, a matrix, holds all W; native code adds the rest; the decoder, whose
+# attention and feed-forward are zero, norms each row and multiplies it by the lm_head. The norm changes no order of
+# logits, and native code undoes it for the confidences.
+@dataclass(frozen=True, slots=True)
+class MedusaFormat:
+    """The sizes of a head.
+
+    state_width  of the target's states
+    input_width  of the rows that the encoder reads
+    biases       [parts, layers, state_width]; None: there are none
+    rms_eps      of the norm that is undone
+    """
+
+    num_parts: int
+    num_layers: int
+    state_width: int
+    input_width: int
+    biases: Floats | None
+    rms_eps: float
+
+
+class LlamaMedusaContext(HeadCells):
+    """A Medusa head over llama.cpp. Implements core.ports.MedusaContext."""
+
+    def __init__(self, model: LlamaModel, params: ContextParams, medusa: MedusaFormat, *, target: LlamaContext) -> None:
+        if target.tap_width != medusa.state_width:
+            widths = f"{medusa.state_width}, the target's have {target.tap_width}"
+            raise EngineError(f"the head reads states of width {widths}")
+        super().__init__(model, params, target)
+        # masked, because llama.cpp returns NULL for a batch of one row otherwise
+        self._library.set_nextn(self.handle, True, True)
+        self._medusa, self._top_tokens = medusa, TopTokens()
+        self.max_rows = min(params.n_batch, params.n_ctx)
+        biases = None if medusa.biases is None else array("f", medusa.biases.reshape(-1).tolist())
+        self._biases = biases  # native code reads it
+        fill_struct(
+            self._struct,
+            width=model.n_embd,
+            output_eps=medusa.rms_eps,
+            row=(C.c_float * max(medusa.input_width, model.n_embd))(),
+            states=(C.c_float * (self.max_rows * medusa.state_width))(),
+        )
+
+    def propose(self, states: Sequence[Floats], depth: int, branches: int) -> Proposals:
+        medusa, n = self._medusa, len(states)
+        if not (0 < n * depth <= self.max_rows and depth <= medusa.num_parts):
+            raise EngineError(f"{n} x {depth} rows do not fit {self.max_rows}, of {medusa.num_parts} heads")
+        ranked, top = num_ranked(branches, self._target.n_vocab, confident=True), self._top_tokens
+        top.reserve(depth * n * ranked)
+        rows = np.ascontiguousarray(states, np.float32)
+        if rows.shape != (n, medusa.state_width):
+            raise EngineError(f"states of shape {rows.shape}, expected {(n, medusa.state_width)}")
+        biases = None if self._biases is None else self._biases.buffer_info()[0]
+        sizes = (depth, medusa.num_layers, medusa.state_width, medusa.input_width, biases)
+        taken = (ranked, top.tokens_at, top.shares_at)
+        if code := self._native.draft_heads(self._address, n, rows.ctypes.data, *sizes, *taken):
+            raise native_error(code, n * depth, self._library)
+        return top.read(depth * n, ranked, branches, confident=True)

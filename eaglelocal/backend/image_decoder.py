@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from queue import LifoQueue
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from eaglelocal.core.image_formats import MAX_REQUEST_PIXELS, NAMES, SIZE_HINT, media_type, name_image, size_problem
+from eaglelocal.core.image import MAX_REQUEST_PIXELS, NAMES, SIZE_HINT, media_type, name_image, size_problem
 from eaglelocal.core.limited_process import LimitedProcess
 from eaglelocal.core.process_limits import CannotStart, LimitedProcessError, ProcessLimits
 from eaglelocal.errors import RequestError, ResourceError

@@ -27,10 +27,10 @@ from eaglelocal.backend.image_decoder import ImageDecoder, Pixels, image_error
 from eaglelocal.backend.llama_library import CACHE_FULL, LlamaLibrary
 from eaglelocal.backend.model import LlamaModel, device_array
 from eaglelocal.core.batch import Floats
-from eaglelocal.core.context_hint import suggest_ctx
 from eaglelocal.core.image import ImageRows
 from eaglelocal.core.ports import TextPart
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.run_options import suggest_ctx
 from eaglelocal.errors import EagleLocalError, IncompatibleError, LibraryError, ModelFileError, ResourceError
 
 GREY = Pixels(64, 64, b"\x80" * 64 * 64 * 3)
@@ -46,7 +46,7 @@ class ReaderParams:
     threads     of the encoder
     on_gpu      run the encoder on the GPU
     n_batch     most rows of one pass of the target
-    max_tokens  of an image, see gguf/image_limits.py; None: llama.cpp's default
+    max_tokens  of an image, see gguf/projector.py; None: llama.cpp's default
     device      the target's, the first of several; None: llama.cpp chooses
     row_end     for Pixtral: the embedding that ends each row of an image; see `replace_broken_rows`
     """

@@ -4,7 +4,7 @@ llama.cpp writes zeros to all cells. Fresh memory is zero already, and the syste
 seconds for a large cache in a virtual machine. So only pages that were touched before are cleared. Of the others, a
 thread provides MAX_POPULATED_BYTES meanwhile, those that the first conversations use; the rest as it is used.
 
-Knows the tables of the pinned build, as dummy_buffers.py does, and Linux's list of a process's pages.
+Knows the tables of the pinned build, as dry_run.py does, and Linux's list of a process's pages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from eaglelocal.backend.dummy_buffers import ALLOCATE, BufferFunctions, BufferType
+from eaglelocal.backend.dry_run import ALLOCATE, BufferFunctions, BufferType
 from eaglelocal.backend.llama_library import LlamaLibrary, bind
 from eaglelocal.core.background_work import BackgroundWork
 

@@ -15,16 +15,17 @@ import sys
 import sysconfig
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
 from eaglelocal.backend.cpu_attention import install_attention, install_products
 from eaglelocal.backend.cpu_repack import AMX, find_layouts
 from eaglelocal.backend.native_step import SYMBOLS, NativeStep, get_function
-from eaglelocal.core.context_hint import suggest_ctx
-from eaglelocal.core.package_file import read_package_version
+from eaglelocal.core.run_options import suggest_ctx
+from eaglelocal.core.user_paths import read_package_version
 from eaglelocal.errors import EagleLocalError, EngineError, LibraryError, ResourceError
+from eaglelocal.memory.budget import RAM, FreeMemory
 
 CHECKED_VERSION = "0.3.36"
 BUILD = f"llama-cpp-python {CHECKED_VERSION}"
@@ -298,3 +299,68 @@ def explain_failure(failure: str) -> str:
     if named and named[1].startswith("libcu"):
         return f"it is built for CUDA and needs {named[1]}; is the folder of CUDA's libraries in LD_LIBRARY_PATH?"
     return failure
+
+
+# ---- device memory: the memory of this machine as llama.cpp sees it: RAM, and each GPU under llama.cpp's own name
+#
+# NVML numbers devices in another order, ignores which of them are hidden, and sees only NVIDIA's.
+GPU, INTEGRATED_GPU = 1, 2  # ggml_backend_dev_type; CPU and BLAS compute in RAM
+
+
+def free_memory(library: LlamaLibrary, *, ram_bytes: int | None, unified: bool) -> tuple[FreeMemory, ...]:
+    """Return the free memory of each device, RAM first.
+
+    unified  all GPUs work in RAM, as on Apple chips and NVIDIA's GB10
+    """
+    native = C.CDLL(library.api._lib._name)
+    get_type = bind(native, "ggml_backend_dev_type", [C.c_void_p], C.c_int)
+    devices = [library.device_at(i) for i in range(library.num_devices())]
+    gpus = [
+        FreeMemory(
+            library.device_name(device).decode(),
+            free_bytes(native, device),
+            in_ram=unified or get_type(device) == INTEGRATED_GPU,
+        )
+        for device in devices
+        if get_type(device) in (GPU, INTEGRATED_GPU)
+    ]
+    return (FreeMemory(RAM, ram_bytes), *gpus)
+
+
+def free_bytes(native: C.CDLL, device: int) -> int | None:
+    """Return the free bytes of a device; None if it does not report them (then it gives a total of 0)."""
+    get_memory = bind(native, "ggml_backend_dev_memory", [C.c_void_p, C.c_void_p, C.c_void_p], None)
+    free, total = C.c_size_t(), C.c_size_t()
+    get_memory(device, C.byref(free), C.byref(total))
+    return free.value if total.value else None
+
+
+# ---- rpc devices: connect llama.cpp to rpc-servers, whose devices then count as GPUs, and keep the output on this
+# machine
+#
+# Logits are needed here, and heads read states here: with the output on the last device, which may be a server's,
+# both would cross the link, and drafts over RPC have crashed llama.cpp.
+ADD_SERVER = b"ggml_backend_rpc_add_server"
+# tensors of the output, of models with tied embeddings too
+OUTPUT_TENSORS = rb"^(output|output_norm|token_embd)\.weight$"
+
+
+def connect_rpc_servers(library: LlamaLibrary, addresses: Sequence[str]) -> None:
+    """Make the devices of these servers known to llama.cpp. They must have answered: for others it aborts.
+
+    Raises LibraryError if it was built without RPC, EngineError for a server without devices.
+    """
+    if not addresses:
+        return
+    native = C.CDLL(library.api._lib._name)
+    registry = bind(native, "ggml_backend_reg_by_name", [C.c_char_p], C.c_void_p)(b"RPC")
+    if not registry:
+        raise LibraryError("--rpc: llama.cpp here was built without RPC", hint="eaglelocal doctor")
+    find = bind(native, "ggml_backend_reg_get_proc_address", [C.c_void_p, C.c_char_p], C.c_void_p)
+    add_server = C.CFUNCTYPE(C.c_void_p, C.c_char_p)(find(registry, ADD_SERVER))
+    register = bind(native, "ggml_backend_register", [C.c_void_p], None)
+    for address in addresses:
+        devices = add_server(address.encode())
+        if not devices:
+            raise EngineError(f"the rpc-server {address} has no device")
+        register(devices)

@@ -9,17 +9,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from eaglelocal.backend.constraint_compiler import LlamaConstraints
-from eaglelocal.backend.llama_library import LlamaLibrary
-from eaglelocal.backend.lora_adapters import load_adapter
-from eaglelocal.backend.rpc_devices import OUTPUT_TENSORS
-from eaglelocal.backend.upper_weights import UpperWeights
+from eaglelocal.backend.llama_library import OUTPUT_TENSORS, LlamaLibrary
 from eaglelocal.backend.vocabulary import LlamaVocabulary
-from eaglelocal.backend.weight_pages import exclude_others, find_mappings
-from eaglelocal.core.gpu_split import TENSOR
+from eaglelocal.backend.weight_loading import UpperWeights, exclude_others, find_mappings
+from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
 from eaglelocal.core.records import dataclass
-from eaglelocal.errors import EagleLocalError, ModelFileError, UsageError
-from eaglelocal.gguf.loaded_tensors import EXPERTS
-from eaglelocal.gguf.upper_layers import UpperLayers
+from eaglelocal.core.run_options import TENSOR
+from eaglelocal.errors import EagleLocalError, EngineError, ModelFileError, UsageError
+from eaglelocal.gguf.upper_layers import EXPERTS, UpperLayers
 
 SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, TENSOR: 3}  # llama_split_mode
 D2T = "d2t"  # the table from a head's tokens to its target's
@@ -78,7 +75,7 @@ class Placement:
     shares      of each of those devices; empty: in proportion to free memory
     repack      let llama.cpp convert quantized weights to a layout of its own for this CPU
     no_mmap     read the weights into allocated memory; else llama.cpp maps the file where it can
-    moves_weights  move mapped weights into huge pages once everything is loaded (weight_pages.py)
+    moves_weights  move mapped weights into huge pages once everything is loaded (weight_loading.py)
     d2t_device  the device of a head's table d2t. llama.cpp would leave it in RAM, as CUDA and Vulkan cannot look up
                 rows of such integers, and copy it for each drafted token; but no rows are looked up in it
     has_mtp     load the MTP layer too
@@ -159,7 +156,7 @@ class LlamaModel:
     ) -> None:
         self.library, self.path = library, path
         self.handle: object = None
-        self.adapters: list[object] = []  # LoRA adapters, by id; see lora_adapters.py
+        self.adapters: list[object] = []  # LoRA adapters, by id; see model.py
         api = library.api
         native = NativePlacement(library, placement or Placement())
         params = native.params
@@ -219,3 +216,36 @@ class LlamaModel:
         if self.handle:
             self.library.api.llama_model_free(self.handle)
             self.handle = None
+
+
+# ---- lora adapters: loRA adapters that were loaded for a model, and the mix of them that a context applies
+#
+# llama.cpp reserves graph nodes for them when a context is created, so they are loaded before. They live as long as
+# the model. A change of the mix makes llama.cpp plan its graphs again at the next decode.
+def load_adapter(library: LlamaLibrary, model: object, path: Path) -> object:
+    """Return llama.cpp's handle of an adapter. Raises ModelFileError with its message."""
+    library.log.begin()
+    handle = library.api.llama_adapter_lora_init(model, os.fsencode(path))
+    if not handle:
+        raise ModelFileError(f"llama.cpp cannot load {path}: {library.log.reason()}")
+    return handle
+
+
+class ContextAdapters:
+    """The adapters that a context applies. handles: those of its model, by id."""
+
+    def __init__(self, library: LlamaLibrary, context: object, handles: list[object]) -> None:
+        self._library, self._context, self._handles = library, context, handles
+        self._mix = NO_ADAPTERS
+
+    def use(self, mix: AdapterMix) -> None:
+        """Apply exactly these adapters from now on. Raises EngineError where llama.cpp refuses them."""
+        if mix == self._mix:
+            return
+        api, count = self._library.api, len(mix)
+        handles = (api.llama_adapter_lora_p_ctypes * count)(*(self._handles[number] for number, _ in mix))
+        scales = (C.c_float * count)(*(scale for _, scale in mix))
+        status = api.llama_set_adapters_lora(self._context, handles, count, scales)
+        if status:
+            raise EngineError(f"llama_set_adapters_lora gave {status}: {self._library.log.reason()}")
+        self._mix = mix

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from eaglelocal.core.child_environment import make_environment
+from eaglelocal.core.process_limits import make_environment
 from eaglelocal.errors import EagleLocalError, ResourceError
 
 CHECK_S = 0.2  # between two looks at the file's size

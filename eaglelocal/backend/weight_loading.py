@@ -1,7 +1,7 @@
 """Decide which weights stay mapped from the file, llama.cpp's default, which move into huge pages, and which are read.
 
 Mapped weights lie in small pages. Verifying reads 16-bit weights several rows at a time, which is slower from small
-pages than from huge ones (tests/measures/pages.py), so they move once the model is loaded (weight_pages.py); for most
+pages than from huge ones (tests/measures/pages.py), so they move once the model is loaded (weight_loading.py); for most
 quantized types unpacking takes longer than finding the next page. Some quantized types llama.cpp repacks for the CPU:
 they are copied anyway, and when mapped, the file would occupy memory too.
 
@@ -11,8 +11,16 @@ dropped like a file's pages, plenty must be free. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import ctypes as C
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+from eaglelocal.backend.llama_library import LlamaLibrary
+from eaglelocal.backend.native_step import get_function, load_native
+from eaglelocal.gguf.upper_layers import UpperLayers
 from eaglelocal.memory.budget import RAM, FreeMemory
 
 FLOAT_TYPES = ("F32", "F16", "BF16")
@@ -43,3 +51,100 @@ def has_plenty(weights_bytes: int, free_memory: Sequence[FreeMemory], gpu_layers
     ram = next(device for device in free_memory if device.device == RAM)
     is_on_cpu = len(free_memory) == 1 or gpu_layers == 0
     return is_on_cpu and ram.free_bytes is not None and weights_bytes <= MAX_SHARE * ram.free_bytes
+
+
+# ---- weight pages: move mapped weights into huge pages once a model is loaded
+#
+# Mapping a file takes no time, reading it takes seconds; but decodes of a few rows are faster from huge pages
+# (tests/measures/pages.py). A thread of the least priority copies the weights, one huge page after the other, and
+# puts each copy in the place of the mapped page; beside decodes that takes 2 % of the time. The addresses stay, and
+# llama.cpp does not notice. Linux only.
+MAPPINGS = "/proc/self/maps"
+LEAST_PRIORITY = 19  # of a thread, on Linux
+
+Range = tuple[int, int]  # addresses: first, end
+
+
+@contextlib.contextmanager
+def moving_weights(ranges: Sequence[Range]) -> Iterator[None]:
+    """Move the weights in these ranges during the block; what has not been moved by its end stays mapped.
+
+    Nobody may unmap them meanwhile.
+    """
+    stop = C.c_int32(0)
+    thread = threading.Thread(target=_move_when_idle, args=(ranges, stop), name="weights", daemon=True)
+    if ranges:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.value = 1
+        if ranges:
+            thread.join()
+
+
+def _move_when_idle(ranges: Sequence[Range], stop: C.c_int32) -> None:
+    """Move weights with the least priority, which this thread keeps."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
+    move_weights(ranges, stop)
+
+
+def move_weights(ranges: Sequence[Range], stop: C.c_int32) -> None:
+    """Move what lies in these ranges, until `stop` is set or the system refuses."""
+    move = get_function(load_native(C.CDLL), "weights_move", [C.c_void_p, C.c_void_p, C.c_void_p], C.c_int32)
+    for first, end in ranges:
+        if move(first, end, C.addressof(stop)):
+            return
+
+
+def exclude_others(found: Sequence[Range], others: Sequence[Range]) -> list[Range]:
+    """Return the ranges outside of all `others`. What is left of a range whose weights move lies inside of it."""
+    return [(first, end) for first, end in found if all(end <= begin or first >= stop for begin, stop in others)]
+
+
+def find_mappings(file: Path) -> list[Range]:
+    """Return where this process has mapped a file; empty where the system has no list of that."""
+    path = os.path.realpath(file)
+    try:
+        lines = Path(MAPPINGS).read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:  # 7f10-7f20 r--s 00000000 08:01 131090   /path
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6 and fields[5] == path:
+            first, end = fields[0].split("-")
+            found.append((int(first, 16), int(end, 16)))
+    return found
+
+
+# ---- upper weights: the weights of a head's upper layers: a second model in the file of the first
+# (gguf/upper_layers.py)
+#
+# llama.cpp loads it from an open C file that stands where the model begins.
+class UpperWeights:
+    """The owner of the second llama_model; `handle` is None if llama.cpp cannot load it. Contexts are closed first."""
+
+    def __init__(self, library: LlamaLibrary, path: Path, params: object, layers: UpperLayers) -> None:
+        self.library, self.layers = library, layers
+        self.handle = self._load(path, params)
+
+    def _load(self, path: Path, params: object) -> object:
+        libc = C.CDLL(None)
+        open_file = get_function(libc, "fopen", [C.c_char_p, C.c_char_p], C.c_void_p)
+        seek = get_function(libc, "fseek", [C.c_void_p, C.c_long, C.c_int], C.c_int)
+        close = get_function(libc, "fclose", [C.c_void_p], C.c_int)
+        file = open_file(os.fsencode(path), b"rb")
+        if not file:
+            return None
+        try:
+            is_there = seek(file, self.layers.begin, os.SEEK_SET) == 0
+            return self.library.api.llama_model_load_from_file_ptr(file, params) if is_there else None
+        finally:
+            close(file)
+
+    def close(self) -> None:
+        if self.handle:
+            self.library.api.llama_model_free(self.handle)
+            self.handle = None

@@ -14,12 +14,11 @@ from importlib.resources import files
 from itertools import cycle, islice
 from pathlib import Path
 
-from eaglelocal.core.image_formats import NAMES, media_type
+from eaglelocal.core.image import NAMES, media_type
 from eaglelocal.core.json_text import NestedTooDeep, read_json, read_object
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import Image, Message
-from eaglelocal.core.surrogates import join_in_json
-from eaglelocal.core.utf8_text import FaultInLine, format_place, read_text_file
+from eaglelocal.core.terminal_text import FaultInLine, format_place, join_in_json, read_text_file
 from eaglelocal.errors import UsageError
 
 BUILT_IN = "questions.jsonl.gz"  # tests/guide/write_questions.py says how it was made

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from eaglelocal.bench.results import CategoryResult, Comparison, Evaluation, Summary, choose_main_side
-from eaglelocal.bench.statistics import Bound
+from eaglelocal.bench.results import Bound, CategoryResult, Comparison, Evaluation, Summary, choose_main_side
 from eaglelocal.bench.text_identity import Difference, DifferenceVerdict
 
 

@@ -12,11 +12,10 @@ from statistics import median
 from eaglelocal.bench.measure import PLAIN, TaskResult
 from eaglelocal.bench.report import format_interval, format_rate
 from eaglelocal.bench.results import Summary, collect_answers, select_measured
-from eaglelocal.core.byte_sizes import GIB
-from eaglelocal.core.plurals import count_noun
+from eaglelocal.core.byte_sizes import GIB, count_noun
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.stats import sum_stats
-from eaglelocal.core.surrogates import make_printable
+from eaglelocal.core.terminal_text import make_printable
 
 NOT_KNOWN = "not known"
 MARKUP = str.maketrans({char: f"\\{char}" for char in "\\`*[]<>&|"})  # of Markdown, in names

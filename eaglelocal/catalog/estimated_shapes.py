@@ -15,8 +15,8 @@ from eaglelocal.catalog.target_entries import EntryShape, Layers
 from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.architectures import BLOCK
 from eaglelocal.gguf.eagle_info import NUM_TAPS
-from eaglelocal.gguf.head_requantization import BEST_TYPE
 from eaglelocal.gguf.model_shape import ModelShape
+from eaglelocal.gguf.writer import BEST_TYPE
 
 Q4_0_BITS, Q6_K_BITS, Q8_0_BITS = 4.5, 6.5625, 8.5
 # bits per embedding value, by prefix of the quantization's name; the output has at least Q6_K
@@ -350,7 +350,7 @@ def _find_heads(kv_bytes_per_token: int, layers: Sequence[int]) -> tuple[int, in
 
 
 def _compute_light_bytes(num_bytes: int, embedding: int, bits: float) -> int:
-    """Return the size of a head's requantized copy (gguf/head_requantization.py).
+    """Return the size of a head's requantized copy (gguf/writer.py).
 
     embedding  bytes of its embeddings in 8 bits
     """

@@ -44,7 +44,7 @@ _DERIVED = re.compile(r"(?P<source>.+)@(?P<recipe>\w[\w.]*(:\w*)?)", re.ASCII | 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedModel:
-    """The embedded model, as written; hub/inflation/inflated_sizes.py parses what follows the `@`."""
+    """The embedded model, as written; hub/inflation/inflate.py parses what follows the `@`."""
 
     text: str
 

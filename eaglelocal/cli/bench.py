@@ -25,17 +25,16 @@ from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.reports.bench import SERVER_SIDE, BenchFiles, BenchOptions, BenchResult, BenchSubject, finish
 from eaglelocal.cli.reports.bench_page import check_report_file, predict_unmeasured
 from eaglelocal.conversation.session import ModelChoice
-from eaglelocal.core.drafting_words import describe_cut_length
+from eaglelocal.core.draft import describe_cut_length
 from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.utf8_text import FaultInLine, format_place, read_text_file
+from eaglelocal.core.terminal_text import FaultInLine, format_place, read_text_file
 from eaglelocal.errors import Cancelled, EagleLocalError, UsageError
 
 if TYPE_CHECKING:
     from eaglelocal.bench.bench_prompts import BenchPrompt
-    from eaglelocal.bench.measure import IsNeeded, OnAsk, TaskResult
+    from eaglelocal.bench.measure import IsNeeded, OnAsk, PromptGroup, TaskResult
     from eaglelocal.bench.prompt_run import Side
-    from eaglelocal.bench.run_order import PromptGroup
     from eaglelocal.bench.text_identity import TextComparer
     from eaglelocal.client.http_client import HttpClient
     from eaglelocal.conversation.session import ActiveModel
@@ -166,7 +165,7 @@ def make_options(
 
     Raises UsageError, also if `skip` leaves fewer than MIN_ANSWER tokens.
     """
-    from eaglelocal.bench.run_order import parse_levels, parse_modes
+    from eaglelocal.bench.measure import parse_levels, parse_modes
 
     if skip and params.max_tokens is not None and params.max_tokens - skip < MIN_ANSWER:
         raise UsageError(
@@ -220,7 +219,7 @@ def choose_prompts(file: Path | None, categories: Sequence[str], pairs: int | No
 
 
 def order_groups(chosen: ChosenPrompts, options: BenchOptions, repeats: int) -> list[PromptGroup]:
-    from eaglelocal.bench.run_order import order_prompts
+    from eaglelocal.bench.measure import order_prompts
 
     return order_prompts(chosen.prompts, options.levels, repeats=repeats, warm_up=chosen.warm_up)
 

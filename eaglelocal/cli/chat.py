@@ -25,26 +25,26 @@ from eaglelocal.cli.load_model import (
     count_slots,
     default_sampling,
     keep_conversations,
+    list_model_names,
     load_model,
     load_settings,
+    make_model_source,
     make_run_options,
+    mention_model,
     plan_run,
     show_decision,
     write_plan,
 )
-from eaglelocal.cli.models_on_disk import list_model_names, make_model_source, mention_model
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.action_context import ListModels
-from eaglelocal.conversation.answer_stats import model_line
+from eaglelocal.conversation.answer_stats import MessageOutput, model_line
 from eaglelocal.conversation.conversation import Conversation
-from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.pictures import Pictures, read_pictures
-from eaglelocal.conversation.saved_session import describe_other_model, save_session
-from eaglelocal.conversation.session import ModelChoice, ModelLoader, Session
+from eaglelocal.conversation.session import ModelChoice, ModelLoader, Session, describe_other_model, save_session
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.core.surrogates import join_surrogates
+from eaglelocal.core.terminal_text import join_surrogates
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.settings import Settings
 from eaglelocal.worker.spare_process import SpareProcess
@@ -58,7 +58,7 @@ from typing import TextIO
 
 from eaglelocal.conversation.answer_stats import answer_object
 from eaglelocal.conversation.slash_commands import names_command
-from eaglelocal.core.image_formats import media_type
+from eaglelocal.core.image import media_type
 from eaglelocal.errors import Cancelled, EngineError
 
 
@@ -197,8 +197,8 @@ def show_model(session: Session, output: Output) -> None:
 
 def show_screen(settings: Settings, start: ChatStart, *, keeps: bool, tint: bool) -> int:
     """Run the chat screen until the user leaves; it appears before the model is loaded. Returns the exit code."""
-    from eaglelocal.tui.chat.chat_access import ChatAccess
     from eaglelocal.tui.chat.chat_app import ChatApp, ChatPaths, run_chat
+    from eaglelocal.tui.chat.chat_dialogs import ChatAccess
     from eaglelocal.tui.display_options import make_display_options
     from eaglelocal.tui.key_bindings import check_display_options
 

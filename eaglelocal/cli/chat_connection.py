@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from eaglelocal.conversation.message_output import MessageOutput
+from eaglelocal.conversation.answer_stats import MessageOutput
 from eaglelocal.conversation.session import ActiveModel
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.request import Spec, parse_spec

@@ -63,7 +63,7 @@ def check_chat() -> Finding:
     from eaglelocal.cli.hint_command import complete_hint
     from eaglelocal.cli.load_model import load_settings, make_run_options
     from eaglelocal.conversation.session import ModelChoice
-    from eaglelocal.doctor.model_check import check_model, check_server
+    from eaglelocal.doctor.checks import check_model, check_server
 
     def complete(hint: str, message: str) -> str:
         return complete_hint(hint, PROGRAM, ["chat"], message)

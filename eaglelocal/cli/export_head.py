@@ -37,9 +37,14 @@ class HeadOrder:
 def export_head(order: HeadOrder, *, as_json: bool = False, is_quiet: bool = False) -> None:
     """Write a draft head for vLLM or SGLang, and report it unless `is_quiet`. Raises UsageError on impossible flags."""
     from eaglelocal.cli.reports.export import export_lines, folder_lines, make_serve_command, report_object
-    from eaglelocal.hub.heads.export_config import EXPORT_FORMATS, list_export_notes, make_config
     from eaglelocal.hub.heads.export_folder import check_folder, find_head_file, read_eagle_head, write_head_folder
-    from eaglelocal.hub.heads.export_tensors import ExportHead, make_published_tensors
+    from eaglelocal.hub.heads.export_tensors import (
+        EXPORT_FORMATS,
+        ExportHead,
+        list_export_notes,
+        make_config,
+        make_published_tensors,
+    )
 
     output = standard_output(colour=load_settings({}).colour)
     form = order.form
@@ -77,8 +82,8 @@ def check_export_flags(form: str, weight_type: str, out: str | None) -> Path:
 
 def choose_target_repo(head: ExportHead, form: str, given: str | None) -> str:
     """Return the repository of the target, empty if it is not known. Raises UsageError if the format needs it."""
-    from eaglelocal.hub.heads.export_config import SPECULATORS
     from eaglelocal.hub.heads.export_folder import check_target_repo, find_target_repo
+    from eaglelocal.hub.heads.export_tensors import SPECULATORS
 
     repo = check_target_repo(given) if given is not None else find_target_repo(head.header, head.info)
     if not repo and form == SPECULATORS:

@@ -17,7 +17,7 @@ from eaglelocal.cli.load_model import load_settings, make_run_options
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.core.own_files import open_regular
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.surrogates import HALVES, make_printable
+from eaglelocal.core.terminal_text import HALVES, make_printable
 from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import IncompatibleError, ResourceError, UsageError
 
@@ -150,10 +150,9 @@ def plan_order(order: ServingOrder) -> VllmPlan:
     from eaglelocal.conversation.session import ModelChoice
     from eaglelocal.planning.autoplan import this_machine
     from eaglelocal.planning.plan_models import find_known_machine
-    from eaglelocal.planning.vllm.compose_file import HEADS
     from eaglelocal.planning.vllm.describe_drafts import GivenSources
     from eaglelocal.planning.vllm.find_pair import find_pair
-    from eaglelocal.planning.vllm.vllm_arguments import plan_vllm
+    from eaglelocal.planning.vllm.vllm_arguments import HEADS, plan_vllm
     from eaglelocal.planning.vllm.vllm_memory import ServingLimits, find_fit
 
     catalog = load_catalog()
@@ -217,9 +216,8 @@ def export_own_head(order: ServingOrder, plan: VllmPlan, head: Path) -> list[str
 
 def format_plan(order: ServingOrder, plan: VllmPlan) -> str:
     """Return the text of the command or file. Raises UsageError on a name that is no text."""
-    from eaglelocal.planning.vllm.compose_file import make_compose_file
     from eaglelocal.planning.vllm.helm_values import make_helm_values
-    from eaglelocal.planning.vllm.vllm_arguments import VLLM_VERSION, make_command
+    from eaglelocal.planning.vllm.vllm_arguments import VLLM_VERSION, make_command, make_compose_file
 
     if order.form == VLLM:
         return check_is_text(make_command(plan)) + "\n"
@@ -289,7 +287,7 @@ def write_text(path: Path, text: str) -> None:
 def check_helm_file(form: str, name: str, *, as_json: bool) -> None:
     """Show what is wrong with Helm values. Raises UsageError if they cannot be read, IncompatibleError on problems."""
     from eaglelocal.catalog.catalog import load_catalog
-    from eaglelocal.planning.vllm.helm_check import list_problems
+    from eaglelocal.planning.vllm.helm_values import list_problems
 
     if form != HELM:
         raise UsageError("only Helm values can be checked", hint=f"eaglelocal export helm --check {shlex.quote(name)}")

@@ -13,14 +13,11 @@ import typer
 
 from eaglelocal import locations
 from eaglelocal.cli import flags
-from eaglelocal.cli.amounts import path_text
 from eaglelocal.cli.completion import complete_on_disk
-from eaglelocal.cli.confirm import confirm
 from eaglelocal.cli.load_model import load_settings
-from eaglelocal.cli.output import Output, standard_output
-from eaglelocal.core.byte_sizes import format_disk
-from eaglelocal.core.folders import make_absolute
-from eaglelocal.core.plurals import count_noun
+from eaglelocal.cli.output import Output, confirm, path_text, standard_output
+from eaglelocal.core.atomic_file import make_absolute
+from eaglelocal.core.byte_sizes import count_noun, format_disk
 from eaglelocal.errors import ModelFileError, ResourceError, UsageError
 
 TRIES = 5
@@ -96,7 +93,7 @@ def find_answers(target: str) -> list[Path]:
 
     Raises UsageError or ModelFileError for a model that is not on this disk and has no answers here.
     """
-    from eaglelocal.gguf.model_fingerprint import fingerprint_model
+    from eaglelocal.gguf.model_info import fingerprint_model
     from eaglelocal.learning.kept_answers import read_target
 
     kept = [folder for folder in locations.learning_dir().glob("*") if list_files(folder)]

@@ -2,7 +2,7 @@
 
 A reading is an interpretation of the head's configuration: tapped layers and places of norms. Each one is written
 to the file's header and loaded; prompts, and since answers are greedy also texts, are the same for all. The
-criteria are in hub/heads/trial_verdict.py.
+criteria are in hub/heads/version_records.py.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from eaglelocal.core.request import ChatRequest, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY, NORM_OUTPUT_KEY
-from eaglelocal.gguf.header_patch import patch_header
 from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.writer import patch_header
 from eaglelocal.hub.heads.convert import HeadReading, ReadHead, pad_taps
 from eaglelocal.hub.heads.medusa_head import MedusaHead
-from eaglelocal.hub.heads.trial_verdict import (
+from eaglelocal.hub.heads.version_records import (
     TrialAcceptance,
     has_better_first_token,
     has_longer_acceptance,

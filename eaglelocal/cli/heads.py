@@ -11,12 +11,10 @@ import typer
 
 from eaglelocal import locations
 from eaglelocal.cli import flags
-from eaglelocal.cli.amounts import path_text
 from eaglelocal.cli.completion import complete_on_disk
-from eaglelocal.cli.confirm import confirm
 from eaglelocal.cli.load_model import load_settings
-from eaglelocal.cli.output import standard_output
-from eaglelocal.core.folders import make_absolute
+from eaglelocal.cli.output import confirm, path_text, standard_output
+from eaglelocal.core.atomic_file import make_absolute
 from eaglelocal.errors import UsageError
 
 if TYPE_CHECKING:
@@ -90,7 +88,7 @@ def find_learned_heads(target: str | None) -> tuple[list[HeadVersions], frozense
 
     With them comes the model's fingerprint. Raises UsageError or ModelFileError for an unknown model.
     """
-    from eaglelocal.gguf.model_fingerprint import fingerprint_model
+    from eaglelocal.gguf.model_info import fingerprint_model
     from eaglelocal.hub.heads.versions import list_learned_heads
     from eaglelocal.hub.model_library import locate_reference
     from eaglelocal.hub.target_resolver import find_target
@@ -120,7 +118,7 @@ def find_orphans(found: Sequence[HeadVersions], models: frozenset[str]) -> dict[
 
 def fingerprint_models() -> frozenset[str]:
     """Return the fingerprints of the models in the hub's cache, of LM Studio and Ollama, and in the user's folders."""
-    from eaglelocal.gguf.model_fingerprint import fingerprint_model
+    from eaglelocal.gguf.model_info import fingerprint_model
     from eaglelocal.hub.hub_cache import list_models
     from eaglelocal.hub.model_library import list_library
 

@@ -15,8 +15,7 @@ import typer
 
 from eaglelocal.cli import flags
 from eaglelocal.cli.load_model import load_settings, make_run_options, plan_run, start_engine
-from eaglelocal.cli.next_command import make_chat_command
-from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.cli.output import Output, make_chat_command, standard_output
 from eaglelocal.conversation.session import ChatClient, ModelChoice
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.user_paths import expand_path
@@ -197,7 +196,7 @@ def try_head(
     path: Path, read: ReadHead | MedusaHead, found: FoundTarget, settings: Settings, output: Output
 ) -> TrialOutcome:
     from eaglelocal.cli.head_trial import DRAFT_LENGTH, HeadTrial
-    from eaglelocal.gguf.head_requantization import AS_IN_FILE
+    from eaglelocal.gguf.writer import AS_IN_FILE
 
     options = dataclasses.replace(
         make_run_options(settings, ModelChoice()),

@@ -39,7 +39,7 @@ from collections.abc import Callable
 from dataclasses import field
 
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.surrogates import make_printable
+from eaglelocal.core.terminal_text import make_printable
 from eaglelocal.core.toml_text import write_text_value
 
 # ---- agents: the programs that `eaglelocal launch` runs, and how each gets a server: by environment and arguments
@@ -254,7 +254,7 @@ def find_server(agent: Agent, settings: Settings, output: Output, *, starts: boo
 def describe(url: str, api_key: str, agent: Agent) -> Endpoint:
     """Return a running server, with its model. Raises UsageError if its context does not suffice."""
     from eaglelocal.client.http_server import choose_model, read_info
-    from eaglelocal.client.servers.connection import KeepAliveConnection
+    from eaglelocal.client.servers.eaglelocal_server import KeepAliveConnection
 
     with contextlib.closing(KeepAliveConnection(url, api_key=api_key)) as connection:
         entry = choose_model(connection.get("/v1/models").mapping(), "", connection.url)

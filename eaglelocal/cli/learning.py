@@ -8,8 +8,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from eaglelocal import locations
-from eaglelocal.cli.amounts import path_text
-from eaglelocal.conversation.message_output import MessageOutput
+from eaglelocal.cli.output import path_text
+from eaglelocal.conversation.answer_stats import MessageOutput
 from eaglelocal.core.byte_sizes import format_disk
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def open_learning(settings: Settings, owners: Iterable[str], output: MessageOutp
 
 def general_questions() -> tuple[str, ...]:
     """Return the built-in questions that a head rehearses: single ones, of all kinds in turn."""
-    from eaglelocal.cli.train_questions import iter_builtin_questions
+    from eaglelocal.cli.train_options import iter_builtin_questions
 
     single = (messages[0].content for messages in iter_builtin_questions() if len(messages) == 1)
     return tuple(islice(single, NUM_GENERAL))

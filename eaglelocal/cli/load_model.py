@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from eaglelocal import locations
 from eaglelocal.cli.early_engine import ENGINE
-from eaglelocal.conversation.message_output import MessageOutput
+from eaglelocal.conversation.answer_stats import MessageOutput
 from eaglelocal.conversation.session import ActiveModel, ModelChoice
-from eaglelocal.core.draft_sources import parse_draft
+from eaglelocal.core.draft import parse_draft
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
@@ -30,6 +30,22 @@ if TYPE_CHECKING:
     from eaglelocal.learning.idle_learning import IdleLearning, ModelLearning
     from eaglelocal.planning.decision import Decision
     from eaglelocal.worker.spare_process import SpareProcess
+
+import shlex
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from eaglelocal.catalog.catalog import load_catalog
+from eaglelocal.catalog.reference import Profile, parse_reference
+from eaglelocal.cli.plan import options_for
+from eaglelocal.core.records import dataclass
+from eaglelocal.planning.plan_models import plan_models
+
+if TYPE_CHECKING:
+    from eaglelocal.planning.model_choices import ModelOutlook
+    from eaglelocal.tui.chat.model_picker import ModelSource
+
 
 EMBEDDER = "eaglelocal.loading.embedding_builder:build"
 
@@ -117,7 +133,7 @@ def show_decision(decision: Decision, output: MessageOutput) -> None:
 
 def write_plan(decision: Decision, output: MessageOutput) -> Plan:
     """Return the plan, and show progress if an inflated embedded model has to be written first."""
-    from eaglelocal.planning.resolve import make_plan
+    from eaglelocal.planning.decision import make_plan
 
     progress = output.progress()
     try:
@@ -195,7 +211,7 @@ class LoadingEngine:
 
     def wait(self, output: MessageOutput) -> tuple[EngineClient, EngineInfo]:
         """Return the engine once it is ready, and its info. Raises the error that prevents it, after closing it."""
-        from eaglelocal.hub.learned_draft import note_paths
+        from eaglelocal.hub.draft_resolver import note_paths
 
         progress = output.progress()
         progress(LoadProgress(0.0, self._what))  # the starting process reports nothing yet
@@ -216,3 +232,82 @@ class LoadingEngine:
 
     def close(self) -> None:
         self._client.close()
+
+
+# ---- choose build: choose the quantization and the draft for this machine, for a catalog entry that was named
+# without them
+GOAL = "balanced"
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenBuild:
+    """The planner's choice. `draft`: a catalog id, or `none` for a lookup or no draft; `problem`: why none fits."""
+
+    quant: str | None = None
+    draft: str = "none"
+    problem: str = ""
+
+
+def choose_build(target: str, *, draft: str = "auto") -> ChosenBuild | None:
+    """Plan a catalog entry with the settings that `chat` will have; no draft if `draft` or the settings say none.
+
+    Returns None if the target is no catalog entry, or has a quantization: then there is nothing to choose.
+    Raises UsageError with the closest name if the catalog has no such entry.
+    """
+    parsed = parse_reference(target)
+    if not isinstance(parsed, Profile) or parsed.quant:
+        return None
+    catalog = load_catalog()
+    catalog.target(parsed.id, parsed.quant)
+    options = options_for(target, {}, goal=GOAL, is_elsewhere=False)
+    drafts = "none" if "none" in (draft, options.draft) else "auto"
+    try:
+        outcome = plan_models(replace(options, draft=drafts))
+    except UsageError as error:  # e.g. the settings name a missing GPU: the model can be fetched all the same
+        return ChosenBuild(problem=error.message)
+    if outcome.chosen is None:
+        reason = outcome.rejected[0].reason if outcome.rejected else "nothing of it is known to fit"
+        return ChosenBuild(problem=reason)
+    best = outcome.chosen.candidate
+    is_known = best.draft.id in catalog.drafts and best.draft.shape is not None
+    return ChosenBuild(best.option.quant, best.draft.id if is_known else "none")
+
+
+# ---- models on disk: the source of the model picker: the models on this disk, and how each would run with these
+# settings
+def make_model_source(settings: Settings) -> ModelSource:
+    from eaglelocal.planning.model_choices import list_choices
+    from eaglelocal.tui.chat.model_picker import ModelSource
+
+    return ModelSource(
+        list_entries=partial(list_choices, settings.model_folders),
+        list_names=partial(list_model_names, settings),
+        assess=partial(assess_choice, settings),
+    )
+
+
+def list_model_names(settings: Settings) -> Sequence[str]:
+    """Return the references of the models on this disk, for completion."""
+    from eaglelocal.planning.model_choices import list_names
+
+    return list_names(settings.model_folders)
+
+
+def mention_model(prompt: str | None, settings: Settings, output: MessageOutput) -> None:
+    """Say how to chat with a model whose name was given as the question, as `ollama run NAME` takes it."""
+    words = (prompt or "").split()
+    if len(words) != 1 or settings.origins()["target"].startswith("--") or settings.url is not None:
+        return
+    name = words[0].lower()
+    if not {name, f"{name}:latest"}.isdisjoint(known.lower() for known in list_model_names(settings)):
+        command = shlex.join(["eaglelocal", "chat", "--target", words[0]])
+        output.note(f"{words[0]!r} is taken as a question; for the model of this name: {command}")
+
+
+def assess_choice(settings: Settings, choice: ModelChoice, active: ActiveModel | None) -> ModelOutlook:
+    """Return how the model of a choice would run here, once the active one is unloaded."""
+    from eaglelocal.planning.model_choices import assess_model, estimate_held
+
+    options = make_run_options(settings, replace(choice, spec=None), parallel=count_slots(settings))
+    held = () if active is None or active.plan is None else estimate_held(active.plan, active.info)
+    return assess_model(options, freed=held)

@@ -18,7 +18,7 @@ from types import FrameType
 from eaglelocal.cli.early_engine import start_early
 from eaglelocal.cli.hint_command import MAX_COMMAND_CHARS
 from eaglelocal.cli.output import Output, OutputClosed, standard_output
-from eaglelocal.core.collector import postpone_collections
+from eaglelocal.core.background_work import postpone_collections
 from eaglelocal.errors import TRACEBACK_VARIABLE, Cancelled, EagleLocalError, UsageError, bug_error
 
 INTERRUPTED = 130
@@ -70,7 +70,7 @@ def run(arguments: Sequence[str]) -> int:
         from typer.main import get_command
 
         from eaglelocal.cli.command_table import ALL, PROGRAM, make_app
-        from eaglelocal.cli.flag_variables import set_variables
+        from eaglelocal.cli.flags import set_variables
 
         named = _find_command(arguments, ALL)
         command = get_command(make_app([named] if named else ALL))
@@ -120,7 +120,7 @@ def _usage(problem: Exception) -> UsageError:
     The hint is --help; for a flag of Ollama or llama-server it is the command line with our flag.
     """
     from eaglelocal.cli.command_table import PROGRAM
-    from eaglelocal.cli.familiar_flags import find_familiar_flag, translate_flags
+    from eaglelocal.cli.flags import find_familiar_flag, translate_flags
 
     message = getattr(problem, "format_message", problem.__str__)()
     context = getattr(problem, "ctx", None)
@@ -155,7 +155,7 @@ def _find_command(arguments: Sequence[str], known: Sequence[str]) -> str | None:
 def guess_command(word: str, rest: Sequence[str], known: Sequence[str]) -> list[str]:
     """Return the command line that was meant by an unknown command; empty if nothing is near."""
     from eaglelocal.cli.command_table import NAMES_ELSEWHERE, SUBCOMMANDS_ELSEWHERE
-    from eaglelocal.cli.familiar_flags import translate_flags
+    from eaglelocal.cli.flags import translate_flags
     from eaglelocal.conversation.spelling import COMMAND_CUTOFF, closest_word
 
     if word == "help" and rest and rest[0] in known:

@@ -23,6 +23,17 @@ from eaglelocal.errors import EagleLocalError, ResourceError
 if TYPE_CHECKING:
     from eaglelocal.core.events import LoadProgress, TextPiece
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eaglelocal.core.user_paths import quote_path
+from eaglelocal.errors import Cancelled, UsageError
+
+if TYPE_CHECKING:
+    from eaglelocal.hub.target_resolver import FoundTarget
+
+from eaglelocal import locations
+
 ACCEPTED, QUIET, BAD = "32", "2", "31"  # SGR codes: green, faint, red
 BAR_CELLS = 16
 DEFAULT_WIDTH, MAX_WIDTH = 80, 10_000
@@ -334,3 +345,68 @@ def colour_environ(colour: str) -> Mapping[str, str]:
     """Return this process's environment with the variables that enforce the setting `colour`."""
     variables = {"auto": {}, "always": {"NO_COLOR": "", "FORCE_COLOR": "1"}, "never": {"NO_COLOR": "1"}}[colour]
     return {**os.environ, **variables}
+
+
+# ---- confirm: confirmation before an expensive or destructive action: a question on a terminal, --yes elsewhere
+YES = frozenset({"y", "yes"})
+
+
+def confirm(question: str, output: Output, *, yes: bool, default: bool) -> None:
+    """Return if the answer is yes. Raises Cancelled on no, UsageError if stdin is no terminal.
+
+    yes      do not ask (--yes)
+    default  what an empty answer means
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError("--yes is needed: there is no terminal to ask on", hint="--yes")
+    output.ask(f"{question} [{'Y/n' if default else 'y/N'}] ")
+    answer = sys.stdin.readline()
+    if not answer:  # ctrl-d
+        output.message()
+    word = answer.strip().lower()
+    if word in YES or (answer and not word and default):
+        return
+    raise Cancelled("the answer was no")
+
+
+# ---- next command: the command to run after a head was imported or trained
+def make_chat_command(target: str, found: FoundTarget, head: Path) -> str:
+    """Return the command that chats with a new head. It names the head only where `--draft auto` takes another."""
+    from eaglelocal.hub.draft_resolver import find_draft
+
+    auto = find_draft("auto", found).path
+    is_auto = auto is not None and auto.resolve() == head.resolve()
+    flag = "" if is_auto else f" --draft {quote_path(head)}"
+    return f"eaglelocal chat --target {quote_path(target)}{flag}"
+
+
+# ---- amounts: formatting of durations, ages and paths for people; sizes are in core/byte_sizes.py. Pure
+def duration_text(seconds: float) -> str:
+    """Format seconds: `8 s`, `3 min 20 s`, `2 h 5 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def age_text(seconds: float) -> str:
+    """Format an age in seconds with few characters: `now`, `12 min`, `5 h`, `3 d`, `7 mo`."""
+    minutes = int(seconds // 60)
+    if minutes < 1:
+        return "now"
+    if minutes < 60:
+        return f"{minutes} min"
+    hours = minutes // 60
+    if hours < 48:
+        return f"{hours} h"
+    days = hours // 24
+    return f"{days} d" if days < 100 else f"{days // 30} mo"
+
+
+def path_text(path: Path) -> str:
+    """Return the path with `~` for the home folder."""
+    home = locations.find_home()
+    return f"~/{path.relative_to(home)}" if home and path.is_relative_to(home) else str(path)

@@ -237,7 +237,7 @@ def options_for(target: str | None, given: Mapping[str, Any], *, goal: str, is_e
 
 def check_goal(name: str) -> None:
     """Raise UsageError with the nearest name if `name` is no goal."""
-    from eaglelocal.planning.goals import GOALS
+    from eaglelocal.planning.candidate import GOALS
 
     if name not in GOALS:
         hint = f"--goal {closest_word(name, GOALS) or 'balanced'}"

@@ -45,7 +45,7 @@ def server_object(server: RunningServer, state: str) -> dict[str, object]:
 
 def server_lines(found: Sequence[tuple[RunningServer, str]], *, now: float, width: int | None) -> list[str]:
     """Return one line a server; if `width` is given, lines are cut to fit: names of targets may be long."""
-    from eaglelocal.tui.duration_text import format_duration
+    from eaglelocal.tui.glyphs import format_duration
 
     rows = [
         (server.url, state, f"pid {server.pid}", f"up {format_duration(now - server.started_at)}")

@@ -15,10 +15,8 @@ import typer
 
 from eaglelocal import locations
 from eaglelocal.cli import flags
-from eaglelocal.cli.amounts import path_text
 from eaglelocal.cli.completion import complete_target
-from eaglelocal.cli.confirm import confirm
-from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.cli.output import Output, confirm, path_text, standard_output
 from eaglelocal.cli.pull_verify import discard_damaged, verify_on_disk
 from eaglelocal.cli.reports.pull import amount_text, load_progress, order_lines
 from eaglelocal.core.byte_sizes import format_disk
@@ -34,7 +32,7 @@ from eaglelocal.errors import (
 
 if TYPE_CHECKING:
     from eaglelocal.hub.download import DownloadOrder
-    from eaglelocal.hub.hub_errors import RetryPolicy
+    from eaglelocal.hub.hub_api import RetryPolicy
     from eaglelocal.hub.pull_plan import PullPlan
     from eaglelocal.hub.target_resolver import FoundTarget
 
@@ -96,8 +94,8 @@ def plan_here(target: str, draft: str, quant: str | None, output: Output) -> Pul
 
     None for the embedded model. Raises UsageError.
     """
-    from eaglelocal.cli.choose_build import choose_build
-    from eaglelocal.core.draft_sources import parse_draft
+    from eaglelocal.cli.load_model import choose_build
+    from eaglelocal.core.draft import parse_draft
     from eaglelocal.core.run_options import NGRAM, NONE
     from eaglelocal.hub.pull_plan import plan_pull
 
@@ -130,7 +128,7 @@ def look_up_orders(plan: PullPlan, output: Output) -> list[DownloadOrder]:
 
     Empty, with a message, if the hub does not answer and the model is on disk. Raises DownloadError or UsageError.
     """
-    from eaglelocal.hub.cached_files import find_cached
+    from eaglelocal.hub.hub_cache import find_cached
 
     patience = make_retry_policy(output, LOOK_UP_WAITS_S)
     try:
@@ -150,14 +148,14 @@ def look_up_orders(plan: PullPlan, output: Output) -> list[DownloadOrder]:
 
 def add_image_projector(orders: list[DownloadOrder], mmproj: str) -> list[DownloadOrder]:
     """Return the orders; the first, the model's, includes a projector if its repository has one."""
-    from eaglelocal.hub.download_orders import add_projector
+    from eaglelocal.hub.pull_plan import add_projector
 
     return [add_projector(order, mmproj) if not number else order for number, order in enumerate(orders)]
 
 
 def mention_other_copy(plan: PullPlan, output: Output) -> None:
     """Explain why a model is fetched that is on disk already: only the other copy has an MTP layer."""
-    from eaglelocal.hub.cached_files import find_cached
+    from eaglelocal.hub.hub_cache import find_cached
 
     try:
         cached = find_cached(locations.hub_cache_dir(), plan.target)
@@ -172,7 +170,7 @@ def look_up_target(plan: PullPlan, patience: RetryPolicy, output: Output) -> Dow
 
     If a planned quantization is missing, the usual one is taken; raises UsageError if the user asked for it.
     """
-    from eaglelocal.hub.download_orders import order_draft, order_model
+    from eaglelocal.hub.pull_plan import order_draft, order_model
 
     try:
         return order_draft(plan.target, patience)
@@ -185,8 +183,8 @@ def look_up_target(plan: PullPlan, patience: RetryPolicy, output: Output) -> Dow
 
 def suggest_repo(problem: DownloadError, repo: str) -> DownloadError:
     """Return the error; if the repository is missing, with a similar one of the catalog in its hint."""
-    from eaglelocal.hub.hub_errors import is_repo_missing
-    from eaglelocal.hub.hub_references import find_nearest_repo
+    from eaglelocal.hub.hub_api import is_repo_missing
+    from eaglelocal.hub.hub_cache import find_nearest_repo
 
     near = find_nearest_repo(repo) if is_repo_missing(problem) else None
     return DownloadError(problem.message, hint=f"eaglelocal pull {near}") if near else problem
@@ -194,7 +192,7 @@ def suggest_repo(problem: DownloadError, repo: str) -> DownloadError:
 
 def look_up_draft(plan: PullPlan, patience: RetryPolicy, output: Output) -> list[DownloadOrder]:
     """Look up the draft. If that fails, raise only if it was asked for by name: the model runs without one."""
-    from eaglelocal.hub.download_orders import order_draft
+    from eaglelocal.hub.pull_plan import order_draft
 
     if plan.draft is None:
         return []
@@ -208,8 +206,7 @@ def look_up_draft(plan: PullPlan, patience: RetryPolicy, output: Output) -> list
 
 
 def make_retry_policy(output: Output, waits_s: tuple[float, ...] = FETCH_WAITS_S) -> RetryPolicy:
-    from eaglelocal.hub.hub_api import silence_client
-    from eaglelocal.hub.hub_errors import RetryPolicy
+    from eaglelocal.hub.hub_api import RetryPolicy, silence_client
 
     silence_client()
     return RetryPolicy(waits_s, on_wait=output.note)
@@ -255,8 +252,8 @@ def check_files(plan: PullPlan, orders: Sequence[DownloadOrder], output: Output)
     Raises ModelFileError on a file that cannot run, IncompatibleError if a draft that was asked for does not fit.
     """
     from eaglelocal.gguf.mtp import has_mtp
-    from eaglelocal.hub.download_orders import needs_import
     from eaglelocal.hub.inventory import HEAD, describe_file
+    from eaglelocal.hub.pull_plan import needs_import
     from eaglelocal.hub.target_resolver import read_target
 
     if needs_import(orders[0]):
@@ -308,8 +305,8 @@ def check_draft(order: DownloadOrder, model: DownloadOrder, target: FoundTarget,
 
     A head that must be imported first is only mentioned. Raises IncompatibleError or ModelFileError.
     """
-    from eaglelocal.hub.download_orders import needs_import
     from eaglelocal.hub.draft_resolver import read_draft_file
+    from eaglelocal.hub.pull_plan import needs_import
 
     if needs_import(order):
         return mention_import(order, model.reference, output)
@@ -320,7 +317,7 @@ def check_draft(order: DownloadOrder, model: DownloadOrder, target: FoundTarget,
 
 def forget(target: DownloadOrder) -> None:
     """Forget the draft that was remembered for this target. Raises ResourceError."""
-    from eaglelocal.hub.pulled_drafts import forget_draft
+    from eaglelocal.hub.pull_plan import forget_draft
 
     file = locations.pulled_drafts_file()
     try:
@@ -332,7 +329,7 @@ def forget(target: DownloadOrder) -> None:
 
 def remember(draft: DownloadOrder, target: DownloadOrder, output: Output) -> None:
     """Remember which draft was pulled for a target; warn if that cannot be written: the draft is there all the same."""
-    from eaglelocal.hub.pulled_drafts import remember_draft
+    from eaglelocal.hub.pull_plan import remember_draft
 
     file = locations.pulled_drafts_file()
     tag = draft.reference.partition(":")[2]

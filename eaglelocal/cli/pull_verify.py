@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from eaglelocal import locations
-from eaglelocal.cli.confirm import confirm
-from eaglelocal.cli.output import Output
+from eaglelocal.cli.output import Output, confirm
 from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.user_paths import quote_path
@@ -44,7 +43,7 @@ def verify_on_disk(want: PullPlan, output: Output) -> None:
 
     Raises ModelFileError on a damaged file.
     """
-    from eaglelocal.hub.cached_files import find_cached
+    from eaglelocal.hub.hub_cache import find_cached
     from eaglelocal.hub.verification import list_promised_files
 
     try:

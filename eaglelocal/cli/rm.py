@@ -10,11 +10,9 @@ import typer
 
 from eaglelocal import locations
 from eaglelocal.cli import flags
-from eaglelocal.cli.amounts import path_text
 from eaglelocal.cli.completion import complete_on_disk
-from eaglelocal.cli.confirm import confirm
 from eaglelocal.cli.load_model import load_settings
-from eaglelocal.cli.output import standard_output
+from eaglelocal.cli.output import confirm, path_text, standard_output
 from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import ModelFileError, ResourceError, UsageError
@@ -31,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from eaglelocal.catalog.reference import GGUF_SUFFIX
 from eaglelocal.cli.forget import list_files, measure_file
-from eaglelocal.core.folders import make_absolute
+from eaglelocal.core.atomic_file import make_absolute
 from eaglelocal.core.records import dataclass
 
 if TYPE_CHECKING:
@@ -108,7 +106,7 @@ def _find_generated(reference: str) -> Removal:
 def _find_derived(reference: Reference) -> Removal:
     """Return the file of a model that was made of another one, with its heads; the source need not exist."""
     from eaglelocal.catalog.reference import DerivedModel
-    from eaglelocal.hub.derived.derived_inventory import list_derived
+    from eaglelocal.hub.derived.derived_file import list_derived
     from eaglelocal.hub.derived.recipes import parse_recipe
     from eaglelocal.hub.removal import plan_file_removal
     from eaglelocal.hub.target_resolver import make_derived_reference
@@ -178,9 +176,7 @@ def _link_path(path: Path) -> Path:
 def _find_in_hub_cache(reference: str) -> Removal:
     """Return a model of the hub's cache, and its repository's unfinished downloads; these alone if it has no model."""
     from eaglelocal.catalog.reference import File
-    from eaglelocal.hub.cached_files import find_cached
-    from eaglelocal.hub.hub_cache import find_repo_partials
-    from eaglelocal.hub.hub_references import resolve_hub_reference
+    from eaglelocal.hub.hub_cache import find_cached, find_repo_partials, resolve_hub_reference
     from eaglelocal.hub.model_library import locate_reference
     from eaglelocal.hub.removal import plan_removal
 
@@ -244,7 +240,7 @@ class Leftovers:
 
 def find_leftovers(removed: Sequence[Path]) -> Leftovers:
     """Return what belongs to files that are to be removed: to models by their content, to heads by their paths."""
-    from eaglelocal.gguf.model_fingerprint import fingerprint_model
+    from eaglelocal.gguf.model_info import fingerprint_model
     from eaglelocal.hub.heads.versions import list_learned_heads
 
     learned, kept = list_learned_heads(), locations.learning_dir()

@@ -25,12 +25,12 @@ from eaglelocal.cli.json_output import JsonOutput
 from eaglelocal.cli.learning import open_learning
 from eaglelocal.cli.load_model import default_sampling, keep_conversations, load_settings, make_run_options
 from eaglelocal.cli.output import Output, standard_output
-from eaglelocal.cli.server_engines import ServerEngines
+from eaglelocal.cli.serve_screen import ServerEngines
 from eaglelocal.conversation.session import ModelChoice
-from eaglelocal.core.collector import settle
+from eaglelocal.core.background_work import settle
 from eaglelocal.core.plan import Owners
+from eaglelocal.core.terminal_text import FaultInLine, format_place, read_text_file
 from eaglelocal.core.user_paths import expand_path
-from eaglelocal.core.utf8_text import FaultInLine, format_place, read_text_file
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 from eaglelocal.server.listening_socket import bind_socket, find_lan_address
 from eaglelocal.settings import Settings
@@ -318,8 +318,8 @@ def describe_first(decision: Decision, settings: Settings) -> str:
 def make_server_state(
     settings: Settings, decisions: dict[str, Decision], engines: ServerEngines, access: Access
 ) -> ServerState:
-    from eaglelocal.server.admission import AdmissionQueue
-    from eaglelocal.server.descriptors import max_connections, raise_descriptor_limit
+    from eaglelocal.server.active_call import AdmissionQueue
+    from eaglelocal.server.connections import max_connections, raise_descriptor_limit
     from eaglelocal.server.metrics import Metrics
     from eaglelocal.server.model_manager import ModelManager
     from eaglelocal.server.server_state import ServerLimits, ServerState

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from eaglelocal.cli.json_output import JsonOutput, time_fields
 from eaglelocal.cli.output import Output, StatusLine
+from eaglelocal.core.byte_sizes import count_noun
 from eaglelocal.core.events import EngineSnapshot
-from eaglelocal.core.learning_status import ACTIVE_STATES
-from eaglelocal.core.plurals import count_noun
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.stats import ACTIVE_STATES
 from eaglelocal.server.listening_socket import find_lan_address
 from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.request_record import ANSWER_FIELDS, GONE

@@ -15,7 +15,7 @@ import typer
 
 from eaglelocal.cli.completion import complete_port
 from eaglelocal.cli.output import standard_output
-from eaglelocal.core.plurals import match_noun
+from eaglelocal.core.byte_sizes import match_noun
 from eaglelocal.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
@@ -83,8 +83,7 @@ def _is_meant(server: RunningServer, which: str) -> bool:
 
 def describe_work(server: RunningServer) -> str:
     """Return what a server will finish before it ends, `finishes 2 running answers first`; "" if there is nothing."""
-    from eaglelocal.client.servers.connection import KeepAliveConnection
-    from eaglelocal.client.servers.eaglelocal_server import EaglelocalServer
+    from eaglelocal.client.servers.eaglelocal_server import EaglelocalServer, KeepAliveConnection
     from eaglelocal.errors import EagleLocalError
 
     connection = KeepAliveConnection(server.url, api_key=server.api_key, timeout_s=SNAPSHOT_S)

@@ -121,8 +121,7 @@ def print_several(urls: Sequence[str], find_key: Callable[[str], str], output: O
     """
     from eaglelocal.client.servers.server_watch import ServerWatch
     from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot
-    from eaglelocal.tui.monitor.server_rows import format_servers, is_reachable
-    from eaglelocal.tui.monitor.watched_servers import WatchedServers
+    from eaglelocal.tui.monitor.server_rows import WatchedServers, format_servers, is_reachable
 
     servers = WatchedServers(urls, lambda url, on_reading: ServerWatch(url, on_reading, api_key=find_key(url)))
     servers.read_all()

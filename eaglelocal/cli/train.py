@@ -17,12 +17,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.amounts import duration_text
 from eaglelocal.cli.completion import complete_words
 from eaglelocal.cli.import_head import check_head_flags, show_fraction
 from eaglelocal.cli.load_model import default_sampling, load_settings, start_engine
-from eaglelocal.cli.next_command import make_chat_command
-from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.cli.output import Output, duration_text, make_chat_command, standard_output
 from eaglelocal.cli.train_options import (
     HeadFlags,
     LossFlags,
@@ -37,10 +35,10 @@ from eaglelocal.training.device import DEVICES, choose_device
 
 if TYPE_CHECKING:
     from eaglelocal.cli.reports.train import TrainResult
-    from eaglelocal.cli.train_questions import TrainQuestions
+    from eaglelocal.cli.train_options import TrainQuestions
     from eaglelocal.client.client import Client
     from eaglelocal.core.request import ChatRequest
-    from eaglelocal.hub.heads.trial_verdict import TrialAcceptance
+    from eaglelocal.hub.heads.version_records import TrialAcceptance
     from eaglelocal.training.conversations import Collected, TrainingConversation
     from eaglelocal.training.draft_head import HeadSource
     from eaglelocal.training.loop import Recipe
@@ -121,7 +119,7 @@ def train(
     """
     from eaglelocal.cli.reports.import_head import LABEL
     from eaglelocal.cli.reports.train import begin_lines, report_object, result_lines
-    from eaglelocal.cli.train_questions import load_questions
+    from eaglelocal.cli.train_options import load_questions
 
     settings = load_settings(context.params)
     output = standard_output(colour=settings.colour)
@@ -163,7 +161,7 @@ def run_training(options: TrainOptions, questions: TrainQuestions, *, tokens: in
 
 def read_fingerprint(path: Path) -> str:
     """Return the target's fingerprint. Raises ModelFileError if it can no longer be read."""
-    from eaglelocal.gguf.model_fingerprint import fingerprint_model
+    from eaglelocal.gguf.model_info import fingerprint_model
 
     try:
         return fingerprint_model(path)
@@ -328,8 +326,8 @@ def keep_if_better(
     from eaglelocal.cli.reports.train import TrainResult
     from eaglelocal.gguf.draft_pairing import read_draft
     from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY
-    from eaglelocal.gguf.header_patch import patch_header
     from eaglelocal.gguf.reader import read_header
+    from eaglelocal.gguf.writer import patch_header
     from eaglelocal.hub.heads.head_store import write_head_file
     from eaglelocal.training.conversations import question_key
     from eaglelocal.training.head_file import make_head_entries, make_head_name, make_head_tensors

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.confirm import confirm
-from eaglelocal.cli.output import standard_output
+from eaglelocal.cli.output import confirm, standard_output
 from eaglelocal.errors import ResourceError, UsageError
 
 Address = Annotated[str, typer.Argument(metavar="URL", help="Address of the server: https://host:port.")]

@@ -24,8 +24,8 @@ from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError
 
 if TYPE_CHECKING:
-    from eaglelocal.core.costs import MeasuredCosts
     from eaglelocal.core.plan import Plan
+    from eaglelocal.core.stats import MeasuredCosts
     from eaglelocal.settings import Settings
 
 LENGTH_S = 1.0  # for each draft length

@@ -6,10 +6,22 @@ request are events (Failed), never exceptions; every accepted request ends with 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from types import TracebackType
 from typing import Protocol
 
-from eaglelocal.core.events import EngineInfo, EngineSnapshot, RequestEvent
+from eaglelocal.core.events import (
+    EngineInfo,
+    EngineSnapshot,
+    Failed,
+    Finished,
+    RequestEvent,
+    Started,
+    TextPiece,
+    Tokens,
+)
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import ChatRequest
 
 OnEvent = Callable[[RequestEvent], None]
@@ -37,3 +49,80 @@ class Client(Protocol):
     def snapshot(self) -> EngineSnapshot: ...
 
     def close(self) -> None: ...
+
+
+# ---- answer stream: the streaming answer to one request, as an iterator of events. Works with any Client
+#
+# with stream(client, request) as answer: for event in answer: ... # Started, Tokens ..., Finished or Failed reply =
+# stream(client, request).result()
+@dataclass(frozen=True, slots=True)
+class CompleteAnswer:
+    """A complete answer."""
+
+    text: str
+    pieces: tuple[TextPiece, ...]
+    finished: Finished
+    started: Started | None = None  # None when it was cancelled before it started
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return tuple(piece.token for piece in self.pieces)
+
+
+class RequestStream:
+    """The events of one request, for one reader. Leaving it as a context manager cancels a running request."""
+
+    def __init__(self, client: Client, request_id: str) -> None:
+        self.request_id = request_id
+        self._client = client
+        self._arrived: SimpleQueue[RequestEvent] = SimpleQueue()
+        self._read: list[RequestEvent] = []
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the last event has been read."""
+        return bool(self._read) and isinstance(self._read[-1], (Finished, Failed))
+
+    def on_event(self, event: RequestEvent) -> None:
+        """Take an event; called on the client's thread."""
+        self._arrived.put(event)
+
+    def cancel(self) -> None:
+        """Ask the engine to cancel the request; events still come until the last one has been read."""
+        if not self.is_over:
+            self._client.cancel(self.request_id)
+
+    def __iter__(self) -> Iterator[RequestEvent]:
+        return self
+
+    def __next__(self) -> RequestEvent:
+        if self.is_over:
+            raise StopIteration
+        event = self._arrived.get()
+        self._read.append(event)
+        return event
+
+    def result(self) -> CompleteAnswer:
+        """Read to the end and return the whole answer, earlier events included. Raises the error of a Failed event."""
+        for _ in self:
+            pass
+        last = self._read[-1]
+        if isinstance(last, Failed):
+            raise last.error
+        assert isinstance(last, Finished)
+        started = next((event for event in self._read if isinstance(event, Started)), None)
+        pieces = tuple(piece for event in self._read if isinstance(event, Tokens) for piece in event.pieces)
+        return CompleteAnswer("".join(piece.text for piece in pieces) + last.text, pieces, last, started)
+
+    def __enter__(self) -> RequestStream:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.cancel()
+
+
+def stream(client: Client, request: ChatRequest) -> RequestStream:
+    """Submit a request and return an iterator over its events."""
+    answer = RequestStream(client, request.id)
+    client.submit(request, answer.on_event)
+    return answer

@@ -18,8 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-from eaglelocal.client.answer_stream import RequestStream, stream
-from eaglelocal.client.client import OnEvent
+from eaglelocal.client.client import OnEvent, RequestStream, stream
 from eaglelocal.client.in_flight_requests import EngineProcess, InFlightRequests
 from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.events import (

@@ -12,10 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from eaglelocal.client.http_stream import read_speculation
-from eaglelocal.client.json_fields import amount, count, mapping, number, objects, text
+from eaglelocal.client.http_stream import amount, count, mapping, number, objects, read_speculation, text
 from eaglelocal.core.adapters import AdapterFile
-from eaglelocal.core.drafting_words import NOT_REPORTED
+from eaglelocal.core.draft import NOT_REPORTED
 from eaglelocal.core.events import NOTHING_YET, EngineInfo, EngineSnapshot
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.sampling import RECOMMENDED, is_valid_value

@@ -22,9 +22,8 @@ from typing import get_type_hints
 from urllib.parse import urlsplit
 
 from eaglelocal import locations
-from eaglelocal.client.http_connection import make_connection
-from eaglelocal.client.json_fields import text
-from eaglelocal.client.server_address import split_address
+from eaglelocal.client.http_client import make_connection, split_address
+from eaglelocal.client.http_stream import text
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.json_text import read_object
 from eaglelocal.core.own_files import list_own, read_own

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 
-from eaglelocal.conversation.message_output import MessageOutput
+from eaglelocal.conversation.answer_stats import MessageOutput
 from eaglelocal.conversation.session import Session
-from eaglelocal.core.plurals import count_noun
+from eaglelocal.core.byte_sizes import count_noun
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import UsageError
 

@@ -7,12 +7,13 @@ measured by the engine, except the gain, which is marked as estimated.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from eaglelocal.core.adapters import describe_adapters
-from eaglelocal.core.drafting_words import SWITCHED_OFF, describe_drafting
-from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished
+from eaglelocal.core.byte_sizes import count_noun
+from eaglelocal.core.draft import SWITCHED_OFF, describe_drafting
+from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished, LoadProgress
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.plurals import count_noun
 from eaglelocal.core.request import MAX_DRAFT_TOKENS, DraftPolicy, Spec
 from eaglelocal.core.sampling import sampling_text
 from eaglelocal.core.stats import SpeculationStats, encode_stats, sum_stats
@@ -196,3 +197,28 @@ def _engine_lines(snapshot: EngineSnapshot, restarts: int) -> list[str]:
         f"engine        {count_noun(snapshot.steps, 'step')}{share}",
         f"memory        {snapshot.peak_rss_bytes / 2**20:.0f} MiB at most{restarted}",
     ]
+
+
+# ---- message output: the interface for messages to the user other than answers: stderr in line mode, the transcript
+# on the screen
+#
+# Code that loads models, joins servers or runs commands writes to it, in both modes.
+class ProgressBar(Protocol):
+    """A progress bar of one operation."""
+
+    def __call__(self, progress: LoadProgress) -> None: ...
+
+    def finish(self) -> None:
+        """Remove the bar; later progress is not shown."""
+
+
+class MessageOutput(Protocol):
+    """An output for messages, such as `cli.output.Output`."""
+
+    def message(self, text: str = "") -> None:
+        """Show a line that the user asked for."""
+
+    def note(self, text: str) -> None:
+        """Show a dimmed line."""
+
+    def progress(self) -> ProgressBar: ...

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from eaglelocal.conversation.context_window import turns_to_forget
+from eaglelocal.conversation.conversation import turns_to_forget
 from eaglelocal.conversation.pictures import Pictures
 from eaglelocal.conversation.session import AnswerEvents, RequestOutcome, Session
 from eaglelocal.core.events import (

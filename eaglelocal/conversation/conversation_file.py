@@ -1,7 +1,7 @@
 """Conversations on disk: one JSON file each, written atomically, readable by the owner only.
 
 This file has the rules for names, and the format; callers decide when to save. A name is never a path.
-Pictures are separate files in a folder beside them (picture_store.py), each written once.
+Pictures are separate files in a folder beside them (pictures.py), each written once.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ import itertools
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
-from eaglelocal.conversation import picture_store
+from eaglelocal.conversation import pictures
 from eaglelocal.conversation.conversation import Conversation, FileStamp, Turn
 from eaglelocal.conversation.sampling_form import read_values
 from eaglelocal.conversation.spelling import closest_word
-from eaglelocal.core.atomic_file import write_atomically
-from eaglelocal.core.folders import PRIVATE, make_folder, sync_folder
+from eaglelocal.core.atomic_file import PRIVATE, make_folder, sync_folder, write_atomically
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.own_files import list_own, read_own
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.surrogates import join_in_json
-from eaglelocal.core.user_paths import quote_path
-from eaglelocal.core.utf8_text import FaultInLine, decode_text
+from eaglelocal.core.terminal_text import FaultInLine, decode_text, join_in_json, join_surrogates, make_printable
+from eaglelocal.core.user_paths import expand_path, quote_path
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 
 FORMAT_VERSION = 1
@@ -111,11 +111,11 @@ def rename(folder: Path, old: str, new: str) -> str:
 def delete(folder: Path, name: str) -> None:
     """Remove a saved conversation for good. Raises UsageError, ResourceError."""
     path = _find_existing(folder, name)
-    pictures = picture_store.find_digests(path)
+    digests = pictures.find_digests(path)
     try:
         path.unlink()
         sync_folder(folder)
-        picture_store.drop(folder, pictures)
+        pictures.drop(folder, digests)
     except OSError as problem:
         raise ResourceError(
             f"cannot remove {path}: {problem.strerror}", hint=f"ls -ld {quote_path(folder)}"
@@ -137,7 +137,7 @@ def save(conversation: Conversation, path: Path, *, target: str) -> None:
     """Write a conversation and its pictures; a crash leaves the old file. Raises ResourceError."""
     try:
         make_folder(path.parent, PRIVATE)
-        picture_store.keep(path.parent, (picture for turn in conversation.turns for picture in turn.pictures))
+        pictures.keep(path.parent, (picture for turn in conversation.turns for picture in turn.pictures))
         conversation.target = target
         write_atomically(path, json.dumps(join_in_json(_to_json(conversation)), ensure_ascii=False, indent=1))
         conversation.mark_saved(read_stamp(path))
@@ -248,7 +248,7 @@ def _to_json(conversation: Conversation) -> dict[str, object]:
 def _turn_to_json(turn: Turn) -> dict[str, object]:
     fields: dict[str, object] = {"question": turn.question, "answer": turn.answer, "stopped": turn.stopped}
     fields |= {"reasoning": turn.reasoning} if turn.reasoning else {}
-    return fields | ({"pictures": picture_store.to_json(turn.pictures)} if turn.pictures else {})
+    return fields | ({"pictures": pictures.to_json(turn.pictures)} if turn.pictures else {})
 
 
 def _read_conversation(content: object, path: Path) -> Conversation:
@@ -285,8 +285,63 @@ def _read_turn(content: object, number: int, path: Path) -> Turn:
         and isinstance(reasoning, str)
         and isinstance(stopped, bool)
     ):
-        pictures = picture_store.from_json(path.parent, fields.get("pictures", []))
-        if pictures is not None:
-            return Turn(question, answer, stopped, reasoning, pictures)
+        shown = pictures.from_json(path.parent, fields.get("pictures", []))
+        if shown is not None:
+            return Turn(question, answer, stopped, reasoning, shown)
         raise UsageError(f"{path}: turn {number} has invalid pictures")
     raise UsageError(f"{path}: turn {number} needs a question and an answer, both text")
+
+
+# ---- markdown export: export of a conversation as a Markdown document. Pure except `export_markdown`, which writes
+# it
+#
+# Answers stay as the model wrote them; questions become quotes, so that a heading in one does not break the outline.
+def format_markdown(conversation: Conversation, *, target: str) -> str:
+    """Return the document: title, system message, then question and answer of each turn, reasoning folded."""
+    title = f"# {make_printable(conversation.name) or 'Conversation'}"
+    parts = [title, f"*{make_printable(target)}*"]
+    if conversation.system:
+        parts += ["**System:**", _quote(conversation.system)]
+    return "\n\n".join([*parts, *(part for turn in conversation.turns for part in _format_turn(turn))]) + "\n"
+
+
+def export_markdown(conversation: Conversation, name: str, *, target: str) -> Path:
+    """Write the document to a new file of that name and return its path; no file is overwritten.
+
+    Raises UsageError, ResourceError; a partly written file is removed then.
+    """
+    if not conversation.turns:
+        raise UsageError("there is nothing to export yet")
+    path = expand_path(name)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # as private as the conversation itself
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            _write(file, path, join_surrogates(format_markdown(conversation, target=target)))
+        return path.absolute()
+    except FileExistsError:
+        raise UsageError(f"{path} already exists", hint="/export ANOTHER.md") from None
+    except OSError as problem:
+        command = "mkdir -p" if isinstance(problem, FileNotFoundError) else "ls -ld"
+        hint = f"{command} {shlex.quote(str(path.parent))}"
+        raise ResourceError(f"cannot write {path}: {problem.strerror}", hint=hint) from problem
+
+
+def _write(file: TextIO, path: Path, text: str) -> None:
+    try:
+        file.write(text)
+        file.flush()
+    except BaseException:
+        path.unlink()
+        raise
+
+
+def _format_turn(turn: Turn) -> list[str]:
+    reasoning = (
+        f"<details><summary>Thoughts</summary>\n\n{turn.reasoning.strip()}\n\n</details>" if turn.reasoning else ""
+    )
+    stopped = "*(stopped here)*" if turn.stopped else ""
+    return [part for part in ("---", _quote(turn.shown_question), reasoning, turn.answer.strip(), stopped) if part]
+
+
+def _quote(text: str) -> str:
+    return "\n".join(f"> {line}".rstrip() for line in text.split("\n"))

@@ -10,11 +10,10 @@ import json
 import os
 from pathlib import Path
 
-from eaglelocal.core.atomic_file import write_atomically
-from eaglelocal.core.folders import PRIVATE, make_folder
+from eaglelocal.core.atomic_file import PRIVATE, make_folder, write_atomically
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.own_files import append_own, open_own
-from eaglelocal.core.surrogates import join_surrogates
+from eaglelocal.core.terminal_text import join_surrogates
 
 MAX_ENTRIES = 1000
 MAX_FILE_BYTES = 8 * 1024 * 1024

@@ -13,15 +13,14 @@ from dataclasses import replace
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.action_context import ActionContext, LeaveChat
 from eaglelocal.conversation.answer_stats import describe_draft_length, model_lines, system_line, total_lines
-from eaglelocal.conversation.markdown_export import export_markdown
+from eaglelocal.conversation.conversation_file import export_markdown
 from eaglelocal.conversation.pictures import parse_paths, read_picture
 from eaglelocal.conversation.sampling_form import FIELDS, format_field, set_field
-from eaglelocal.conversation.saved_session import resume_conversation, save_session
-from eaglelocal.conversation.session import ModelChoice, Session, check_sees
+from eaglelocal.conversation.session import ModelChoice, Session, check_sees, resume_conversation, save_session
 from eaglelocal.conversation.spelling import COMMAND_CUTOFF, closest_word
 from eaglelocal.core.adapters import describe_adapters, parse_scale
-from eaglelocal.core.drafting_words import SWITCHED_OFF, describe_cut_length, describe_drafting
-from eaglelocal.core.plurals import count_noun
+from eaglelocal.core.byte_sizes import count_noun
+from eaglelocal.core.draft import SWITCHED_OFF, describe_cut_length, describe_drafting
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AUTO, OFF, Spec, parse_spec
 from eaglelocal.core.sampling import fill_recommended

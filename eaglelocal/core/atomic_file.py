@@ -6,6 +6,7 @@ process, so that the next writer in the folder recognises abandoned temporary fi
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -14,8 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
-
-from eaglelocal.core.folders import PRIVATE, make_folder, sync_folder
 
 PREFIX, SUFFIX = ".eaglelocal-", ".part"  # of temporary files; no other program uses such names
 OWN_FILE = 0o600  # some of these files hold keys
@@ -94,4 +93,69 @@ def _new_file(folder: Path) -> tuple[int, str]:
             fcntl.flock(handle, fcntl.LOCK_EX)
         if os.fstat(handle).st_nlink:
             return handle, made
+        os.close(handle)
+
+
+# ---- folders: creates folders with the intended permissions, whatever the umask of the process is
+#
+# A umask may be 000, as in many containers: a plain mkdir then creates folders that everybody can write. A umask that
+# is stricter than the permissions asked for stays in force.
+PRIVATE = 0o700  # keys, questions, answers, and everything else below the state folder
+SHARED = 0o755  # models and reproducible files: others may read them
+
+
+def make_folder(folder: Path, mode: int = PRIVATE) -> None:
+    """Create the folder and missing parents with these permissions; an existing folder stays as it is.
+
+    New folders are synced to disk, so that a file in them survives a power cut too.
+
+    Raises OSError.
+    """
+    try:
+        os.mkdir(folder, mode)
+    except FileNotFoundError:
+        if folder.parent.exists():  # a file system without mkdir, such as /proc
+            raise
+        make_folder(folder.parent, mode)
+        make_folder(folder, mode)
+    except FileExistsError:
+        if not folder.is_dir():  # a file, or a link that leads nowhere
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
+    else:
+        sync_folder(folder.parent)
+
+
+def make_absolute(path: Path) -> Path:
+    """Return a path that names the same file in every working folder."""
+    flat = Path(os.path.abspath(path))
+    if ".." in path.parts and os.path.realpath(flat) != os.path.realpath(path):  # it leads out of a linked folder
+        return Path(os.path.realpath(path.parent), path.name)
+    return flat
+
+
+def is_gone(path: Path) -> bool:
+    """Return whether a file is certainly not there any more.
+
+    One that cannot be read may be there, and so may one whose folder is missing too: its disk may not be mounted.
+    """
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return os.path.isdir(os.path.dirname(os.path.realpath(path)))
+    except OSError:
+        pass
+    return False
+
+
+def sync_folder(folder: Path) -> None:
+    """Sync the folder's entries to disk, so that they survive a power cut; ignored where a file system cannot."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    except OSError:
+        pass
+    finally:
         os.close(handle)

@@ -23,3 +23,14 @@ def format_disk(num_bytes: float | None) -> str:
             digits = 2 if index < 2 and num_bytes < 10 * unit_bytes else 1
             return f"{num_bytes / unit_bytes:.{digits}f} {unit}"
     return f"{num_bytes:.0f} B"
+
+
+# ---- plurals: numbers of things in words
+def count_noun(number: int, noun: str) -> str:
+    """Return the number with its noun, which takes an s unless there is one: "1 thread", "2 threads"."""
+    return f"{number} {match_noun(number, noun)}"
+
+
+def match_noun(number: int, noun: str) -> str:
+    """Return the noun as it follows the number: "thread" after 1, "threads" after any other."""
+    return noun if number == 1 else f"{noun}s"

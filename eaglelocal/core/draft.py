@@ -9,10 +9,14 @@ draft. Nodes are numbered in the order in which they were proposed, parents befo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from eaglelocal.core.byte_sizes import count_noun
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.run_options import NGRAM, NONE
 from eaglelocal.core.sampling import Sampled
+from eaglelocal.errors import UsageError
 
 ROOT = -1
 
@@ -79,3 +83,85 @@ class Verdict(NamedTuple):
     @property
     def num_accepted(self) -> int:
         return len(self.path)
+
+
+# ---- draft sources: the values of `--draft`: a model or head, and drafters without a model beside it. Pure
+#
+# auto, mtp, none, REF a model, found or named, with a lookup beside it (none: nothing) ngram, lookahead drafters
+# without a model REF,lookahead several, by commas: exactly these, and at most one of them is a model
+LOOKAHEAD = "lookahead"
+LOOKUPS = (NGRAM, LOOKAHEAD)  # drafters without a model
+
+
+class DraftSources(NamedTuple):
+    """The drafters of a run.
+
+    model    auto, mtp, none, or a reference; ngram: no model. With commas it names several, or is a path with commas:
+             hub/draft_resolver.py finds out
+    lookups  names of drafters without a model, of LOOKUPS
+    """
+
+    model: str
+    lookups: tuple[str, ...]
+
+
+def parse_draft(text: str) -> DraftSources:
+    """Parse a value of `--draft`. Raises UsageError if `none` is combined with others.
+
+    parse_draft("lookahead,ngram") is ("ngram", ("lookahead", "ngram")), parse_draft("./h.gguf") is that and a lookup.
+    """
+    names = [name.strip() for name in text.split(",")]
+    lookups = tuple(dict.fromkeys(name for name in names if name in LOOKUPS))
+    models = [name for name in names if name not in LOOKUPS]
+    if not models:
+        return DraftSources(NGRAM, lookups)
+    if NONE in models and len(names) > 1:
+        raise UsageError(f"--draft {text} is contradictory: `none` means no draft at all", hint="--draft none")
+    return DraftSources(",".join(models), lookups or (NGRAM,))
+
+
+# ---- drafting words: the state of drafting in words, the same on every screen and in every report. Pure
+#
+# States and reasons come from the engine or a server; this module only words them.
+SWITCHED_OFF = "switched off"  # reason of the state `off` that the user chose
+MEASURING = "measuring whether drafting pays"  # reason of the state `asleep` during a probe
+NOT_REPORTED = "not reported by the server"
+LOOKUP = "lookup in the text so far"  # the name of drafting without a model, whose flag is `--draft ngram`
+
+LOOKUP_WORDS = {"ngram": LOOKUP, "lookahead": "lookahead"}  # by the names of drafters without a model
+
+
+def describe_draft(model: str, lookups: Sequence[str]) -> str:
+    """Return what drafts in words: the model's label ("": no model), and drafters that are not there in any case.
+
+    describe_draft("EAGLE-3 head x", ["ngram"]) is the label alone: a lookup drafts beside every model.
+    """
+    if not model:
+        return " and ".join(LOOKUP_WORDS[name] for name in lookups)
+    return " and ".join([model, *(LOOKUP_WORDS[name] for name in lookups if name != "ngram")])
+
+
+def describe_cut_length(asked: int, most: int) -> str:
+    """Return that fewer tokens are drafted than were asked for; "" if as many are, or nobody knows (`most` 0)."""
+    if not 0 < most < asked:
+        return ""
+    return f"at most {count_noun(most, 'token')} can be drafted here, not {asked}"
+
+
+def describe_drafting(state: str, reason: str) -> str:
+    """Return the state in words, such as `drafting paused: it would be slower (0.68x)`; "" if it is unknown."""
+    match state:
+        case _ if reason == NOT_REPORTED:
+            return ""
+        case "on":
+            return "drafting"
+        case "asleep" if reason == MEASURING:
+            return MEASURING
+        case "asleep":
+            return f"drafting paused: {reason}" if reason else "drafting paused"
+        case "off" if reason == SWITCHED_OFF:
+            return "drafting off (your setting)"
+        case "off":
+            return f"drafting off: {reason}" if reason else "drafting off"
+        case _:
+            return ""

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from eaglelocal.core.adapters import AdapterFile, AdapterMix
-from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest, Spec
 from eaglelocal.core.sampling import Sampled
-from eaglelocal.core.stats import SpeculationStats, Timings
+from eaglelocal.core.stats import MeasuredCosts, SpeculationStats, Timings
 from eaglelocal.core.tools import CallPart
 from eaglelocal.errors import EagleLocalError
 

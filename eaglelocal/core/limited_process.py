@@ -23,7 +23,6 @@ from typing import cast
 
 import eaglelocal.errors
 from eaglelocal.core import limited_child
-from eaglelocal.core.child_environment import make_environment
 from eaglelocal.core.limited_child import HEAD, MAX_ERROR_CHARS, Message, MessageKind
 from eaglelocal.core.process_limits import (
     CallRaised,
@@ -34,8 +33,9 @@ from eaglelocal.core.process_limits import (
     TookTooLong,
     TookTooMuchMemory,
     TooLargeReply,
+    make_environment,
+    read_usage,
 )
-from eaglelocal.core.process_usage import read_usage
 from eaglelocal.errors import EagleLocalError, RequestError
 
 

@@ -8,6 +8,7 @@ says once what is skipped.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 from functools import lru_cache
@@ -132,3 +133,21 @@ def _warn_once(path: str, why: str) -> None:
     import logging  # only then: it takes time of every start
 
     logging.getLogger(__name__).warning("%s is skipped: %s", path, why)
+
+
+# ---- file fingerprint: identifies a file of weights by samples of its content, without reading all of it
+NUM_SAMPLES, SAMPLE_BYTES = 32, 4096  # of a file of weights
+
+
+def fingerprint(path: Path) -> str:
+    """Return a hash of a file's size and of samples of its content: weights of another training differ everywhere.
+
+    Raises OSError.
+    """
+    size = path.stat().st_size
+    content = hashlib.sha256(str(size).encode())
+    with open_regular(path) as file:
+        for part in range(NUM_SAMPLES):
+            file.seek(max(size - SAMPLE_BYTES, 0) * part // (NUM_SAMPLES - 1))
+            content.update(file.read(SAMPLE_BYTES))
+    return content.hexdigest()[:24]

@@ -8,7 +8,6 @@ from enum import Enum
 from types import MappingProxyType
 
 from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
-from eaglelocal.core.common_prefix import common_prefix
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.image import PlacedImage
 from eaglelocal.core.model_task import ModelTask
@@ -253,3 +252,17 @@ class Request:
     def continues_after_eos(self) -> bool:
         """True if an end-of-generation token does not end the answer. With a constraint it always does."""
         return self.params.ignore_eos and self.constraint is None
+
+
+# ---- common prefix: compare token sequences, in blocks: a cache may hold tens of thousands of tokens. Pure
+BLOCK = 256  # tokens compared at a time, as tuples in C
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return the length of the common prefix."""
+    length = min(len(a), len(b))
+    for first in range(0, length, BLOCK):
+        x, y = tuple(a[first : first + BLOCK]), tuple(b[first : first + BLOCK])
+        if x != y:
+            return first + next((i for i, (p, q) in enumerate(zip(x, y, strict=False)) if p != q), min(len(x), len(y)))
+    return length

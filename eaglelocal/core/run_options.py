@@ -6,7 +6,6 @@ Planning reads them, and decides in a `Plan` what they leave open. Nothing is wr
 from __future__ import annotations
 
 from eaglelocal.core.adapters import MAX_ADAPTERS, AdapterFile, parse_adapter
-from eaglelocal.core.gpu_split import TENSOR, parse_split
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import parse_spec
 from eaglelocal.errors import UsageError
@@ -21,7 +20,7 @@ class RunOptions:
     target      a reference; None: the best model on disk, else the embedded one
     mmproj      auto, none, or the path of a projector for images
     draft       the model that drafts: auto, mtp, none, an entry of the catalog, the path of a .gguf, or ngram: no model
-    lookups     the drafters without a model, beside it or alone: ngram, lookahead (see draft_sources.py)
+    lookups     the drafters without a model, beside it or alone: ngram, lookahead (see draft.py)
     draft_type  of a head's weights: auto, q4_0, q8_0, or file
     lora        LoRA adapters of the target: FILE or FILE:SCALE
     spec        auto, off, pid, or a number of draft tokens
@@ -115,3 +114,94 @@ class RunOptions:
             return parse_split(self.split)
         except ValueError as error:
             raise UsageError(f"--split must be {error}, not {self.split}") from None
+
+
+# ---- gpu split: the setting that divides a model among GPUs: `layer`, `tensor`, `row`, `none`, or each GPU's share,
+# as `3,1`
+TENSOR = "tensor"  # each layer is divided evenly, and all GPUs compute at once
+MODES = ("layer", TENSOR, "row", "none")
+MAX_SHARES = 16  # llama.cpp's limit of devices
+
+
+def suggest_split(num_gpus: int) -> str:
+    """Return the hint for a wrong number of shares: an equal one for each of the GPUs, or none at all."""
+    return f"--split {','.join(['1'] * num_gpus)}" if num_gpus > 1 else "leave --split out"
+
+
+def parse_split(text: str) -> tuple[str, tuple[float, ...]]:
+    """Return (mode, shares). Shares divide by layers, in llama.cpp's order of devices.
+
+    Raises ValueError; its text says what the setting must be.
+
+    >>> parse_split("3,1")
+    ('layer', (3.0, 1.0))
+    """
+    if text in MODES:
+        return text, ()
+    try:
+        shares = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        shares = ()
+    if not 2 <= len(shares) <= MAX_SHARES or not all(0 <= share < float("inf") for share in shares) or not any(shares):
+        raise ValueError(f"one of {', '.join(MODES)}, or the share of each GPU, as 3,1")
+    return "layer", shares
+
+
+# ---- rpc hosts: the setting that names llama.cpp's rpc-servers: `HOST:PORT,HOST:PORT`. Also what has to be said
+# about them
+MAX_HOSTS, MAX_PORT = 16, 65_535  # llama.cpp's limit of servers
+RPC_DEVICE = "RPC"  # llama.cpp numbers their devices over all servers: RPC0, RPC1 ...
+WARNING = "RPC is neither encrypted nor authenticated: use it only in a network that you trust, or through a tunnel"
+
+
+def parse_rpc_hosts(text: str) -> tuple[str, ...]:
+    """Return the addresses in order. Raises ValueError; its text says what the setting must be.
+
+    >>> parse_rpc_hosts("192.168.1.20:50052, box:50052")
+    ('192.168.1.20:50052', 'box:50052')
+    """
+    hosts = tuple(part.strip() for part in text.split(","))
+    if not all(map(_is_address, hosts)) or len(set(hosts)) < len(hosts) or len(hosts) > MAX_HOSTS:
+        raise ValueError(f"at most {MAX_HOSTS} different addresses of rpc-servers, as 192.168.1.20:50052,box:50052")
+    return hosts
+
+
+def _is_address(text: str) -> bool:
+    """Return whether llama.cpp can read it: it cuts at the first colon, so that IPv6 needs a name."""
+    host, _, port = text.partition(":")
+    is_number = port.isascii() and port.isdecimal() and len(port) <= len(str(MAX_PORT))
+    return bool(host) and not any(char.isspace() for char in host) and is_number and 1 <= int(port) <= MAX_PORT
+
+
+def is_rpc_device(name: str) -> bool:
+    """Return True for a device of an rpc-server."""
+    return name.startswith(RPC_DEVICE)
+
+
+# ---- context hint: hints with the --ctx that would do: larger for a prompt that is too long, smaller for little
+# memory. Pure
+CTX_STEP = 256  # a --ctx in a hint is a multiple of this
+ANSWER_TOKENS = 1024  # room for an answer
+
+
+def suggest_ctx(
+    num_tokens: int, *, trained_ctx: int = 0, answer_tokens: int = ANSWER_TOKENS, is_lower_bound: bool = False
+) -> str:
+    """Return the flag with the number that would do for a prompt, or the advice to shorten it.
+
+    trained_ctx     positions that the model was trained for; 0: unknown
+    is_lower_bound  the prompt has more tokens than that, and how many is not known
+    """
+    if 0 < trained_ctx < num_tokens + min(answer_tokens, 1):
+        return f"use a shorter prompt: the model was trained for {trained_ctx} tokens"
+    if is_lower_bound:
+        return f"--ctx {trained_ctx}, or a shorter prompt" if trained_ctx else "use a shorter prompt"
+    wanted = -(-(num_tokens + answer_tokens) // CTX_STEP) * CTX_STEP
+    return f"--ctx {min(wanted, trained_ctx or wanted)}"
+
+
+def suggest_smaller_ctx(n_ctx: int, num_slots: int = 1) -> str:
+    """Return the flags with half the context, or half the slots; "" if both are as small as they can be."""
+    half = n_ctx // 2 // CTX_STEP * CTX_STEP or n_ctx // 2
+    flags = [f"--ctx {half}"] if half else []
+    return " or ".join([*flags, *([f"--parallel {num_slots // 2}"] if num_slots > 1 else [])])

@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from dataclasses import field
 from itertools import zip_longest
 
+from eaglelocal.core.byte_sizes import count_noun, format_disk
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.request import MAX_DRAFT_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +114,81 @@ class SpeculationCounter:
             accepted_per_position=tuple(self.accepted_per_position),
             speedup_estimate=speedup_estimate if self.drafts else None,
         )
+
+
+# ---- learning status: the state of learning from answers, as screens, snapshots and metrics show it
+ACTIVE_STATES = ("learning", "judging")
+STATES = ("idle", *ACTIVE_STATES, "paused")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningStatus:
+    """The state of learning; `on` False: nothing is kept.
+
+    state    one of STATES; the note of a paused one says why
+    version  the learned version that drafts; 0: the base head
+    """
+
+    on: bool = True
+    kept_answers: int = 0
+    kept_bytes: int = 0
+    state: str = "idle"
+    version: int = 0
+    note: str = ""
+
+
+LEARNING_OFF = LearningStatus(on=False)
+
+
+def describe_learning(status: LearningStatus) -> str:
+    """Return a few words; "" if learning is off.
+
+    >>> describe_learning(LearningStatus(kept_answers=12, kept_bytes=40_000, state="learning", version=3))
+    'learning, 12 answers kept (40 kB), version 3'
+    """
+    if not status.on:
+        return ""
+    state = {"idle": "learns when idle", "paused": f"learning paused: {status.note}"}.get(status.state, status.state)
+    version = f", version {status.version}" if status.version else ""
+    answers = count_noun(status.kept_answers, "answer")
+    return f"{state}, {answers} kept ({format_disk(status.kept_bytes)}){version}"
+
+
+# ---- costs: measured costs of steps on this machine, as plain data; `speculation` measures them
+NOISY = 0.2  # above this the measured costs say little about single decodes
+
+
+@dataclass(frozen=True, slots=True)
+class SizeCost:
+    """The cost of a target decode of so many rows, or of a draft step of so many nodes, over a short context."""
+
+    num_rows: int
+    seconds: float
+    num_samples: int  # decodes that were measured
+
+
+@dataclass(frozen=True, slots=True)
+class ContextCost:
+    """The cost that each cached position adds to a decode: once, and per row."""
+
+    per_cell_s: float
+    per_row_cell_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredCosts:
+    """The costs measured so far; only of sizes that ran, ascending."""
+
+    decodes: tuple[SizeCost, ...] = ()
+    draft_steps: tuple[tuple[str, SizeCost], ...] = ()  # (drafter, cost)
+    block_size: int = 1  # tokens per draft step
+    max_depth: int = MAX_DRAFT_TOKENS  # tokens that the draft model can draft after a root
+    noise: float = 0.0  # relative spread of single decodes: 0.05 is about 5 %; 0.0: not known
+    context: ContextCost | None = None  # None: only short contexts have been measured
+    plain_overhead_s: float = 0.0  # of a step without drafts, besides its decode
+    drafted_overhead_s: float = 0.0  # of a step with drafts, besides its decode and its draft steps
+
+    @property
+    def is_noisy(self) -> bool:
+        """Return whether equal decodes took so different times that something else must have been running."""
+        return self.noise >= NOISY

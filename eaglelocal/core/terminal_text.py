@@ -6,11 +6,73 @@ them, with which a name can be shown as another one. Letters of every script, em
 
 from __future__ import annotations
 
+import codecs
 import os
+import re
 from collections.abc import Mapping
+from pathlib import Path
 
-from eaglelocal.core.surrogates import REPLACED
+from eaglelocal.core.records import dataclass
 
+# ---- surrogates: joins halves of UTF-16 surrogate pairs in outside text: JSON can spell them, and Python reads file
+# names with them
+#
+# Two halves are one character; a single half is none, and cannot be encoded. `make_printable` cleans names for one
+# line of a list, a comment or a heading. Pure.
+#
+# >>> join_surrogates("\ud83e\udd85 \ud83e") '🦅 �'
+HALVES = re.compile("[\ud800-\udfff]")
+REPLACED = dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}")  # for str.translate
+FIRST_HALF = re.compile("[\ud800-\udbff]$")
+
+
+def join_surrogates(text: str) -> str:
+    """Return the text with pairs of halves joined to characters; a single half becomes U+FFFD."""
+    if not HALVES.search(text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def make_printable(text: str) -> str:
+    """Return the text as one line: line ends, other control characters and halves of surrogate pairs become U+FFFD.
+
+    >>> make_printable("x\\nevil: yes")
+    'x�evil: yes'
+    """
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def join_in_json(value: object) -> object:
+    """Return a JSON value with `join_surrogates` applied to all its texts, member names too."""
+    match value:
+        case str():
+            return join_surrogates(value)
+        case list():
+            return [join_in_json(one) for one in value]
+        case dict():
+            return {join_surrogates(name): join_in_json(one) for name, one in value.items()}
+    return value
+
+
+@dataclass(slots=True)
+class SurrogateJoiner:
+    """A streaming `join_surrogates`: a first half at the end of a part waits for the next part."""
+
+    _pending: str = ""
+
+    def feed(self, text: str) -> str:
+        text = self._pending + text
+        at = len(text) - 1 if FIRST_HALF.search(text) else len(text)
+        self._pending = text[at:]
+        return join_surrogates(text[:at])
+
+    def finish(self) -> str:
+        """Return the text that is still waiting for a second half."""
+        pending, self._pending = self._pending, ""
+        return join_surrogates(pending)
+
+
+# ---- terminal text
 CONTROLS = (*range(0x20), *range(0x7F, 0xA0))
 REORDERING = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))  # embeddings, overrides and isolates
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -43,3 +105,36 @@ def escape_in_json(text: str) -> str:
 def can_move_cursor(environ: Mapping[str, str]) -> bool:
     """Return whether the terminal, if there is one, can redraw a line and show colours, by the variable TERM."""
     return os.name == "nt" or environ.get("TERM", "") not in ("", "dumb")
+
+
+# ---- utf8 text: reads text files from untrusted sources; an error about a byte that is not UTF-8 names its line
+class FaultInLine(ValueError):
+    """An error in a text, with its line; 0 if unknown."""
+
+    def __init__(self, what: str, line: int) -> None:
+        super().__init__(what)
+        self.line = line
+
+
+def read_text_file(path: Path) -> str:
+    """Return the text of a file with newlines normalised to LF and without a byte order mark.
+
+    Raises OSError, and FaultInLine where it is not UTF-8.
+    """
+    return decode_text(path.read_bytes())  # read once: it may be a pipe
+
+
+def decode_text(raw: bytes) -> str:
+    """Return the text of a file's content as `read_text_file` does. Raises FaultInLine."""
+    raw = raw.removeprefix(codecs.BOM_UTF8)
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise FaultInLine(f"byte 0x{raw[error.start]:02x} is not UTF-8", line) from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def format_place(path: Path, error: Exception) -> str:
+    """Return `FILE, line N` for a FaultInLine with a line, else the file alone."""
+    return f"{path}, line {error.line}" if isinstance(error, FaultInLine) and error.line else str(path)

@@ -10,7 +10,7 @@ from typing import Any
 
 from eaglelocal.core.json_text import MAX_DEPTH, is_nested_deeper
 from eaglelocal.core.own_files import read_regular
-from eaglelocal.core.utf8_text import FaultInLine, decode_text, format_place
+from eaglelocal.core.terminal_text import FaultInLine, decode_text, format_place
 
 TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 # Strings and comments are skipped, because brackets in them open nothing. Unterminated strings too: else each quote

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import os
+import re
 import shlex
 from pathlib import Path
 
@@ -47,3 +49,39 @@ def _describe_length(path: str) -> str:
     if longest > MAX_NAME_BYTES:
         return f"{longest} bytes, and the name of a file has at most {MAX_NAME_BYTES}"
     return f"{len(os.fsencode(path))} bytes"
+
+
+# ---- package file: an installed package, found and read without importing it: importing may load a library that
+# crashes the process
+_VERSION_LINE = re.compile(r"""^__version__ *= *["']([^"']+)["']""", re.MULTILINE)
+
+
+def find_package_file(name: str) -> Path | None:
+    """Return the first file of a top-level package; None if it is not installed."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # something put a module without a spec in its place
+        return None
+    return Path(spec.origin) if spec and spec.origin else None
+
+
+def read_package_version(name: str) -> str | None:
+    """Return the version in the package's file, else in its metadata; None if it is not installed or says none.
+
+    Metadata takes ten times as long, at every start.
+    """
+    file = find_package_file(name)
+    try:
+        text = file.read_text(encoding="utf-8") if file else ""
+    except (OSError, UnicodeDecodeError):
+        return None
+    if found := _VERSION_LINE.search(text):
+        return found[1]
+    return _read_metadata(name) if file else None
+
+
+def _read_metadata(name: str) -> str | None:
+    from importlib import metadata
+
+    distributions = metadata.packages_distributions().get(name, [])
+    return metadata.version(distributions[0]) if distributions else None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from eaglelocal.doctor.finding import Finding, ok, problem, warning
-from eaglelocal.doctor.gpu_parts import NEWER_HEADERS
+from eaglelocal.doctor.finding import NEWER_HEADERS, Finding, ok, problem, warning
 from eaglelocal.doctor.installation import Installation
 from eaglelocal.doctor.machine_checks import choose_backend, find_missing_backend
 from eaglelocal.doctor.repair_commands import (

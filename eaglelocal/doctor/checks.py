@@ -5,11 +5,33 @@ A check is a function of the facts alone. It returns None if there is nothing to
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from contextlib import closing, suppress
 
+from eaglelocal import locations
+from eaglelocal.catalog.catalog import load_catalog, load_machines
+from eaglelocal.catalog.reference import EmbeddedModel
+from eaglelocal.client.http_client import HttpClient
+from eaglelocal.core.model_task import ModelTask
+from eaglelocal.core.run_options import RunOptions
+from eaglelocal.core.user_paths import quote_path
 from eaglelocal.doctor import build_checks, folder_checks, machine_checks
-from eaglelocal.doctor.finding import Finding
+from eaglelocal.doctor.finding import Finding, ok, problem
 from eaglelocal.doctor.installation import Installation
+from eaglelocal.errors import EagleLocalError, IncompatibleError, ResourceError, UsageError
+from eaglelocal.hub.derived.derived_file import check_room as check_room_for_derived
+from eaglelocal.hub.draft_resolver import ModelFiles, find_draft, find_files
+from eaglelocal.hub.inflation.inflate import check_room, locate_inflated, no_progress, parse_demo_reference
+from eaglelocal.hub.model_library import locate_reference
+from eaglelocal.hub.projector_resolver import find_projector
+from eaglelocal.hub.target_resolver import NATIVE, demo_sources, find_target
+from eaglelocal.planning.autoplan import autoplan, this_machine
+from eaglelocal.planning.decision import check_ctx, choose_ctx
+from eaglelocal.planning.local_models import make_demo_option
+from eaglelocal.planning.machine_spec import select_gpus
+from eaglelocal.planning.no_fit_hints import explain_no_fit
+from eaglelocal.planning.plan_models import plan_models
 
 Check = Callable[[Installation], Finding | None]
 
@@ -45,3 +67,92 @@ CHECKS: tuple[Check, ...] = (
 def run_checks(facts: Installation) -> list[Finding]:
     """Return the findings of all checks, in their order."""
     return [finding for check in CHECKS if (finding := check(facts)) is not None]
+
+
+# ---- model check: check of what the settings make `chat` do: whether it would find its model's files, accept the
+# options, and fit
+#
+# Everything that chat refuses before it loads is refused here, with its words. Nothing is downloaded, written or
+# loaded.
+PROGRAM = "eaglelocal "
+Complete = Callable[[str, str], str]  # (hint, message) -> the commands that the hint means, a line each
+
+
+def check_model(options: RunOptions, complete: Complete) -> Finding:
+    """Plan what `chat` would run with these options."""
+    try:
+        return ok("model", f"`eaglelocal chat` runs {find_model(options)}")
+    except EagleLocalError as error:
+        return refuse(error, complete)
+
+
+def check_server(url: str, api_key: str, model: str, complete: Complete) -> Finding:
+    """Ask the server that `chat` would join for its model."""
+    try:
+        with closing(HttpClient(url, api_key=api_key, model=model)) as client:
+            info = client.start()
+        if info.task is not ModelTask.TEXT:
+            raise UsageError(f"{url} does not generate text", hint="--url none")
+        return ok("model", f"`eaglelocal chat` asks {url}: {info.target}")
+    except EagleLocalError as error:
+        return refuse(error, complete)
+
+
+def refuse(error: EagleLocalError, complete: Complete) -> Finding:
+    """Return the finding of an error with which `chat` would end; its hint is the command if it is one."""
+    hint = complete(error.hint, error.message).partition("\n")[0]
+    command = hint if hint.startswith(PROGRAM) else ""
+    text = f"`eaglelocal chat` would fail: {error.message}"
+    return problem("model", text if command or not hint else f"{text} ({hint})", command)
+
+
+def find_model(options: RunOptions) -> str:
+    """Return the name of the model that would run. Raises what loading it would raise, as far as planning knows."""
+    decision = autoplan(options)
+    named = dataclasses.replace(options, target=decision.target)
+    select_gpus(this_machine(load_machines()), named)
+    files = decision.files or find_embedded(named)
+    if files is None:
+        check_unwritten(named)
+    else:
+        choose_ctx(decision.ctx, files.target)
+        for made in filter(None, (files.target.made, files.draft.made)):
+            check_room_for_derived(made)
+        if files.task is not ModelTask.TEXT:
+            message = f"{files.target.label} {files.task.description}"
+            raise UsageError(message, hint=f"eaglelocal serve --target {quote_path(decision.target)}")
+    outcome = plan_models(named)
+    if outcome.chosen is None:
+        message, hint = explain_no_fit(outcome)
+        raise ResourceError(message, hint=hint)
+    return decision.target
+
+
+def find_embedded(options: RunOptions) -> ModelFiles | None:
+    """Return the files of the embedded model in its native size, or as it was written; None if it was not."""
+    reference = locate_reference(options.target or NATIVE)
+    if isinstance(reference, EmbeddedModel) and reference.text != NATIVE:
+        target, head = demo_sources()
+        size = parse_demo_reference(reference.text)
+        paths = locate_inflated(size, source_target=target, source_head=head, folder=locations.generated_models_dir())
+        if not paths.complete:
+            return None
+    return find_files(reference, options)
+
+
+def check_unwritten(options: RunOptions) -> None:
+    """Check an embedded model that `chat` would write first: its context, the disk, and the named draft and projector.
+
+    Whether those suit it is known only of the native size; files that are missing or broken suit none.
+    """
+    reference = options.target or NATIVE
+    check_ctx(options.ctx, make_demo_option(reference, options, load_catalog()).max_context, reference)
+    target, head = demo_sources()
+    size = parse_demo_reference(reference)
+    check_room(size, source_target=target, source_head=head, folder=locations.generated_models_dir())
+    native = find_target(EmbeddedModel(NATIVE), on_progress=no_progress)
+    with suppress(IncompatibleError):
+        find_projector(options.mmproj, native)
+    if options.names_draft and options.drafts:
+        with suppress(IncompatibleError):
+            find_draft(options.draft, native)

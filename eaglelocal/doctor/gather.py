@@ -22,12 +22,11 @@ from eaglelocal.backend.llama_library import BUILD, CHECKED_VERSION
 from eaglelocal.backend.native_step import FILE as NATIVE_LIBRARY
 from eaglelocal.client.running_servers import find_running_servers, find_stale_files
 from eaglelocal.core.own_files import read_regular
-from eaglelocal.doctor.gpu_parts import find_device_files, find_missing_vulkan_parts
-from eaglelocal.doctor.installation import Disk, Hub, Installation, NativePart, Port, Tools
-from eaglelocal.doctor.llama_trial import try_library
+from eaglelocal.doctor.finding import find_device_files, find_missing_vulkan_parts
+from eaglelocal.doctor.installation import Disk, Hub, Installation, NativePart, Port, Tools, try_library
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.client_settings import check_settings
-from eaglelocal.learning.drift_files import read_reports
+from eaglelocal.learning.drift import read_reports
 from eaglelocal.loading import calibration_store
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import attempt_or, free_bytes

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from eaglelocal.core.byte_sizes import format_memory
-from eaglelocal.core.plurals import count_noun
+from eaglelocal.core.byte_sizes import count_noun, format_memory
 from eaglelocal.doctor.finding import Finding, ok, problem, warning
 from eaglelocal.doctor.installation import Installation
 from eaglelocal.doctor.repair_commands import (

@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import field
 
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, Batch, ExtraLevels
-from eaglelocal.core.common_prefix import common_prefix
 from eaglelocal.core.ports import Context
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.request import common_prefix
 from eaglelocal.drafters.branch_sequences import BranchSequences
 from eaglelocal.drafters.drafter import (
     NOTHING,

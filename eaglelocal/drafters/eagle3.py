@@ -40,8 +40,7 @@ from eaglelocal.drafters.drafter import (
     Swapped,
     skip_rows,
 )
-from eaglelocal.drafters.head_rows import HeadRows, decode_rows
-from eaglelocal.drafters.row_buffer import MAX_BUFFERED, RowBuffer, buffer_rows
+from eaglelocal.drafters.row_buffer import MAX_BUFFERED, HeadRows, RowBuffer, buffer_rows, decode_rows
 from eaglelocal.errors import EngineError
 
 FEW_PAIRS = MAX_DRAFT_TOKENS + 1  # that a step may leave; they are read together with the next draft

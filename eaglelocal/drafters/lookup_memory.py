@@ -15,8 +15,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from eaglelocal.core.atomic_file import write_atomically
-from eaglelocal.core.folders import PRIVATE, make_folder
+from eaglelocal.core.atomic_file import PRIVATE, make_folder, write_atomically
 from eaglelocal.core.own_files import append_own, open_own
 from eaglelocal.core.request import NO_NAMES, stored_owner
 

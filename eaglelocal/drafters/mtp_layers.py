@@ -19,7 +19,7 @@ from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels, State
 from eaglelocal.core.ports import HeadContext
 from eaglelocal.drafters.drafter import NOTHING, Continuation, Node, split_proposals
 from eaglelocal.drafters.eagle3 import Eagle3, EagleSlot
-from eaglelocal.drafters.head_rows import HeadRows
+from eaglelocal.drafters.row_buffer import HeadRows
 
 
 class MtpLayers(Eagle3):

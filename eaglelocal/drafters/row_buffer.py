@@ -6,14 +6,27 @@ plain one. For the same reason the methods touch only the ends of the buffer.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import replace
+from typing import Generic, NamedTuple, Protocol
 
 import numpy as np
 
-from eaglelocal.core.batch import Floats
-from eaglelocal.drafters.drafter import Committed
+from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels, Floats, PairBatch, State
+from eaglelocal.core.ports import HeadContext, NativeContext
+from eaglelocal.core.records import dataclass
+from eaglelocal.drafters.drafter import (
+    NOTHING,
+    Committed,
+    ContextDrafter,
+    Continuation,
+    DraftTraits,
+    Node,
+    StateT,
+    Swapped,
+    split_proposals,
+)
 
 MAX_BUFFERED = 64  # rows
 
@@ -111,3 +124,114 @@ def buffer_rows(slots: Mapping[int, BufferingSlot], committed: Sequence[Committe
         if slot.buffered is None:
             slot.buffered = RowBuffer()
         slot.buffered.add(rows)
+
+
+# ---- head rows: collect the rows of a head's decode, and draft after them
+class HeadDraft(NamedTuple):
+    """A head's proposal after a node, and the state of the last row, which the next one reads."""
+
+    continuation: Continuation
+    state: State = b""
+
+
+class HeadRows:
+    """The rows of one head decode while they are collected."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.states: list[State] = []
+        self.positions: list[int] = []
+        self.sequences: list[int] = []
+        self.outputs: list[int] = []
+        self.nodes: list[Node] = []  # of the output rows
+
+    def add(self, sequence: int, position: int, token: int, state: State) -> None:
+        self.tokens.append(token)
+        self.states.append(state)
+        self.positions.append(position)
+        self.sequences.append(sequence)
+
+    def mark_output(self, node: Node) -> None:
+        """Make the last row an output row, whose proposal is returned: that of this node."""
+        self.outputs.append(len(self.tokens) - 1)
+        self.nodes.append(node)
+
+    def batch(self) -> PairBatch:
+        return PairBatch(self.tokens, self.states, self.positions, self.sequences, self.outputs)
+
+    def batches(self, size: int) -> list[PairBatch]:
+        """Return the rows in batches of at most `size`, without output rows."""
+        cuts = [slice(i, i + size) for i in range(0, len(self.tokens), size)]
+        return [PairBatch(self.tokens[c], self.states[c], self.positions[c], self.sequences[c], []) for c in cuts]
+
+
+def decode_rows(
+    head: HeadContext,
+    rows: HeadRows,
+    nodes: Sequence[Node],
+    *,
+    branches: int,
+    depth: int,
+    extra_levels: ExtraLevels = NO_EXTRA_LEVELS,
+) -> list[HeadDraft]:
+    """Decode the rows, and return what the head proposes after each node; NOTHING where it has no output row."""
+    if not rows.outputs:
+        return [HeadDraft(NOTHING) for _ in nodes]
+    proposals = head.decode(rows.batch(), branches, confident=True, depth=depth, extra_levels=extra_levels)
+    proposed = map(HeadDraft, split_proposals(proposals, len(rows.outputs)), proposals.states)
+    by_node = dict(zip(rows.nodes, proposed, strict=True))
+    return [by_node.get(node, HeadDraft(NOTHING)) for node in nodes]
+
+
+# ---- newest state: the common part of drafters that keep nothing of a slot but the target's state at its newest row,
+# asleep or awake
+@dataclass(slots=True)
+class NewestState(Generic[StateT]):
+    """`state` is the target's at the newest committed row, at position end - 1; None: it is not known."""
+
+    state: StateT | None = None
+    end: int = 0
+
+
+class NewestStateDrafter(ContextDrafter, Generic[StateT]):
+    """A drafter (drafters.drafter.Drafter) without `draft`. Subclasses read the states of committed rows."""
+
+    def __init__(self, context: NativeContext, traits: DraftTraits) -> None:
+        super().__init__(context, traits)
+        self._slots: defaultdict[int, NewestState[StateT]] = defaultdict(NewestState)
+
+    def read_states(self, committed: Sequence[Committed]) -> Sequence[StateT | None]:
+        """Return an owned copy of the state at the last of each of these rows."""
+        raise NotImplementedError
+
+    def find_state(self, root: Node) -> StateT | None:
+        """Return the state that gave the root; None where it is not known."""
+        slot = self._slots[root.slot]
+        return slot.state if root.position == slot.end else None
+
+    def commit(self, committed: Sequence[Committed]) -> None:
+        for rows, state in zip(committed, self.read_states(committed), strict=True):
+            self._slots[rows.slot] = NewestState(state, rows.first_position + len(rows.tokens))
+
+    buffer = commit  # the newest state is all that it needs to wake
+
+    def skip(self, image: Committed) -> None:
+        """Forget the slot: drafting starts over after the image."""
+        self.rollback(image.slot, 0)
+
+    def rollback(self, slot: int, position: int) -> None:
+        if position < self._slots[slot].end:
+            self._slots[slot] = NewestState()
+
+    def copy_slot(self, source: int, target: int, position: int) -> None:
+        self._slots[target] = replace(self._slots[source])
+        self.rollback(target, position)
+
+    def swapped_bytes(self, slot: int) -> int:
+        return 0
+
+    def swap_out(self, slot: int) -> Swapped[NewestState[StateT]]:
+        return Swapped(replace(self._slots[slot]))
+
+    def swap_in(self, slot: int, swapped: Swapped[NewestState[StateT]], tokens: Sequence[int]) -> None:
+        self._slots[slot] = replace(swapped.state)

@@ -35,9 +35,8 @@ from eaglelocal.core.batch import Bytes
 from eaglelocal.core.json_text import read_object
 from eaglelocal.core.own_files import list_own, open_own
 from eaglelocal.core.request import NO_NAMES, Request, stored_owner
-from eaglelocal.scheduler.host_swap import SwappedText
+from eaglelocal.scheduler.host_swap import StoredText, StoredTexts, SwappedText
 from eaglelocal.scheduler.slot import Slot
-from eaglelocal.scheduler.stored_texts import StoredText, StoredTexts
 
 SUFFIX = ".cells"
 MAGIC = b"eaglelocal cells 2\n"

@@ -18,7 +18,6 @@ import numpy as np
 
 from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.batch import Floats
-from eaglelocal.core.context_hint import suggest_ctx
 from eaglelocal.core.events import (
     Begun,
     Embeddings,
@@ -32,10 +31,11 @@ from eaglelocal.core.events import (
 from eaglelocal.core.ports import Vocabulary
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest, EmbedRequest, Ranking, Spec
+from eaglelocal.core.run_options import suggest_ctx
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.drafters.head_holder import Exchange
 from eaglelocal.engine.input_queue import INLINE, INPUT_WAIT_S, InputQueue, Lanes
-from eaglelocal.engine.input_size import SURE_TOKEN_BYTES, choose_embed_lane
+from eaglelocal.engine.prompt_tokens import SURE_TOKEN_BYTES, choose_embed_lane
 from eaglelocal.engine.running_answer import make_never_started
 from eaglelocal.engine.step_timing import peak_rss_bytes
 from eaglelocal.errors import EagleLocalError, EngineError, IncompatibleError, RequestError

@@ -22,18 +22,15 @@ from eaglelocal.core.sequence import Sequence
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.head_holder import CloseHead, Exchange, HeadHolder
 from eaglelocal.engine.conversation_files import ConversationFiles
-from eaglelocal.engine.draft_loop import Drafted, grow
 from eaglelocal.engine.input_processor import InputProcessor
-from eaglelocal.engine.input_queue import INLINE, Lanes
-from eaglelocal.engine.padding_rows import Padding
+from eaglelocal.engine.input_queue import INLINE, Lanes, WaitingRequests
 from eaglelocal.engine.runner import Runner, SubmittedRows
 from eaglelocal.engine.running_answer import make_never_started
 from eaglelocal.engine.running_answers import RunningAnswers
-from eaglelocal.engine.sequence_ids import SequenceIds
+from eaglelocal.engine.sequence_ids import Padding, SequenceIds
 from eaglelocal.engine.slot_caches import SlotCaches
-from eaglelocal.engine.step_learning import FinishedStep, PlannedStep, StepLearning
+from eaglelocal.engine.step_learning import Drafted, FinishedStep, PlannedStep, StepLearning, grow
 from eaglelocal.engine.step_timing import StepTiming, peak_rss_bytes
-from eaglelocal.engine.waiting_requests import WaitingRequests
 from eaglelocal.errors import IncompatibleError, RequestError, ResourceError
 from eaglelocal.scheduler.scheduler import Scheduler
 from eaglelocal.scheduler.slot import SlotAssignment

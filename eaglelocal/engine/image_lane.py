@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import field
 
-from eaglelocal.core.image_formats import MAX_REQUEST_PIXELS
+from eaglelocal.core.image import MAX_REQUEST_PIXELS
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import ChatRequest
 

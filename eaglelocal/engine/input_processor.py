@@ -9,19 +9,20 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from eaglelocal.core.adapters import NO_ADAPTERS, AdapterFile, AdapterMix, make_mix, usual_mix
-from eaglelocal.core.common_prefix import common_prefix
 from eaglelocal.core.constraint import Constraint
-from eaglelocal.core.context_hint import suggest_ctx
-from eaglelocal.core.image_formats import name_image
+from eaglelocal.core.image import name_image
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.ports import Constraints, ImageReader, TextPart, Vocabulary
-from eaglelocal.core.request import ChatRequest, Image, Message, Mixed, Request
+from eaglelocal.core.request import ChatRequest, Image, Message, Mixed, Request, common_prefix
+from eaglelocal.core.run_options import suggest_ctx
 from eaglelocal.core.sampling import SamplingParams, fill_recommended
 from eaglelocal.core.tools import Split, ToolUse
 from eaglelocal.engine.answer_constraint import AnswerConstraint, ConstraintSpec
-from eaglelocal.engine.input_size import SURE_TOKEN_BYTES, PromptCache, count_raw_chars
 from eaglelocal.engine.prompt_tokens import (
+    SURE_TOKEN_BYTES,
+    PromptCache,
     PromptTokens,
+    count_raw_chars,
     make_infill_prompt,
     place_images,
     starts_with_bos,

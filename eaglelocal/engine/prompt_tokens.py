@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import copy
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
 
 from eaglelocal.core.image import ImageRows, PlacedImage, placeholder_ids
 from eaglelocal.core.ports import FillTokens, Vocabulary
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.request import Infill, Mixed, Parts
+from eaglelocal.core.request import ChatRequest, EmbedRequest, Infill, Mixed, Parts
+from eaglelocal.core.tools import ToolUse
 from eaglelocal.errors import NOT_SUPPORTED, RequestError
 
 CODE_TOKENS = 2048  # limit of the code around the gap
@@ -120,3 +124,156 @@ def tokenize_code(parts: Parts, vocabulary: Vocabulary) -> tuple[int, ...]:
 
 def last_tokens(tokens: tuple[int, ...], count: int) -> tuple[int, ...]:
     return tokens[max(len(tokens) - count, 0) :]
+
+
+# ---- input size: the size of a request's input, which decides on which lane it is read, and a cache of equal prompts
+#
+# Works on plain data, without measuring anything on this machine.
+SHORT_CHARS = 32 * 1024  # of all texts of a request; tokenizing so many takes about ten milliseconds
+QUICK_CHARS = 2 * 1024
+SURE_TOKEN_BYTES = 16  # every vocabulary has longer tokens
+MAX_CACHED_PROMPTS = 2
+LONG_LANE, CONSTRAINT_LANE, IMAGE_LANE = 1, 2, 3
+QUICK_S, MAX_QUICK = 0.05, 256
+
+
+class ChatLanes:
+    """Chooses the lane of a request: 0 if it is short; one each for long texts, for new constraints and for images.
+
+    Only requests with a new schema wait for schemas. A schema that was compiled quickly counts as short from then on.
+    """
+
+    def __init__(self) -> None:
+        self._quick: OrderedDict[int, None] = OrderedDict()  # hashes of make_constraint_key
+
+    def choose(self, request: ChatRequest, num_lanes: int) -> int:
+        if num_lanes == 1:
+            return 0
+        if any(message.images for message in request.messages):
+            return min(IMAGE_LANE, num_lanes - 1)
+        if count_chars(request) > SHORT_CHARS:
+            return LONG_LANE
+        return (
+            CONSTRAINT_LANE
+            if may_compile_grammar(request) and hash(make_constraint_key(request)) not in self._quick
+            else 0
+        )
+
+    def learn(self, request: ChatRequest, read_s: float) -> None:
+        """Remember a constraint that was compiled, or refused, quickly."""
+        if read_s > QUICK_S or not may_compile_grammar(request):
+            return
+        self._quick[hash(make_constraint_key(request))] = None
+        while len(self._quick) > MAX_QUICK:
+            self._quick.popitem(last=False)
+
+
+def choose_embed_lane(request: EmbedRequest, num_lanes: int) -> int:
+    """Return the index of the lane that reads the request: 0 if it is short."""
+    count = sum(map(len, request.inputs)) + (len(request.ranking.query) if request.ranking else 0)
+    return 0 if num_lanes == 1 or count <= SHORT_CHARS else LONG_LANE
+
+
+def may_take_long(request: ChatRequest) -> bool:
+    """Return whether reading may take more than about ten milliseconds: long texts, images, constraints."""
+    return (
+        may_compile_grammar(request)
+        or any(message.images for message in request.messages)
+        or count_chars(request) > SHORT_CHARS
+    )
+
+
+def is_read_quickly(request: ChatRequest) -> bool:
+    """Return whether reading takes a millisecond at most: less than a lane's thread takes to wake up."""
+    renders_or_compiles = bool(request.messages) or may_compile_grammar(request)
+    return not renders_or_compiles and count_chars(request) <= QUICK_CHARS
+
+
+def may_compile_grammar(request: ChatRequest) -> bool:
+    """Return whether a grammar may have to be compiled for the request."""
+    if request.constraint is not None or request.tool_choice.use is ToolUse.REQUIRED:
+        return True
+    return any(tool.is_strict for tool in request.tools)
+
+
+def make_constraint_key(request: ChatRequest) -> tuple[object, ...]:
+    """Return the fields of the request that determine its grammar, and its owner: see make_prompt_key."""
+    return request.owner, request.constraint, request.tools, request.tool_choice, request.is_split
+
+
+def count_raw_chars(request: ChatRequest) -> int:
+    """Return the characters of a prompt without template. Infill does not count: it is cut to fit."""
+    mixed = request.mixed.parts if request.mixed is not None else ()
+    return len(request.text or "") + len(request.suffix) + sum(len(part) for part in mixed if isinstance(part, str))
+
+
+def count_chars(request: ChatRequest) -> int:
+    """Return the characters of all the request's texts; a token counts as one."""
+    count = count_raw_chars(request) + len(request.tokens)
+    count += sum(len(message.content) + len(message.reasoning) for message in request.messages)
+    count += sum(len(call.arguments) for message in request.messages for call in message.tool_calls)
+    count += sum(len(tool.parameters) + len(tool.description) for tool in request.tools)
+    count += sum(len(value) for _, value in request.template_values)
+    if request.infill is not None:
+        count += sum(len(text) for _, text in request.infill.snippets)
+        around = (*request.infill.before, *request.infill.behind)
+        count += sum(len(part) for part in around if isinstance(part, str))
+    return count
+
+
+def make_prompt_key(request: ChatRequest) -> tuple[object, ...]:
+    """Return the fields that determine a prompt: requests with equal keys have equal prompts.
+
+    And the owner: a prompt that is there at once tells that somebody sent it before.
+    """
+    begins_anew = request.constraint is not None or request.tool_choice.use is ToolUse.REQUIRED
+    content = (request.messages, request.text, request.tokens, request.mixed, request.infill, request.suffix)
+    how = (request.tools, request.tool_choice, request.template_values, request.resumes, begins_anew)
+    return (request.owner, *content, *how, request.tells_prompt, request.is_counted)
+
+
+class PromptCache:
+    """A cache of the last prompts that took long to make, or of the errors that they raised.
+
+    A client that wants sixteen answers sends sixteen requests with one prompt. Safe from any thread.
+    """
+
+    def __init__(self, make: Callable[[ChatRequest], PromptTokens]) -> None:
+        self._make, self._lock = make, threading.Lock()
+        self._prompts: OrderedDict[tuple[object, ...], PromptTokens | RequestError] = OrderedDict()
+
+    def get(self, request: ChatRequest) -> PromptTokens:
+        """Return the request's prompt. Raises RequestError as `make` does."""
+        if not may_take_long(request):
+            return self._make(request)
+        key = make_prompt_key(request)
+        with self._lock:
+            prompt = self._prompts.pop(key, None)
+        if prompt is None:
+            prompt = self._try_make(request)
+        with self._lock:
+            self._prompts[key] = prompt
+            while len(self._prompts) > MAX_CACHED_PROMPTS:
+                self._prompts.popitem(last=False)
+        if isinstance(prompt, RequestError):
+            raise copy.copy(prompt)  # a raised error keeps its traceback's frames alive
+        return prompt
+
+    def holds(self, request: ChatRequest) -> bool:
+        """Return whether `get` would make no prompt."""
+        key = make_prompt_key(request)
+        with self._lock:
+            return key in self._prompts
+
+    def forget_images(self) -> None:
+        """Drop the prompts with images."""
+        with self._lock:
+            for key, prompt in list(self._prompts.items()):
+                if isinstance(prompt, PromptTokens) and prompt.images:
+                    del self._prompts[key]
+
+    def _try_make(self, request: ChatRequest) -> PromptTokens | RequestError:
+        try:
+            return self._make(request)
+        except RequestError as error:
+            return copy.copy(error)

@@ -14,8 +14,7 @@ from eaglelocal.core.draft import Draft
 from eaglelocal.core.ports import Context
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.sequence import Sequence
-from eaglelocal.engine.padding_rows import PaddingRow
-from eaglelocal.engine.sequence_ids import SequenceIds
+from eaglelocal.engine.sequence_ids import PaddingRow, SequenceIds
 from eaglelocal.scheduler.scheduler import Chunk, StepPlan
 from eaglelocal.speculation.costs.ubatch_split import split_rows
 

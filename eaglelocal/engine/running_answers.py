@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, KeysView, Mapping
 from collections.abc import Sequence as Several
 
-from eaglelocal.core.draft import Draft, Verdict
-from eaglelocal.core.drafting_words import SWITCHED_OFF
+from eaglelocal.core.draft import SWITCHED_OFF, Draft, Verdict
 from eaglelocal.core.events import Failed, Finished, RequestEvent, SpeculationChanged, Started, Tokens
 from eaglelocal.core.ports import Context, Vocabulary
 from eaglelocal.core.request import Spec
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.drafters.drafter import PRIVATE, Drafter
-from eaglelocal.engine.draft_loop import EMPTY
 from eaglelocal.engine.runner import Decoded
 from eaglelocal.engine.running_answer import RunningAnswer
+from eaglelocal.engine.step_learning import EMPTY
 from eaglelocal.engine.step_times import Clock, StepTimes
 from eaglelocal.engine.step_timing import StepTiming
 from eaglelocal.errors import EagleLocalError

@@ -13,7 +13,7 @@ from eaglelocal.core.batch import Batch, Outputs
 from eaglelocal.core.draft import ROOT
 from eaglelocal.core.ports import Context
 from eaglelocal.drafters.drafter import Committed, Drafter, Node
-from eaglelocal.engine.calibration import FIRST_SIZES, Calibration, list_useful_sizes
+from eaglelocal.engine.step_times import FIRST_SIZES, Calibration, list_useful_sizes
 from eaglelocal.speculation.costs.step_costs import StepCosts
 
 SLOT, TOKEN = 0, 0

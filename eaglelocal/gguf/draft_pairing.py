@@ -12,8 +12,7 @@ from collections.abc import Iterator
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import IncompatibleError, ModelFileError
-from eaglelocal.gguf.arch_keys import TOKENS_KEY
-from eaglelocal.gguf.architectures import EAGLE, HEAD_ARCHITECTURES, SNAPSHOT_ARCHITECTURES
+from eaglelocal.gguf.architectures import EAGLE, HEAD_ARCHITECTURES, SNAPSHOT_ARCHITECTURES, TOKENS_KEY
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.head_info import check_head, layer_inputs_problem

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eaglelocal.core.records import dataclass
-from eaglelocal.gguf.arch_keys import ArchitectureKeys
-from eaglelocal.gguf.architectures import EAGLE
+from eaglelocal.gguf.architectures import EAGLE, ArchitectureKeys
 from eaglelocal.gguf.hazards import check_hazards
 from eaglelocal.gguf.head_info import (
     DraftHeadInfo,

@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eaglelocal.core.model_task import ModelTask
-from eaglelocal.gguf.arch_keys import MAX_COUNT, TOKENS_KEY, ArchitectureKeys
 from eaglelocal.gguf.architectures import (
     EQUAL_WIDTH_ARCHITECTURES,
     HEAD_ARCHITECTURES,
+    MAX_COUNT,
     NO_ROPE_ARCHITECTURES,
     SMALL_GRAPH_ARCHITECTURES,
+    TOKENS_KEY,
     WHOLE_ROPE_ARCHITECTURES,
+    ArchitectureKeys,
 )
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.pooling import read_task

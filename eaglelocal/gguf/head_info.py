@@ -12,7 +12,7 @@ from typing import Any
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import IncompatibleError
-from eaglelocal.gguf.arch_keys import ArchitectureKeys
+from eaglelocal.gguf.architectures import ArchitectureKeys
 from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.model_info import ModelInfo, vocabulary_size

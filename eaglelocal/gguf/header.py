@@ -6,14 +6,17 @@ dimension is the contiguous one, the reverse of numpy's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.cursor import malformed_error
-from eaglelocal.gguf.ggml_types import GgmlType
-from eaglelocal.gguf.values import ArrayValue, Scalar, Value, ValueType, decode_array, split_strings
+from eaglelocal.gguf.ggml_types import GGML_TYPES, REMOVED_TYPES, GgmlType
 
 T = TypeVar("T")
 
@@ -119,3 +122,234 @@ class Header:
     def array_count(self, key: str) -> int | None:
         value = self.metadata.get(key)
         return value.count if isinstance(value, ArrayValue) else None
+
+
+# ---- values: the values of a GGUF key: thirteen types, and arrays that are decoded only on request
+#
+# A vocabulary is an array of many strings that most readers of a header never look at, so an `ArrayValue` keeps the
+# position of its bytes, and `Header.array` decodes them. Opens no file.
+Scalar = str | int | float | bool
+
+
+class ValueType(IntEnum):
+    """The types of values, by their numbers in a GGUF."""
+
+    UINT8 = 0
+    INT8 = 1
+    UINT16 = 2
+    INT16 = 3
+    UINT32 = 4
+    INT32 = 5
+    FLOAT32 = 6
+    BOOL = 7
+    STRING = 8
+    ARRAY = 9
+    UINT64 = 10
+    INT64 = 11
+    FLOAT64 = 12
+
+
+# spelling of the fixed-width types for struct; a bool is one byte that is 0 or 1
+_FORMATS: Mapping[ValueType, str] = MappingProxyType(
+    {
+        ValueType.UINT8: "B",
+        ValueType.INT8: "b",
+        ValueType.UINT16: "H",
+        ValueType.INT16: "h",
+        ValueType.UINT32: "I",
+        ValueType.INT32: "i",
+        ValueType.FLOAT32: "f",
+        ValueType.BOOL: "B",
+        ValueType.UINT64: "Q",
+        ValueType.INT64: "q",
+        ValueType.FLOAT64: "d",
+    }
+)
+_LENGTH = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayValue:
+    """An array left in the file: `nbytes` bytes at `offset` hold `count` elements of `type`."""
+
+    count: int
+    type: ValueType
+    offset: int
+    nbytes: int
+
+
+Value = Scalar | ArrayValue
+
+
+def width_bytes(kind: ValueType) -> int | None:
+    """Return the bytes of one element, or None for strings and arrays, whose length is in the file."""
+    spelled = _FORMATS.get(kind)
+    return None if spelled is None else struct.calcsize(f"<{spelled}")
+
+
+def decode_scalar(kind: ValueType, raw: bytes) -> int | float | bool:
+    """Decode a fixed-width value. Raises ValueError on a bool that is neither 0 nor 1."""
+    value: int | float = struct.unpack(f"<{_FORMATS[kind]}", raw)[0]
+    if kind is not ValueType.BOOL:
+        return value
+    if value not in (0, 1):
+        raise ValueError(f"a bool holds {value}")
+    return bool(value)
+
+
+def encode_scalars(kind: ValueType, values: Sequence[int | float | bool]) -> bytes:
+    """Encode fixed-width values as a file holds them. Raises ValueError where one does not fit the type."""
+    import numpy as np
+
+    spelled = np.dtype(f"<{_FORMATS[kind]}")
+    if spelled.kind in "iu" and any(not np.iinfo(spelled).min <= value <= np.iinfo(spelled).max for value in values):
+        raise ValueError(f"{list(values)} do not fit {kind.name}")
+    return np.asarray(values, spelled).tobytes()
+
+
+def decode_array(array: ArrayValue, raw: bytes) -> tuple[Scalar, ...]:
+    """Decode the elements of an array whose `nbytes` bytes are `raw`. Raises ValueError where they do not fit."""
+    if len(raw) != array.nbytes:
+        raise ValueError(f"{len(raw)} bytes where {array.nbytes} were")
+    if array.type is ValueType.STRING:
+        return tuple(text.decode("utf-8", errors="replace") for text in split_strings(raw, array.count))
+    spelled = _FORMATS[array.type]
+    count, rest = divmod(len(raw), struct.calcsize(f"<{spelled}"))
+    if rest:
+        raise ValueError(f"{rest} bytes after {count} elements")
+    numbers = struct.unpack(f"<{count}{spelled}", raw)
+    return tuple(map(bool, numbers)) if array.type is ValueType.BOOL else numbers
+
+
+def split_strings(raw: bytes, count: int) -> list[bytes]:
+    """Split an array's bytes into its `count` strings. Raises ValueError where they do not fit."""
+    texts: list[bytes] = []
+    at = 0
+    for _ in range(count):
+        if at + _LENGTH.size > len(raw):
+            raise ValueError(f"{len(texts)} strings where {count} were")
+        end = at + _LENGTH.size + _LENGTH.unpack_from(raw, at)[0]
+        texts.append(raw[at + _LENGTH.size : end])
+        at = end
+    return texts
+
+
+# ---- split files: the parts of a model that is split into several files: which part a file is, and the paths of the
+# others
+#
+# llama.cpp names them `NAME-00001-of-00003.gguf` and opens the first; the keys split.no (from zero) and split.count
+# say the same inside. Uses names and keys, opens nothing.
+MAX_SHARDS = 1024
+_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+
+
+def split_place(path: Path, metadata: Mapping[str, Value]) -> tuple[int, int]:
+    """Return (index from zero, number of parts); (0, 1) for an unsplit file.
+
+    Raises ModelFileError on impossible numbers.
+    """
+    count = _count(path, metadata, "split.count", default=1)
+    index = _count(path, metadata, "split.no", default=0)
+    if count > MAX_SHARDS:
+        raise malformed_error(path.name, f"claims to be one of {count} parts, more than the limit of {MAX_SHARDS}")
+    if index >= max(count, 1):
+        raise malformed_error(path.name, f"says it is part {index + 1} of {count}")
+    return index, max(count, 1)
+
+
+def _count(path: Path, metadata: Mapping[str, Value], key: str, *, default: int) -> int:
+    value = metadata.get(key, default)
+    if not isinstance(value, int) or value < 0:
+        raise malformed_error(path.name, f"{key} is {value!r}, not a count")
+    return value
+
+
+def following_paths(path: Path, metadata: Mapping[str, Value]) -> tuple[Path, ...]:
+    """Return the other parts of the model whose first part is `path`. Raises ModelFileError on a later part."""
+    index, count = split_place(path, metadata)
+    if count == 1:
+        return ()
+    named = _NAME.fullmatch(path.name)
+    if named is None or int(named["count"]) != count or int(named["number"]) != index + 1:
+        raise malformed_error(
+            path.name,
+            f"is part {index + 1} of {count}, but its name does not say so",
+            hint=f"name the parts NAME-00001-of-{count:05}.gguf and so on",
+        )
+    if index:
+        raise malformed_error(
+            path.name, f"is part {index + 1} of {count}", hint=f"give the first: {_part(path, named['stem'], 1, count)}"
+        )
+    return tuple(_part(path, named["stem"], number, count) for number in range(2, count + 1))
+
+
+def list_named_parts(path: Path) -> tuple[Path, ...]:
+    """Return all parts of a model by the name of one, whether or not they exist; the file alone if it is not split."""
+    named = _NAME.fullmatch(path.name)
+    count = int(named["count"]) if named else 1
+    if named is None or not 1 < count <= MAX_SHARDS:
+        return (path,)
+    return tuple(_part(path, named["stem"], number, count) for number in range(1, count + 1))
+
+
+def _part(path: Path, stem: str, number: int, count: int) -> Path:
+    return path.with_name(f"{stem}-{number:05}-of-{count:05}.gguf")
+
+
+# ---- data layout: rules of llama.cpp for the data section of a GGUF: sizes, alignment and order of tensors
+#
+# Pure checks on numbers. Tensors follow each other in the order of their entries, each padded to the alignment.
+# llama.cpp refuses anything else; so do these checks, with the figures.
+MAX_ELEMENTS = 2**63 - 1
+
+
+def round_up(num_bytes: int, alignment: int) -> int:
+    return -(-num_bytes // alignment) * alignment
+
+
+def tensor_type(type_id: int, *, file: str, tensor: str) -> GgmlType:
+    kind = GGML_TYPES.get(type_id)
+    if kind is None:
+        why = f"removed type {REMOVED_TYPES[type_id]}" if type_id in REMOVED_TYPES else f"unknown type {type_id}"
+        raise malformed_error(
+            file, f"tensor {tensor} has {why}", hint="convert the model again with a current llama.cpp"
+        )
+    return kind
+
+
+def tensor_bytes(shape: tuple[int, ...], kind: GgmlType, *, file: str, tensor: str) -> int:
+    """Return the bytes of a tensor. Raises ModelFileError on empty dimensions, overflow and incomplete blocks."""
+    num_elements = 1
+    for size in shape:
+        num_elements *= size
+        if not 0 < num_elements <= MAX_ELEMENTS:
+            raise malformed_error(file, f"tensor {tensor} has the impossible shape {shape}")
+    columns = shape[0] if shape else 1
+    if columns % kind.block_elements:
+        raise malformed_error(
+            file, f"tensor {tensor} has rows of {columns}, not a multiple of {kind.name}'s block {kind.block_elements}"
+        )
+    return kind.row_bytes(columns) * (num_elements // columns)
+
+
+def check_layout(tensors: Sequence[TensorInfo], *, alignment: int, data_bytes: int, file: str) -> None:
+    """Check that every tensor is aligned, inside the file, and begins where the one before it ends.
+
+    Raises ModelFileError with the offsets.
+    """
+    expected, previous = 0, "the start"
+    for tensor in tensors:
+        end = tensor.offset + tensor.nbytes
+        if tensor.offset % alignment:
+            raise malformed_error(
+                file, f"tensor {tensor.name} has offset {tensor.offset}, not a multiple of {alignment}"
+            )
+        if end > data_bytes:
+            raise malformed_error(
+                file, f"cut short: tensor {tensor.name} ends at byte {end} of the data, but it has {data_bytes}"
+            )
+        if tensor.offset < expected:
+            raise malformed_error(file, f"tensor {tensor.name} at offset {tensor.offset} overlaps {previous}")
+        if tensor.offset > expected:
+            raise malformed_error(file, f"tensor {tensor.name} has offset {tensor.offset}, expected {expected}")
+        expected, previous = round_up(end, alignment), tensor.name

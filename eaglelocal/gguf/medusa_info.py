@@ -3,7 +3,7 @@
 Such a head has parts, called heads in the paper, each of which drafts one token from the same state of the target: x is
 replaced by x + silu(W x + b), once for each layer, and an lm_head gives the logits. It runs on llama.cpp's `eagle3`
 graph: the graph's encoder holds all W, and its decoder, whose attention and feed-forward are zero, multiplies by the
-lm_head, which is the target's, or one for all parts, or one for each of them. See backend/medusa_context.py.
+lm_head, which is the target's, or one for all parts, or one for each of them. See backend/head_context.py.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eaglelocal.core.records import dataclass
-from eaglelocal.gguf.arch_keys import ArchitectureKeys
-from eaglelocal.gguf.architectures import EAGLE, NO_NORMED_STATE
+from eaglelocal.gguf.architectures import EAGLE, NO_NORMED_STATE, ArchitectureKeys
 from eaglelocal.gguf.eagle_info import NUM_TAPS, TARGET_NAME_KEY, EagleInfo
 from eaglelocal.gguf.hazards import check_hazards
 from eaglelocal.gguf.head_info import (

@@ -6,21 +6,28 @@ per layer. Other files decide whether the model fits a machine or a draft head.
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
+
+from eaglelocal.core.own_files import fingerprint
 from eaglelocal.core.records import dataclass
-from eaglelocal.gguf.arch_keys import MAX_LAYERS, TOKENS_KEY, ArchitectureKeys
+from eaglelocal.core.sampling import is_valid_value
 from eaglelocal.gguf.architectures import (
     FINAL_STATE,
     HYBRID_ARCHITECTURES,
     LAYER_INPUT_ARCHITECTURES,
+    MAX_LAYERS,
     NORMED_NEXTN,
     RECURRENT_ARCHITECTURES,
     RECURRENT_KEY_STEMS,
     ROLLBACK_ARCHITECTURES,
+    TOKENS_KEY,
+    ArchitectureKeys,
     FinalState,
 )
 from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.gguf.hazards import check_hazards
-from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.header import Header, list_named_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +164,42 @@ def _is_hybrid(header: Header, architecture: str) -> bool:
         return False
     stems = tuple(f"{architecture}.{stem}" for stem in RECURRENT_KEY_STEMS)
     return architecture in HYBRID_ARCHITECTURES or any(key.startswith(stems) for key in header.metadata)
+
+
+# ---- recommended sampling: the sampling parameters that a model's makers recommend: converters copy them from its
+# generation_config.json
+KEYS = {
+    "general.sampling.temp": "temperature",
+    "general.sampling.top_k": "top_k",
+    "general.sampling.top_p": "top_p",
+    "general.sampling.min_p": "min_p",
+    "general.sampling.penalty_repeat": "repeat_penalty",
+    "general.sampling.penalty_last_n": "repeat_last_n",
+}
+WHOLE = frozenset({"top_k", "repeat_last_n"})
+
+
+def read_recommended_sampling(header: Header) -> dict[str, float]:
+    """Return the recommended values by field name of SamplingParams, without non-numbers and values out of range."""
+    found = {name: _number(header.metadata.get(key), is_whole=name in WHOLE) for key, name in KEYS.items()}
+    return {name: value for name, value in found.items() if value is not None and is_valid_value(name, value)}
+
+
+def _number(value: object, *, is_whole: bool) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if not is_whole:
+        return float(f"{value:.6g}")  # as written before it was stored as float32
+    return value if isinstance(value, int) else None
+
+
+# ---- model fingerprint: identifies a model by samples of its weights, of all files if it is split into several
+def fingerprint_model(path: Path) -> str:
+    """Return the fingerprint of a model's file; one of all its parts, as far as they exist, if it is split.
+
+    Raises OSError.
+    """
+    parts = [part for part in list_named_parts(path) if part.is_file()]
+    if len(parts) < 2:
+        return fingerprint(path)
+    return hashlib.sha256("\n".join(map(fingerprint, parts)).encode()).hexdigest()[:24]

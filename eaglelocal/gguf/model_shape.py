@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
-from eaglelocal.gguf.arch_keys import ArchitectureKeys
 from eaglelocal.gguf.architectures import (
     BLOCK,
     EAGLE,
@@ -18,20 +17,11 @@ from eaglelocal.gguf.architectures import (
     HYBRID_ARCHITECTURES,
     RECURRENT_ARCHITECTURES,
     SNAPSHOT_ARCHITECTURES,
+    ArchitectureKeys,
 )
-from eaglelocal.gguf.block_info import BlockInfo
-from eaglelocal.gguf.compressed_attention import compressor_bytes, read_compressions
+from eaglelocal.gguf.block_info import BlockInfo, compressor_bytes, read_compressions
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.loaded_tensors import (
-    TOKEN_EMBEDDING,
-    active_bytes,
-    find_block,
-    is_expert,
-    is_input,
-    list_loaded_tensors,
-    sum_weights,
-)
 from eaglelocal.gguf.medusa_info import MedusaInfo, read_graph_head
 from eaglelocal.gguf.model_info import ModelInfo, num_mtp_layers, read_architecture
 from eaglelocal.gguf.mtp import MtpInfo
@@ -42,7 +32,17 @@ from eaglelocal.gguf.recurrent_layers import (
     state_bytes_of_a_layer,
 )
 from eaglelocal.gguf.sliding_window import read_windows
-from eaglelocal.gguf.upper_layers import UPPER, find_upper_layers
+from eaglelocal.gguf.upper_layers import (
+    TOKEN_EMBEDDING,
+    UPPER,
+    active_bytes,
+    find_block,
+    find_upper_layers,
+    is_expert,
+    is_input,
+    list_loaded_tensors,
+    sum_weights,
+)
 
 MTP = "mtp"  # not an architecture of llama.cpp, but a layer of one
 LAYER_EMBEDDING = "per_layer_token_embd.weight"

@@ -14,7 +14,6 @@ from types import MappingProxyType
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import IncompatibleError, ModelFileError
-from eaglelocal.gguf.arch_keys import ArchitectureKeys
 from eaglelocal.gguf.architectures import (
     ASSISTANTS,
     HYPER_CONNECTED_ARCHITECTURES,
@@ -22,6 +21,7 @@ from eaglelocal.gguf.architectures import (
     SELECTING_MTP_ARCHITECTURES,
     SEVERAL_MTP_ARCHITECTURES,
     UNUSED_MTP,
+    ArchitectureKeys,
 )
 from eaglelocal.gguf.hazards import check_alignment
 from eaglelocal.gguf.header import Header, TensorInfo

@@ -18,9 +18,23 @@ from typing import BinaryIO
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.cursor import HeaderCursor, malformed_error
-from eaglelocal.gguf.data_layout import check_layout, round_up, tensor_bytes, tensor_type
-from eaglelocal.gguf.header import Header, Shard, TensorInfo
-from eaglelocal.gguf.split_files import following_paths, split_place
+from eaglelocal.gguf.header import (
+    ArrayValue,
+    Header,
+    Scalar,
+    Shard,
+    TensorInfo,
+    Value,
+    ValueType,
+    check_layout,
+    decode_scalar,
+    following_paths,
+    round_up,
+    split_place,
+    tensor_bytes,
+    tensor_type,
+    width_bytes,
+)
 from eaglelocal.gguf.upper_layers import (
     ALIGNMENT,
     MAX_LAYERS,
@@ -29,7 +43,6 @@ from eaglelocal.gguf.upper_layers import (
     count_layers,
     merge_tensors,
 )
-from eaglelocal.gguf.values import ArrayValue, Scalar, Value, ValueType, decode_scalar, width_bytes
 
 MAX_KEYS = 1 << 16
 MAX_KEY_BYTES = (1 << 16) - 1

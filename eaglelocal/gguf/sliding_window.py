@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from eaglelocal.core.records import dataclass
-from eaglelocal.gguf.arch_keys import ArchitectureKeys
+from eaglelocal.gguf.architectures import ArchitectureKeys
 
 WINDOW_KEY, PATTERN_KEY = "attention.sliding_window", "attention.sliding_window_pattern"
 

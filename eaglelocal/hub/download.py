@@ -17,14 +17,12 @@ from pathlib import Path
 
 from huggingface_hub.utils import WeakFileLock
 
-from eaglelocal.core.atomic_file import write_atomically
+from eaglelocal.core.atomic_file import SHARED, make_folder, sync_folder, write_atomically
 from eaglelocal.core.byte_sizes import format_disk
-from eaglelocal.core.folders import SHARED, make_folder, sync_folder
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import DownloadError, ResourceError
-from eaglelocal.hub.hub_api import RemoteFile, RemoteRepo, format_name
+from eaglelocal.hub.hub_api import RemoteFile, RemoteRepo, RetryPolicy, format_name
 from eaglelocal.hub.hub_cache import MAIN, OTHER_DISK, make_write_error, repo_folder
-from eaglelocal.hub.hub_errors import RetryPolicy
 from eaglelocal.hub.transfer import make_partial_path, transfer
 from eaglelocal.hub.verification import PromisedFile
 from eaglelocal.probe.probe import free_bytes

@@ -14,16 +14,18 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import DRAFT_WORDS, load_catalog
-from eaglelocal.catalog.reference import DerivedModel, File, parse_reference
-from eaglelocal.core.drafting_words import LOOKUP, SWITCHED_OFF
+from eaglelocal.catalog.reference import DerivedModel, File, Reference, parse_reference
+from eaglelocal.core.draft import LOOKUP, SWITCHED_OFF
+from eaglelocal.core.model_task import ModelTask
+from eaglelocal.core.plan import Plan, describe_version
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.run_options import NONE, RunOptions
 from eaglelocal.core.user_paths import quote_path
-from eaglelocal.errors import IncompatibleError, ModelFileError, ResourceError, UsageError
+from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError, ResourceError, UsageError
 from eaglelocal.gguf.architectures import EAGLE
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.draft_pairing import check_rolls_back, head_problem, read_draft, state_problem
 from eaglelocal.gguf.eagle_info import EagleInfo
-from eaglelocal.gguf.head_requantization import choose_head_type
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.medusa_info import is_medusa
 from eaglelocal.gguf.model_info import ModelInfo, read_architecture
@@ -31,15 +33,17 @@ from eaglelocal.gguf.mtp import MtpInfo, has_mtp
 from eaglelocal.gguf.projector import ARCHITECTURE as PROJECTOR
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.upper_layers import find_upper_layers
-from eaglelocal.hub.cached_files import find_cached
+from eaglelocal.gguf.writer import choose_head_type
 from eaglelocal.hub.derived.derived_file import DerivedFile, derive_head, write_derived
 from eaglelocal.hub.heads.head_store import list_fitting_heads, list_heads
 from eaglelocal.hub.heads.requantized_copy import make_light_copy
-from eaglelocal.hub.hub_references import resolve_draft_reference
+from eaglelocal.hub.heads.version_records import BASE
+from eaglelocal.hub.heads.versions import find_versions
+from eaglelocal.hub.hub_cache import check_file, find_cached, resolve_draft_reference
 from eaglelocal.hub.inflation.inflate import Progress
-from eaglelocal.hub.pulled_drafts import find_pulled_draft
+from eaglelocal.hub.projector_resolver import FoundProjector, find_projector
+from eaglelocal.hub.pull_plan import find_pulled_draft
 from eaglelocal.hub.target_resolver import FoundTarget, find_target, make_label
-from eaglelocal.hub.typed_path import check_file
 
 NO_KNOWN_HEAD = "no head is known for this target"
 DRAFT_FORMS = (
@@ -277,3 +281,68 @@ def _choose_default(target: FoundTarget) -> FoundDraft:
     if target.head is not None:
         return dataclasses.replace(read_draft_file(target.head, target), label="its own EAGLE-3.1 head")
     return make_ngram_draft(target, reason=NO_KNOWN_HEAD)
+
+
+# ---- learned draft: the learned version of a draft head, in place of the head itself
+def use_learned_version(draft: FoundDraft, target: FoundTarget, *, learns: bool) -> FoundDraft:
+    """Return the version of a head that is in use: the pinned one, or the current one if the user lets heads learn.
+
+    A version that cannot be used is a note, and the base head drafts.
+    """
+    if draft.kind != "eagle3" or draft.path is None or draft.made is not None or not locations.learned_dir().is_dir():
+        return draft
+    try:
+        versions = find_versions(target.path, draft.path)
+    except OSError:  # the models are read again, with an error that says why
+        return draft
+    known, note = versions.read()
+    number = known.pinned if known.pinned is not None else known.current if learns else BASE
+    if note or number == BASE:
+        return add_note(draft, note)
+    try:
+        learned = read_draft_file(versions.path(number), target)
+    except EagleLocalError as error:
+        return add_note(draft, f"learned version {number} is not used: {error.message}")
+    label = draft.label + describe_version(number)
+    return dataclasses.replace(learned, label=label, version=number, base=draft.path, note=draft.note)
+
+
+def note_paths(plan: Plan) -> None:
+    """Let the versions of a head that is loaded know where their files are now, if those were moved."""
+    if plan.draft_kind != "eagle3" or plan.base_head is None or not locations.learned_dir().is_dir():
+        return
+    with suppress(OSError):  # a folder that cannot be written
+        find_versions(plan.target, plan.base_head).note_paths(plan.target, plan.base_head)
+
+
+def add_note(draft: FoundDraft, note: str) -> FoundDraft:
+    return dataclasses.replace(draft, note="; ".join(filter(None, (draft.note, note))))
+
+
+# ---- model files: find the files of one run: target, draft and projector. Reads headers only
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """The files that a run loads, found and read as far as their headers."""
+
+    target: FoundTarget
+    draft: FoundDraft
+    projector: FoundProjector
+
+    @property
+    def task(self) -> ModelTask:
+        return self.target.task
+
+
+def find_files(reference: Reference, options: RunOptions, *, on_progress: Progress | None = None) -> ModelFiles:
+    """Return the files of a run of this target; see find_target for those that are made of others.
+
+    Raises UsageError, ModelFileError or IncompatibleError.
+    """
+    target = find_target(reference, on_progress=on_progress)
+    projector = find_projector(options.mmproj, target)
+    if target.task is not ModelTask.TEXT:
+        draft = FoundDraft(reason="a model that writes no text drafts nothing")
+    else:
+        draft = find_draft(options.draft if options.drafts else NONE, target)
+        draft = use_learned_version(draft, target, learns=options.learns)
+    return ModelFiles(target, draft, projector)

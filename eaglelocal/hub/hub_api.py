@@ -6,19 +6,34 @@ for one commit, so that files fetched one after the other belong together.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Iterator
+import ssl
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import field
+from typing import TypeVar
+from urllib.parse import urlsplit
+from urllib.request import proxy_bypass
 
-from huggingface_hub import HfApi, constants, get_session, hf_hub_url
-from huggingface_hub.errors import RevisionNotFoundError
+from huggingface_hub import HfApi, constants, errors, get_session, get_token, hf_hub_url
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    OfflineModeIsEnabled,
+    RemoteEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 from huggingface_hub.utils import build_hf_headers, disable_progress_bars, hf_raise_for_status, logging
 
 from eaglelocal import __version__
 from eaglelocal.catalog.reference import GGUF_SUFFIX
 from eaglelocal.core.records import dataclass
-from eaglelocal.errors import DownloadError
-from eaglelocal.hub.hub_errors import RetryPolicy, call_with_retries, find_host, make_page_url
+from eaglelocal.errors import DownloadError, EagleLocalError, UsageError
+from eaglelocal.hub.client_settings import find_proxy_variable, mask_password
 from eaglelocal.hub.repo_builds import RepoBuild, group_builds
 
 CHUNK_BYTES = 1 << 17
@@ -184,3 +199,207 @@ def _make_file_url(repo: RemoteRepo, file: RemoteFile) -> str:
 
 def _find_license(tags: Iterable[str]) -> str:
     return next((tag.removeprefix("license:") for tag in tags if tag.startswith("license:")), "")
+
+
+# ---- hub errors: errors of requests to a hub: which are worth a retry, and the hint for each of the others
+# The base of all errors of the HTTP library below the hub client, which has changed libraries before.
+HttpError: type[Exception] = HfHubHTTPError.__bases__[0]
+# of getting a token by HF_OIDC_RESOURCE, which older clients do not know
+TokenError: type[Exception] = getattr(errors, "OIDCError", HfHubHTTPError)
+# ValueError, KeyError and TypeError come from an answer that is not a hub's
+CLIENT_ERRORS = (HttpError, OSError, ValueError, KeyError, TypeError, TokenError)
+LONGEST_WAIT_S = 60.0
+_ERRNO = re.compile(r"^\[Errno -?\d+\] ")
+_PASSWORD = re.compile(r"://[^/@\s]+@")
+_TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+_ACCESS_STATUSES = (401, 403, 404)
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+_UNSENT_ERRORS = frozenset({"UnsupportedProtocol", "LocalProtocolError"})  # of the HTTP library: nothing was sent
+
+Result = TypeVar("Result")
+
+
+def _ignore_wait(why: str) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """The number and length of waits after errors that may pass; `on_wait` gets the reason."""
+
+    waits_s: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
+    sleep: Callable[[float], None] = field(default=time.sleep)
+    on_wait: Callable[[str], None] = field(default=_ignore_wait)
+
+    def wait(self, problem: Exception, attempt: int) -> bool:
+        """Return whether to try again, after waiting. `attempt` counts from 0."""
+        if attempt >= len(self.waits_s) or not is_transient(problem):
+            return False
+        wait_s = max(self.waits_s[attempt], read_retry_after_s(problem))
+        if wait_s > LONGEST_WAIT_S:
+            return False
+        self.on_wait(f"{summarize_error(problem)}; trying again in {wait_s:.0f} s")
+        self.sleep(wait_s)
+        return True
+
+
+def call_with_retries(call: Callable[[], Result], *, repo: str, retries: RetryPolicy) -> Result:
+    """Return the call's result, retrying while its errors may pass. Raises what explain_error returns."""
+    attempt = 0
+    while True:
+        try:
+            return call()
+        except CLIENT_ERRORS as problem:
+            if not retries.wait(problem, attempt):
+                raise explain_error(problem, repo) from problem
+            attempt += 1
+
+
+def is_transient(problem: Exception) -> bool:
+    """Return whether the same request may succeed after a wait."""
+    status = find_status(problem)
+    if status is not None:
+        return status in _TRANSIENT_STATUSES
+    if (
+        isinstance(problem, OfflineModeIsEnabled)
+        or type(problem).__name__ in _UNSENT_ERRORS
+        or _is_certificate_error(problem)
+    ):
+        return False
+    return isinstance(problem, HttpError | OSError)
+
+
+def _is_certificate_error(problem: BaseException) -> bool:
+    """Return whether this machine does not trust the hub's certificate."""
+    return any(
+        isinstance(one, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY_FAILED" in str(one)
+        for one in _iterate_causes(problem)
+    )
+
+
+def _iterate_causes(problem: BaseException | None) -> Iterator[BaseException]:
+    while problem is not None:
+        yield problem
+        problem = problem.__cause__
+
+
+def find_status(problem: Exception) -> int | None:
+    return problem.response.status_code if isinstance(problem, HfHubHTTPError) else None
+
+
+def read_retry_after_s(problem: Exception) -> float:
+    """Return the seconds in the hub's Retry-After header; 0 without one."""
+    if not isinstance(problem, HfHubHTTPError):
+        return 0.0
+    seconds = problem.response.headers.get("Retry-After", "")
+    return float(seconds) if seconds.isdecimal() else 0.0
+
+
+def summarize_error(problem: Exception) -> str:
+    """Describe the error in a few words."""
+    status = find_status(problem)
+    if status == 429:
+        return "the hub received too many requests"
+    if status is not None:
+        return f"the hub answered with an error ({status})"
+    what = _PASSWORD.sub("://***@", _ERRNO.sub("", str(problem).strip().split("\n")[0]))
+    return f"the connection to {find_host()}{_describe_proxy(os.environ)} failed: {what or type(problem).__name__}"
+
+
+def _describe_proxy(environ: Mapping[str, str]) -> str:
+    """Return the variable that names the proxy, which may be at fault; empty if there is no proxy."""
+    parts = urlsplit(constants.ENDPOINT)
+    if proxy_bypass(find_host()):
+        return ""
+    variables = (find_proxy_variable(environ, scheme) for scheme in (parts.scheme, "all"))
+    return next((f" through {name}={mask_password(value)}" for name, value in variables if value), "")
+
+
+def explain_error(problem: Exception, repo: str) -> EagleLocalError:
+    """Return the error that is shown to the user, with a hint."""
+    if isinstance(problem, EagleLocalError):
+        return problem
+    if isinstance(problem, OfflineModeIsEnabled):
+        name = next((name for name in _OFFLINE if os.environ.get(name)), _OFFLINE[0])
+        return DownloadError(f"nothing can be fetched: {name} is set", hint=f"unset {name}")
+    if isinstance(problem, HFValidationError):
+        return UsageError(f"{repo!r} is not the name of a repository", hint="use USER/REPO")
+    if isinstance(problem, HfHubHTTPError):
+        return _explain_refusal(problem, repo)
+    if isinstance(problem, TokenError):
+        what = str(problem).strip().split("\n")[0].rstrip(".")
+        return UsageError(f"HF_OIDC_RESOURCE gives no token: {what}", hint="unset HF_OIDC_RESOURCE")
+    if _is_certificate_error(problem):
+        return DownloadError(
+            summarize_error(problem), hint="export SSL_CERT_FILE=/path/to/your/network's/certificates.pem"
+        )
+    if isinstance(problem, HttpError | OSError):
+        proxy = "the proxy and " if _describe_proxy(os.environ) else ""
+        return DownloadError(
+            summarize_error(problem), hint=f"check {proxy}the connection; the same command resumes the download"
+        )
+    return DownloadError(
+        f"{find_host()} does not answer as a hub does", hint="check HF_ENDPOINT, and sign in if the network asks for it"
+    )
+
+
+def _explain_refusal(problem: HfHubHTTPError, repo: str) -> EagleLocalError:
+    status = problem.response.status_code
+    if isinstance(problem, GatedRepoError):
+        return make_gated_error(repo)
+    if isinstance(problem, RemoteEntryNotFoundError | RevisionNotFoundError):
+        return DownloadError(f"{repo} no longer has the requested file", hint=f"eaglelocal pull {repo}")
+    if isinstance(problem, RepositoryNotFoundError):
+        private = "if it is private, set HF_TOKEN" if not get_token() else "if it is private, your token cannot see it"
+        return DownloadError(f"there is no repository {repo} at {find_host()}", hint=f"check the name; {private}")
+    if status == 429:
+        wait_s = read_retry_after_s(problem)
+        when = f"in {wait_s:.0f} s" if wait_s else "later"
+        who = "" if get_token() else "; with HF_TOKEN set, the limit is higher"
+        return DownloadError("the hub received too many requests (429)", hint=f"try again {when}{who}")
+    if status in _ACCESS_STATUSES:
+        return _explain_denial(status, repo)
+    return DownloadError(f"{summarize_error(problem)}, also after retries", hint="try again later")
+
+
+def _explain_denial(status: int, repo: str) -> EagleLocalError:
+    if status == 401:
+        what = "the hub does not accept your token" if get_token() else f"{repo} needs a token"
+        return DownloadError(f"{what} (401)", hint=f"get a token at {_find_hub_url()}/settings/tokens and set HF_TOKEN")
+    if status == 403:
+        return DownloadError(
+            f"your account may not read {repo} (403)" if get_token() else f"{repo} is not public (403)",
+            hint=f"ask for access at {make_page_url(repo)}, with a token that may read repositories in HF_TOKEN",
+        )
+    return DownloadError(f"{find_host()} has no such file or repository: {repo} (404)", hint="check the name")
+
+
+def make_gated_error(repo: str) -> EagleLocalError:
+    """Return the error for a repository whose license must be accepted first."""
+    if get_token():
+        return DownloadError(
+            f"{repo} is gated, and your token has no access to it", hint=f"accept its license at {make_page_url(repo)}"
+        )
+    return DownloadError(
+        f"{repo} is gated: its license must be accepted first",
+        hint=f"accept it at {make_page_url(repo)}, then set HF_TOKEN to a token from {_find_hub_url()}/settings/tokens",
+    )
+
+
+def make_page_url(repo: str) -> str:
+    return f"{_find_hub_url()}/{repo}"
+
+
+def _find_hub_url() -> str:
+    """Return the hub's address without user name and password."""
+    parts = urlsplit(constants.ENDPOINT)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def find_host() -> str:
+    return urlsplit(_find_hub_url()).netloc or _find_hub_url()
+
+
+def is_repo_missing(error: EagleLocalError) -> bool:
+    """Return whether the repository does not exist or is hidden from this user, so that another one may be tried."""
+    return isinstance(error.__cause__, RepositoryNotFoundError)

@@ -9,16 +9,22 @@ A model counts only if all its parts are in one snapshot. Reads names and sizes,
 
 from __future__ import annotations
 
+import difflib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from eaglelocal.catalog.reference import GGUF_SUFFIX
+from eaglelocal.catalog.catalog import Catalog, load_catalog
+from eaglelocal.catalog.draft_entries import DraftEntry
+from eaglelocal.catalog.reference import GGUF_SUFFIX, Profile, Reference, Repo, parse_reference
+from eaglelocal.catalog.target_entries import TargetEntry
+from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.core.own_files import read_regular
 from eaglelocal.core.records import dataclass
-from eaglelocal.errors import ResourceError
-from eaglelocal.hub.repo_builds import RepoBuild, group_builds
+from eaglelocal.core.user_paths import quote_path
+from eaglelocal.errors import ModelFileError, ResourceError, UsageError
+from eaglelocal.hub.repo_builds import RepoBuild, choose_build, group_builds, join_names, parse_quant
 
 PREFIX = "models--"
 PARTIAL = ".incomplete"
@@ -169,3 +175,165 @@ def _list_folders(parent: Path, prefix: str = "") -> list[Path]:
         return sorted(entry for entry in parent.iterdir() if entry.name.startswith(prefix) and entry.is_dir())
     except OSError:
         return []
+
+
+# ---- cached files: lookup of a hub's model in the cache: its files, or an error with the command that fetches them
+#
+# Asks no hub. A reference names one repository, or a profile with several repositories that hold the same model.
+@dataclass(frozen=True, slots=True)
+class HubReference:
+    """A model of a hub as the user named it: in any of these repositories, in the quantization that was named."""
+
+    text: str
+    repos: tuple[str, ...]  # the preferred first
+    quant: str | None = None
+    size_bytes: int | None = None  # of the download, where the catalog knows it
+    drafts: bool = False  # True: a file that is named as a draft is wanted
+
+
+def find_cached(cache: Path, reference: HubReference) -> CachedModel:
+    """Return the model in the cache. Raises ModelFileError if it is not completely there, UsageError if ambiguous."""
+    cached = [model for repo in reference.repos for model in list_repo_models(cache, repo)]
+    if not cached:
+        raise _make_missing_error(cache, reference)
+    for repo in reference.repos:
+        models = [model for model in cached if model.repo == repo]
+        build = _choose([model.build for model in models], reference, repo)
+        if build is not None:
+            return next(model for model in models if model.build == build)
+    raise _make_missing_error(cache, reference, cached)
+
+
+def _choose(builds: Sequence[RepoBuild], reference: HubReference, repo: str) -> RepoBuild | None:
+    """Return the build that the reference names, None if there is none. Raises UsageError if it is ambiguous."""
+    if not builds:
+        return None
+    try:
+        return choose_build(builds, reference.quant, repo=repo, drafts=reference.drafts)
+    except UsageError:
+        if reference.quant is None:
+            raise
+        return None
+
+
+def _make_missing_error(cache: Path, reference: HubReference, cached: Sequence[CachedModel] = ()) -> ModelFileError:
+    partial_bytes = sum(partial.size_bytes for repo in reference.repos for partial in find_repo_partials(cache, repo))
+    size = format_disk(reference.size_bytes) if reference.size_bytes else ""
+    if partial_bytes:
+        of_size = f" of {size}" if size else ""
+        state = f"is not on disk whole: {format_disk(partial_bytes)}{of_size} were downloaded"
+    else:
+        state = f"is not on disk{f' ({size} to download)' if size else ''}"
+    if cached:
+        there = join_names((model.reference for model in cached), like=reference.text, joint=" and ")
+    else:
+        near = difflib.get_close_matches(reference.repos[0], list_repos(cache), n=1, cutoff=0.8)
+        there = near[0] if near and near[0] not in reference.repos else ""
+    message = f"{reference.text} {state}{f'; on disk: {there}' if there else ''}"
+    return ModelFileError(message, hint=f"eaglelocal pull {quote_path(reference.text)}")
+
+
+# ---- typed path: check of a path that a user typed: an existing file, or an error that helps
+#
+# Searches folders for similar names only if something is wrong. Does not know what the file is for.
+MAX_LISTED = 500  # names that are read from a folder
+
+
+def check_file(path: Path, *, hint: str = "eaglelocal ls") -> None:
+    """Raise ModelFileError on a folder or a missing file; `hint`: if no name is similar."""
+    if os.path.isdir(path):
+        raise ModelFileError(f"{path} is a folder", hint=_suggest_file(path))
+    if not os.path.exists(path):  # unlike Path.exists, also false on a name that no file can have
+        raise ModelFileError(f"{path} does not exist", hint=_suggest_near(path) or hint)
+
+
+def list_gguf_names(folder: Path) -> list[str]:
+    """Return the names of the GGUF files in a folder, sorted; none if it cannot be read."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry, _ in zip(entries, range(MAX_LISTED), strict=False)]
+    except OSError:
+        return []
+    return sorted(name for name in names if name.endswith(GGUF_SUFFIX))
+
+
+def _suggest_file(folder: Path) -> str:
+    names = list_gguf_names(folder)
+    return f"give a file in it, such as {folder / names[0]}" if names else "give the path of a .gguf file"
+
+
+def _suggest_near(path: Path) -> str:
+    near = difflib.get_close_matches(path.name, list_gguf_names(path.parent), n=1)
+    return f"did you mean {path.parent / near[0]}?" if near else ""
+
+
+# ---- hub references: resolution of references to a hub's models: their repositories, and what the catalog states.
+# Asks no hub
+DEFAULT_QUANT = "Q4_K_M"  # its size is shown if no quantization was named
+
+
+def make_hub_reference(parsed: Profile | Repo, catalog: Catalog, *, drafts: bool = False) -> HubReference:
+    """Return a hub reference to a profile or repository. Raises UsageError with the nearest name if unknown."""
+    known = find_known_target(parsed, catalog)
+    size = known.quantization(parsed.quant or DEFAULT_QUANT) if known else None
+    size_bytes = size.num_bytes if size else None
+    if isinstance(parsed, Repo):
+        text = f"{parsed.name}:{parsed.quant}" if parsed.quant else parsed.name
+        return HubReference(text, (parsed.name,), parsed.quant, size_bytes, drafts)
+    target = catalog.target(parsed.id, parsed.quant)
+    text = f"{target.id}:{parsed.quant}" if parsed.quant else target.id
+    return HubReference(text, target.repos, parsed.quant, size_bytes, drafts)
+
+
+def resolve_draft_reference(text: str, catalog: Catalog) -> HubReference:
+    """Resolve `user/repo[:quant]`, a draft of the catalog, or a target of it that drafts for a larger one."""
+    entry = catalog.drafts.get(text.lower())
+    if entry is not None:
+        return refer_to_entry(entry)
+    parsed = parse_reference(text)
+    if isinstance(parsed, Repo | Profile):
+        return make_hub_reference(parsed, catalog, drafts=True)
+    raise UsageError(f"{text!r} is not a draft of a hub", hint="--draft auto")
+
+
+def find_known_target(parsed: Reference, catalog: Catalog) -> TargetEntry | None:
+    """Return the catalog's entry for a profile, or for a repository that holds one; None if unknown."""
+    if isinstance(parsed, Profile):
+        return catalog.target(parsed.id, parsed.quant)
+    if isinstance(parsed, Repo):
+        name = parsed.name.lower()
+        return next((t for t in catalog.targets.values() if name in (repo.lower() for repo in t.repos)), None)
+    return None
+
+
+def find_nearest_repo(name: str) -> str | None:
+    """Return the repository of the catalog that a mistyped name may have meant; None if none is near."""
+    repos = [repo for target in load_catalog().targets.values() for repo in target.repos if repo != name]
+    near = difflib.get_close_matches(name, repos, n=1, cutoff=0.8)
+    return near[0] if near else None
+
+
+def refer_to_entry(entry: DraftEntry) -> HubReference:
+    """Return a draft's hub reference: to a GGUF if there is one, else to the head that must be imported."""
+    if entry.is_in_target:
+        raise UsageError(
+            f"{entry.id} is a layer in the files of {entry.gguf_repo}", hint=f"eaglelocal pull {entry.targets[0]}"
+        )
+    quant = parse_quant(entry.file.removesuffix(GGUF_SUFFIX)) if entry.file else None
+    repo = entry.gguf_repo or entry.repo
+    if repo is None:
+        raise UsageError(f"the catalog has no repository for {entry.id}", hint="--draft user/repo")
+    sizes = entry.sizes
+    size = sizes.get("file") or sizes.get("bf16") or sizes.get("f16")
+    return HubReference(f"{repo}:{quant}" if quant else repo, (repo,), quant or None, size, drafts=True)
+
+
+def resolve_hub_reference(text: str) -> HubReference:
+    """Resolve a model of a hub, target or draft. Raises UsageError on anything else."""
+    catalog = load_catalog()
+    if text.lower() in catalog.drafts:
+        return resolve_draft_reference(text, catalog)
+    parsed = parse_reference(text)
+    if isinstance(parsed, Repo | Profile):
+        return make_hub_reference(parsed, catalog)
+    raise UsageError(f"{text!r} is not a model of a hub", hint="eaglelocal ls")

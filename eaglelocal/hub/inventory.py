@@ -16,7 +16,7 @@ from eaglelocal import locations
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.own_files import list_own
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.surrogates import make_printable
+from eaglelocal.core.terminal_text import make_printable
 from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.architectures import HEAD_ARCHITECTURES
 from eaglelocal.gguf.eagle_info import TARGET_NAME_KEY, VERIFIER_KEY
@@ -25,14 +25,13 @@ from eaglelocal.gguf.lora_adapter import is_adapter
 from eaglelocal.gguf.mtp import is_mtp_alone
 from eaglelocal.gguf.pooling import read_task
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.derived.derived_inventory import list_derived
+from eaglelocal.hub.derived.derived_file import list_derived
 from eaglelocal.hub.heads.head_store import TRAINED_HERE
 from eaglelocal.hub.hub_cache import CachedModel, list_models
-from eaglelocal.hub.inflation.inflate import DEFAULT_SIZE, ModelSize, locate_inflated
-from eaglelocal.hub.inflation.inflated_sizes import TYPES
+from eaglelocal.hub.inflation.inflate import DEFAULT_SIZE, TYPES, ModelSize, locate_inflated
 from eaglelocal.hub.model_library import list_library
 from eaglelocal.hub.projector_resolver import find_cached_projector
-from eaglelocal.hub.pulled_drafts import find_pulled_targets
+from eaglelocal.hub.pull_plan import find_pulled_targets
 from eaglelocal.hub.repo_builds import parse_quant, read_quantization
 from eaglelocal.hub.target_resolver import MAX_LABEL_CHARS, NATIVE, demo_sources
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import Catalog, load_catalog
+from eaglelocal.catalog.draft_entries import find_unsupported_reason
 from eaglelocal.catalog.reference import DerivedModel, EmbeddedModel, File, Profile, Repo
-from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import AUTO
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError
@@ -18,11 +18,16 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_shape import ModelShape, read_shape
 from eaglelocal.gguf.mtp import has_mtp
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.cached_files import find_cached
-from eaglelocal.hub.draft_resolver import FoundDraft, find_draft
+from eaglelocal.hub.draft_resolver import FoundDraft, find_draft, use_learned_version
 from eaglelocal.hub.heads.head_store import list_fitting_heads
-from eaglelocal.hub.hub_cache import list_repo_models
-from eaglelocal.hub.hub_references import find_known_target, resolve_draft_reference, resolve_hub_reference
+from eaglelocal.hub.hub_cache import (
+    check_file,
+    find_cached,
+    find_known_target,
+    list_repo_models,
+    resolve_draft_reference,
+    resolve_hub_reference,
+)
 from eaglelocal.hub.inflation.inflate import locate_inflated, parse_demo_reference, sketch_pair
 from eaglelocal.hub.inventory import (
     HeaderSummary,
@@ -32,12 +37,10 @@ from eaglelocal.hub.inventory import (
     list_inflated,
     make_demo_reference,
 )
-from eaglelocal.hub.learned_draft import use_learned_version
 from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.projector_resolver import FoundProjector, find_projector_beside
-from eaglelocal.hub.pulled_drafts import find_pulled_draft, read_pulled_reference
+from eaglelocal.hub.pull_plan import find_pulled_draft, read_pulled_reference
 from eaglelocal.hub.target_resolver import NATIVE, FoundTarget, demo_sources, find_target, read_target
-from eaglelocal.hub.typed_path import check_file
 from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes
 
 NO_PROJECTOR = FoundProjector()

@@ -27,7 +27,7 @@ from eaglelocal.hub.hub_cache import (
     read_main_commit,
     repo_folder,
 )
-from eaglelocal.hub.projector_names import list_projectors
+from eaglelocal.hub.projector_resolver import list_projectors
 
 
 @dataclass(frozen=True, slots=True)

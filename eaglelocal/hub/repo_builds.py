@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from eaglelocal.catalog.reference import GGUF_SUFFIX
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import UsageError
-from eaglelocal.gguf.file_type import read_file_type
+from eaglelocal.gguf.ggml_types import read_file_type
 from eaglelocal.hub.derived.recipes import REFERENCE_KEY
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dataclasses import field, replace
 from pathlib import Path
 
 from eaglelocal import locations
-from eaglelocal.catalog.catalog import Catalog, load_catalog
+from eaglelocal.catalog.catalog import Catalog, describe_unknown_target, load_catalog
 from eaglelocal.catalog.reference import (
     REFERENCE_FORMS,
     DerivedModel,
@@ -25,10 +25,9 @@ from eaglelocal.catalog.reference import (
     Repo,
     split_entry,
 )
-from eaglelocal.catalog.unknown_target import describe_unknown_target
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.surrogates import make_printable
+from eaglelocal.core.terminal_text import make_printable
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.gguf.draft_pairing import read_model
 from eaglelocal.gguf.header import Header
@@ -36,13 +35,11 @@ from eaglelocal.gguf.lora_adapter import is_adapter
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.pooling import read_task
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.cached_files import find_cached
 from eaglelocal.hub.derived.derived_file import DerivedFile, derive_target, write_derived
 from eaglelocal.hub.derived.recipes import Inflation, Recipe, parse_recipe
-from eaglelocal.hub.hub_references import make_hub_reference
+from eaglelocal.hub.hub_cache import check_file, find_cached, list_gguf_names, make_hub_reference
 from eaglelocal.hub.inflation.inflate import Progress, inflate, no_progress, parse_demo_reference
-from eaglelocal.hub.ollama_store import is_blob
-from eaglelocal.hub.typed_path import check_file, list_gguf_names
+from eaglelocal.hub.model_library import is_blob
 
 NATIVE = "demo@native"
 EXAMPLES = ("demo", NATIVE, "demo@1b", "demo@1b:bf16", "demo@8b:q4_0")

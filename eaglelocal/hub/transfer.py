@@ -11,12 +11,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from eaglelocal.core.atomic_file import flush_and_rename
-from eaglelocal.core.folders import SHARED, make_folder
+from eaglelocal.core.atomic_file import SHARED, flush_and_rename, make_folder
 from eaglelocal.errors import DownloadError, ResourceError
-from eaglelocal.hub.hub_api import CHUNK_BYTES, RemoteFile, RemoteRepo, Stream, open_stream
+from eaglelocal.hub.hub_api import (
+    CHUNK_BYTES,
+    CLIENT_ERRORS,
+    RemoteFile,
+    RemoteRepo,
+    RetryPolicy,
+    Stream,
+    explain_error,
+    open_stream,
+)
 from eaglelocal.hub.hub_cache import PARTIAL, make_write_error
-from eaglelocal.hub.hub_errors import CLIENT_ERRORS, RetryPolicy, explain_error
 from eaglelocal.hub.verification import SHA256_CHARS, make_hash
 
 OnBytes = Callable[[int], None]  # bytes added; negative if they were discarded

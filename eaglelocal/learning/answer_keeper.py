@@ -19,8 +19,7 @@ from eaglelocal.client.engine_client import Submit
 from eaglelocal.core.events import Failed, Finished, RequestEvent, Tokens
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest, ChatRequest
-from eaglelocal.learning.kept_answers import KeptAnswers, KeptSize, make_answer
-from eaglelocal.learning.text_kinds import MAX_CHARS, guess_kind
+from eaglelocal.learning.kept_answers import MAX_CHARS, KeptAnswers, KeptSize, guess_kind, make_answer
 
 MIN_TOKENS = 8  # of an answer
 MIN_CANCELLED_TOKENS = 64  # of one that was cancelled

@@ -17,12 +17,12 @@ from typing import Protocol
 from eaglelocal import locations
 from eaglelocal.client.client import OnEvent
 from eaglelocal.client.engine_client import Submit
-from eaglelocal.core.learning_status import LearningStatus
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest
+from eaglelocal.core.stats import LearningStatus
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.gguf.model_fingerprint import fingerprint_model
+from eaglelocal.gguf.model_info import fingerprint_model
 from eaglelocal.hub.heads.version_records import BASE
 from eaglelocal.hub.heads.versions import HeadVersions, find_versions
 from eaglelocal.learning.answer_keeper import AnswerKeeper, RequestActivity
@@ -31,8 +31,8 @@ from eaglelocal.learning.learner import LearningJob, SessionReport
 from eaglelocal.learning.learning_child import LearningChild
 from eaglelocal.learning.learning_process import FAILED
 from eaglelocal.learning.learning_round import MIN_NEW
-from eaglelocal.probe.power import runs_on_battery
-from eaglelocal.probe.thread_count import count_usable_threads
+from eaglelocal.probe.cpuinfo import count_usable_threads
+from eaglelocal.probe.machine import runs_on_battery
 
 ANSWERS = "answers"  # folder of a target's kept answers
 CHECK_S = 1.0

@@ -22,28 +22,24 @@ from eaglelocal.errors import EagleLocalError
 from eaglelocal.hub.heads.requantized_copy import make_light_copy
 from eaglelocal.hub.heads.version_records import BASE, HeldBackFigures, LearnedFrom, VersionState
 from eaglelocal.hub.heads.versions import HeadVersions
-from eaglelocal.learning.judged_file import JudgedFile
-from eaglelocal.learning.judgement import MIN_TEXTS, HeadVerdict, JudgedText, judge
-from eaglelocal.learning.kept_answers import KeptAnswer, KeptAnswers
+from eaglelocal.learning.judgement import MIN_TEXTS, HeadVerdict, JudgedFile, JudgedText, judge
+from eaglelocal.learning.kept_answers import KeptAnswer, KeptAnswers, name_kind
 from eaglelocal.learning.learning_round import (
+    CHECKPOINT,
     MIN_NEW,
     LearningRound,
+    LearningState,
+    VersionWatch,
     choose_judges,
     choose_round,
     choose_since,
+    delete_checkpoints,
     find_new,
     fit_window,
-)
-from eaglelocal.learning.learning_state import (
-    CHECKPOINT,
-    LearningState,
-    VersionWatch,
-    delete_checkpoints,
     hold_folder,
     read_state,
     write_state,
 )
-from eaglelocal.learning.text_kinds import name_kind
 from eaglelocal.training.conversations import TrainingConversation
 
 WATCH_TOKENS, WATCH_ANSWERS = 2000, 2 * MIN_TEXTS  # at least, of live answers by which a new version proves itself
@@ -190,8 +186,7 @@ class LearningSession:
         """Train from the round's start, or from its checkpoint; write the candidate and return its number."""
         from eaglelocal.hub.heads.head_store import write_head_file
         from eaglelocal.training.batches import make_unrolling
-        from eaglelocal.training.head_comparison import read_source
-        from eaglelocal.training.head_file import make_head_entries, make_head_name, make_head_tensors
+        from eaglelocal.training.head_file import make_head_entries, make_head_name, make_head_tensors, read_source
         from eaglelocal.training.loop import scale_recipe
         from eaglelocal.training.memory_check import check_memory_and_disk
         from eaglelocal.training.trainer import HeadTraining, train_head
@@ -237,7 +232,7 @@ class LearningSession:
 
     def _rehearse(self, chosen: LearningRound) -> tuple[TrainingConversation, ...]:
         """Return general texts to learn with this round: as many as it has new answers."""
-        from eaglelocal.learning.rehearsal import choose_rehearsal, gather_rehearsal
+        from eaglelocal.learning.learning_round import choose_rehearsal, gather_rehearsal
 
         if not self._job.general:
             return ()
@@ -278,7 +273,7 @@ class LearningSession:
         self._finish(missing=1, note=verdict.why)
 
     def _compare(self, old: int, new: int, answers: Sequence[KeptAnswer]) -> tuple[list[JudgedText], HeadVerdict]:
-        from eaglelocal.training.head_comparison import compare_heads, read_source
+        from eaglelocal.training.head_file import compare_heads, read_source
 
         self._tell(SessionReport(state="judging"))
         plan = self._job.reading_plan

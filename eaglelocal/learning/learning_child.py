@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from io import FileIO
 from typing import IO, cast
 
-from eaglelocal.core.child_environment import make_environment
 from eaglelocal.core.json_text import read_object
+from eaglelocal.core.process_limits import make_environment
 from eaglelocal.learning.learner import LearningJob, SessionReport
 from eaglelocal.learning.learning_process import FAILED
 

@@ -7,13 +7,31 @@ as they have them, so that none can decide alone what is learned.
 
 from __future__ import annotations
 
+import fcntl
+import json
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 from itertools import islice
+from pathlib import Path
+from typing import Any
 
+from eaglelocal.client.client import Client
+from eaglelocal.client.engine_client import EngineClient
+from eaglelocal.core.atomic_file import PRIVATE, make_folder, write_atomically
+from eaglelocal.core.json_text import read_object
+from eaglelocal.core.own_files import append_own, read_own
+from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.request import ChatRequest, Message
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.errors import ResourceError
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.learning.judgement import SUFFIX as JUDGED
 from eaglelocal.learning.kept_answers import KeptAnswer
+from eaglelocal.training.conversations import TrainingConversation, gather_answers
 
 HELD_BACK_EVERY = 8
 NEWEST_EVERY = 10  # one in so many new answers, the newest ones, is left for judging
@@ -130,3 +148,130 @@ def fit_window(answer: KeptAnswer, max_tokens: int) -> tuple[tuple[int, ...], in
     missing = max(len(answer.tokens) - max_tokens, 0)
     dropped = min(missing, max(answer.num_prompt - MIN_PROMPT, 0))
     return tuple(answer.tokens[dropped : dropped + max_tokens]), answer.num_prompt - dropped
+
+
+# ---- rehearsal: rehearsal: the target's answers to general questions, learned beside what people asked
+#
+# A head that learns only from what is asked now would forget the rest. The answers are generated once by the file
+# itself, in the learning process, and hold nothing of anybody. A process that is killed goes on where it was.
+REHEARSAL = "rehearsal.jsonl"
+MAX_TOKENS = 24_000  # of all answers: about 200 of them
+MAX_ANSWER = 160  # tokens
+TEMPERATURE = 0.7
+
+
+def gather_rehearsal(plan: Plan, questions: Sequence[str], folder: Path) -> tuple[TrainingConversation, ...]:
+    """Return the target's answers to these questions, and generate those that are missing.
+
+    plan  of the target alone
+
+    Raises EagleLocalError.
+    """
+
+    @contextmanager
+    def open_client() -> Iterator[Client]:
+        with EngineClient(plan) as client:
+            client.start()
+            yield client
+
+    gathered = gather_answers(
+        make_requests(plan, questions),
+        folder / REHEARSAL,
+        open_client,
+        concurrency=plan.num_slots,
+        max_answer_tokens=MAX_TOKENS,
+        on_tokens=lambda num_tokens: None,
+    )
+    return gathered.conversations
+
+
+def make_requests(plan: Plan, questions: Sequence[str]) -> list[ChatRequest]:
+    """Return the questions as messages; as texts to go on with, if the model has no chat template."""
+    has_template = "tokenizer.chat_template" in read_header(plan.target).metadata
+    requests = []
+    for number, question in enumerate(questions):
+        params = SamplingParams(temperature=TEMPERATURE, max_tokens=MAX_ANSWER, seed=number)
+        request = ChatRequest(id="", params=params)
+        asked = {"messages": (Message("user", question),)} if has_template else {"text": question}
+        requests.append(replace(request, **asked))
+    return requests
+
+
+def choose_rehearsal(texts: Sequence[TrainingConversation], most: int, seed: str) -> tuple[TrainingConversation, ...]:
+    """Return up to `most` of the texts, drawn at random: the same for the same seed."""
+    return tuple(random.Random(seed).sample(texts, min(most, len(texts))))
+
+
+# ---- learning state: the state of one head's learning between its processes: the round in progress, and the version
+# on watch
+#
+# Every change is one atomic write. A state that cannot be read counts as none: then a new round begins.
+STATE, LOCK = "learning.json", ".lock"
+CHECKPOINT, PARTIAL = ".checkpoint", ".partial"
+
+
+@dataclass(frozen=True, slots=True)
+class VersionWatch:
+    """A version that became current, until it has proved itself on live answers.
+
+    before  the version that it replaced
+    since   only later answers count, in seconds since 1970
+    """
+
+    version: int
+    before: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class LearningState:
+    """The state of one head.
+
+    learned_until  answers kept up to this time are not new any more
+    candidate      number of the version that the round has made
+    """
+
+    learned_until: float = 0.0
+    round: LearningRound | None = None
+    candidate: int | None = None
+    watch: VersionWatch | None = None
+
+
+@contextmanager
+def hold_folder(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, which ends with the process. Raises ResourceError while another process has it."""
+    make_folder(folder, PRIVATE)
+    with append_own(folder / LOCK) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ResourceError("another process learns from these answers") from None
+        except OSError:  # a file system without locks
+            pass
+        yield
+
+
+def read_state(folder: Path) -> LearningState:
+    """Return the state of a folder; an empty one if there is none, or it is damaged."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        content: Any = read_object(read_own(folder / STATE))
+        round_, watch = content["round"], content["watch"]
+        return LearningState(
+            float(content["learned_until"]),
+            round_ and LearningRound(int(round_["start"]), tuple(map(str, round_["keys"])), float(round_["until"])),
+            None if content["candidate"] is None else int(content["candidate"]),
+            watch and VersionWatch(int(watch["version"]), int(watch["before"]), float(watch["since"])),
+        )
+    return LearningState()
+
+
+def write_state(folder: Path, state: LearningState) -> None:
+    """Write the state. Raises OSError."""
+    write_atomically(folder / STATE, json.dumps(asdict(state)))
+
+
+def delete_checkpoints(folder: Path) -> None:
+    """Delete what a round or a comparison has written on its way."""
+    for path in [*folder.glob(f"*{CHECKPOINT}"), *folder.glob(f"*{PARTIAL}"), *folder.glob(f"*{JUDGED}")]:
+        with suppress(OSError):
+            path.unlink()

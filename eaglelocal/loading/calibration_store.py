@@ -16,13 +16,12 @@ from pathlib import Path
 
 from eaglelocal import __version__, locations
 from eaglelocal.core.atomic_file import write_atomically
-from eaglelocal.core.file_fingerprint import fingerprint
 from eaglelocal.core.json_text import read_json
-from eaglelocal.core.own_files import list_own, read_own
+from eaglelocal.core.own_files import fingerprint, list_own, read_own
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.model_fingerprint import fingerprint_model
+from eaglelocal.gguf.model_info import fingerprint_model
 from eaglelocal.probe.machine import Machine
 
 FORMAT = 4  # 3: before the products of our own on the CPU, whose costs are others

@@ -11,10 +11,9 @@ from eaglelocal.backend.dry_run import DryRunPart
 from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.model import D2T, Placement
 from eaglelocal.backend.weight_loading import has_plenty, is_moved, is_read
-from eaglelocal.core.gpu_split import TENSOR
-from eaglelocal.core.huge_pages import glibc_version, has_huge_pages
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.rpc_hosts import is_rpc_device
+from eaglelocal.core.process_limits import glibc_version, has_huge_pages
+from eaglelocal.core.run_options import TENSOR, is_rpc_device
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.draft_pairing import DraftInfo
 from eaglelocal.gguf.eagle_info import EagleInfo

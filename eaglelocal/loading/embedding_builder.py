@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 import time
 
-from eaglelocal.backend.device_memory import free_memory
 from eaglelocal.backend.embedding_context import EmbeddingContext, EmbeddingParams
-from eaglelocal.backend.llama_library import LlamaLibrary, load_library
+from eaglelocal.backend.llama_library import LlamaLibrary, free_memory, load_library
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.core.events import EngineInfo, LoadProgress, Report
@@ -31,10 +30,10 @@ from eaglelocal.loading.context_parts import make_placement
 from eaglelocal.loading.fit import check_experts
 from eaglelocal.memory.budget import RAM, AdjustableSizes, Buffer, MemoryKind, check_fits, join_devices, minimum_buffers
 from eaglelocal.memory.cache_bytes import CacheParams
-from eaglelocal.memory.compute_buffers import logits_bytes
+from eaglelocal.memory.contexts import logits_bytes
+from eaglelocal.probe.cpuinfo import count_usable_threads
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
-from eaglelocal.probe.thread_count import count_usable_threads
 from eaglelocal.text.templates.rerank_pairs import FramedPairs, PairFrame, Pairs, WrittenPairs
 
 MAX_TEXTS = 64  # of a pass

@@ -11,14 +11,12 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from eaglelocal.backend.buffer_log import sum_buffer_bytes, sum_host_bytes
 from eaglelocal.backend.context import LlamaContext
-from eaglelocal.backend.dry_run import DryRunPart
+from eaglelocal.backend.dry_run import DryRunPart, sum_buffer_bytes, sum_host_bytes
 from eaglelocal.backend.image_encoder import LlamaImageReader
-from eaglelocal.backend.llama_library import LlamaLibrary, load_bindings, load_library
+from eaglelocal.backend.llama_library import LlamaLibrary, connect_rpc_servers, load_bindings, load_library
 from eaglelocal.backend.model import LlamaModel
-from eaglelocal.backend.rpc_devices import connect_rpc_servers
-from eaglelocal.backend.weight_pages import Range, moving_weights
+from eaglelocal.backend.weight_loading import Range, moving_weights
 from eaglelocal.core.adapters import usual_mix
 from eaglelocal.core.background_work import BackgroundWork
 from eaglelocal.core.events import EngineInfo, LoadProgress, Report
@@ -33,26 +31,22 @@ from eaglelocal.engine.input_queue import start_lanes
 from eaglelocal.engine.warmup import WaitUntilQuiet, Warmup
 from eaglelocal.errors import LibraryError, RequestError
 from eaglelocal.gguf.draft_pairing import branch_problem, read_model
-from eaglelocal.gguf.model_fingerprint import fingerprint_model
-from eaglelocal.gguf.recommended_sampling import read_recommended_sampling
+from eaglelocal.gguf.model_info import fingerprint_model, read_recommended_sampling
 from eaglelocal.loading.calibration_store import load as load_learned
 from eaglelocal.loading.calibration_store import make_acceptance_key, make_cost_key
 from eaglelocal.loading.calibration_store import save as save_learned
-from eaglelocal.loading.conversation_folder import open_conversation_files
-from eaglelocal.loading.draft_loader import open_drafters
+from eaglelocal.loading.draft_loader import HeadOpener, hold_head, open_drafters
 from eaglelocal.loading.fit import fit_plan
-from eaglelocal.loading.head_opener import HeadOpener, hold_head
-from eaglelocal.loading.load_notes import collect_notes
+from eaglelocal.loading.load_notes import TemplateCheck, collect_notes, open_conversation_files
 from eaglelocal.loading.model_loader import PlanLoader
-from eaglelocal.loading.template_check import TemplateCheck
+from eaglelocal.probe.cpuinfo import count_usable_threads
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
 from eaglelocal.probe.rpc_servers import find_rpc_servers
-from eaglelocal.probe.thread_count import count_usable_threads
-from eaglelocal.scheduler.checkpoints import Checkpoints
 from eaglelocal.scheduler.host_swap import MIN_SWAP_ROWS, MIN_SWAP_ROWS_WITH_STATES, HostSwap
 from eaglelocal.scheduler.prefix_cache import PrefixCache
 from eaglelocal.scheduler.scheduler import Scheduler, check_batch
+from eaglelocal.scheduler.slot import Checkpoints
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
 from eaglelocal.speculation.policy.slot_policy import DrafterSet

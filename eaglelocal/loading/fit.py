@@ -12,15 +12,14 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
 from eaglelocal.backend.cpu_attention import handles_widths
-from eaglelocal.backend.device_memory import free_memory
 from eaglelocal.backend.dry_run import DryRunPart, plan_buffers
 from eaglelocal.backend.flash_attention import resolve_flash_attn
-from eaglelocal.backend.llama_library import LlamaLibrary
+from eaglelocal.backend.llama_library import LlamaLibrary, free_memory
 from eaglelocal.backend.weight_loading import FLOAT_TYPES
-from eaglelocal.core.gpu_split import TENSOR, suggest_split
 from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES, Plan, shares_cache
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import DraftPolicy
+from eaglelocal.core.run_options import TENSOR, suggest_split
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.draft_pairing import DraftInfo, branch_problem
@@ -34,7 +33,6 @@ from eaglelocal.gguf.projector import Projector, check_projector
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.loading.context_parts import make_parts, make_placements
 from eaglelocal.loading.model_headers import ModelHeader, read_models
-from eaglelocal.memory.adapter_bytes import adapter_buffers
 from eaglelocal.memory.budget import (
     RAM,
     AdjustableSizes,
@@ -46,12 +44,15 @@ from eaglelocal.memory.budget import (
     minimum_buffers,
     subtract_margins,
 )
-from eaglelocal.memory.compute_buffers import scores_bytes
-from eaglelocal.memory.contexts import ROLLBACKS, plan_contexts, plan_rollback
+from eaglelocal.memory.contexts import ROLLBACKS, image_buffers, plan_contexts, plan_rollback, scores_bytes
 from eaglelocal.memory.estimate import estimate
-from eaglelocal.memory.placement import choose_gpus
-from eaglelocal.memory.projector_bytes import image_buffers
-from eaglelocal.memory.tensor_split import BORROWS_OUTPUT, check_tensor_gpus, explain_tensor_split
+from eaglelocal.memory.placement import (
+    BORROWS_OUTPUT,
+    adapter_buffers,
+    check_tensor_gpus,
+    choose_gpus,
+    explain_tensor_split,
+)
 from eaglelocal.probe.machine import Machine
 
 # Memory of a GPU while it computes: workspaces, and rows and caches converted for matrix products. If llama.cpp cannot

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from eaglelocal import locations
 from eaglelocal.backend.cpu_repack import AMX
 from eaglelocal.backend.dry_run import DryRunPart
 from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.weight_loading import REPACKED_TYPES
-from eaglelocal.core.drafting_words import describe_cut_length
+from eaglelocal.core.draft import describe_cut_length
+from eaglelocal.core.own_files import fingerprint
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.rpc_hosts import WARNING
-from eaglelocal.core.run_options import NGRAM
+from eaglelocal.core.run_options import NGRAM, WARNING
+from eaglelocal.engine.conversation_files import ConversationFiles
+from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.draft_pairing import HeadInfo, branch_problem, draft_warnings
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.model_shape import ModelShape
+from eaglelocal.loading.calibration_store import load, make_template_key, save
 from eaglelocal.loading.fit import FittedPlan
+from eaglelocal.text.templates.chat_template import ChatTemplate
+from eaglelocal.text.templates.render_process import RenderProcess
 
 
 def collect_notes(
@@ -94,3 +101,55 @@ def list_context_notes(part: DryRunPart, n_ctx: int) -> tuple[str, ...]:
     if not 0 < trained < n_ctx:
         return ()
     return (f"the draft model was trained for {trained} of {n_ctx} positions; after them fewer drafts are accepted",)
+
+
+# ---- template check: check the chat template of a model, unless an earlier engine did
+LATER_S = 1.0  # when a server has started: until then its processes need all cores of a small machine
+
+
+class TemplateCheck:
+    """Starts the renderer's process in time for the first conversation.
+
+    template   what conversations are rendered with
+    renderer   its renderer, which is not started yet
+    is_urgent  a conversation follows as soon as the engine is loaded
+    """
+
+    def __init__(self, template: ChatTemplate, renderer: RenderProcess, *, is_urgent: bool) -> None:
+        self._template = template
+        self._key = make_template_key(template.text)
+        self._is_known = load(self._key) is not None
+        renderer.start(after_s=0.0 if is_urgent or not self._is_known else LATER_S)
+
+    def note(self) -> str:
+        """Return a note for the user: why the template is another, or why none can be used. That fails chats, not the
+        loading.
+        """
+        if not self._is_known:
+            try:
+                self._template.check()
+            except EagleLocalError as error:
+                return error.message
+            save(self._key, True)
+        return self._template.note
+
+
+# ---- conversation folder: opens the conversations on disk (`--cache-disk`) that a plan can go on with
+GB = 10**9
+
+
+def open_conversation_files(parts: FittedPlan, library: str) -> ConversationFiles | None:
+    """Return the conversations on disk; None if none are kept.
+
+    library  llama.cpp's build: another may lay out cells differently
+    """
+    plan = parts.plan
+    if not plan.cache_disk or not parts.can_swap or plan.is_brief:
+        return None
+    weights = [fingerprint(shard.path) for shard in parts.target.header.shards]
+    context = f"{plan.n_ctx} {plan.swa_full} {parts.uses_gpu}"  # LongRoPE rotates keys by the length of the context
+    layout = [*weights, plan.kv_type, plan.flash_attn, context, library]
+    folder = hashlib.blake2b("\n".join(layout).encode(), digest_size=12).hexdigest()
+    adapters = [fingerprint(adapter.path) for adapter in plan.adapters]
+    cells = locations.conversation_cells_dir() / folder
+    return ConversationFiles(cells, int(plan.cache_disk * GB), dict(plan.owners.names), adapters)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eaglelocal.core.draft_sources import LOOKUPS
+from eaglelocal.core.draft import LOOKUPS
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import UsageError

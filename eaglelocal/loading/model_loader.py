@@ -15,10 +15,9 @@ from eaglelocal.core.events import LoadProgress, Report
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.architectures import FinalState
-from eaglelocal.gguf.image_limits import max_image_tokens
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.mtp import MtpInfo
-from eaglelocal.gguf.projector import read_projector_kind
+from eaglelocal.gguf.projector import max_image_tokens, read_projector_kind
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
 from eaglelocal.gguf.upper_layers import find_upper_layers

@@ -1,7 +1,7 @@
 """Check that what a plan needs on each device is free there. An error gives the sum and hints.
 
 llama.cpp cannot check it: on Linux an allocation succeeds and the process is killed later. Pure arithmetic: needs come
-from dry_run.py (exact) or `minimum_buffers` (immediate), free memory from device_memory.py. Neither includes what a
+from dry_run.py (exact) or `minimum_buffers` (immediate), free memory from llama_library.py. Neither includes what a
 GPU's own library allocates while it computes: fit.py and memory/estimate.py add that.
 """
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import UsageError
-from eaglelocal.gguf.data_layout import round_up
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
+from eaglelocal.gguf.header import round_up
 from eaglelocal.gguf.model_shape import ModelShape
 
 KV_TYPES = ("f16", "q8_0", "q4_0", "bf16", "f32")

@@ -1,7 +1,7 @@
 """Estimate the memory of a plan on each device from shapes alone, before anything is downloaded.
 
 Weights, caches and states are exact for a shape that was read from a header; compute buffers are upper bounds
-(compute_buffers.py). The constants for the process and the GPU runtimes are measured or reported by users. Once the
+(contexts.py). The constants for the process and the GPU runtimes are measured or reported by users. Once the
 files are on disk, backend/dry_run.py gives exact figures in the same types (memory/budget.py).
 """
 
@@ -12,27 +12,32 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from eaglelocal.core.byte_sizes import GIB
-from eaglelocal.core.gpu_split import TENSOR
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.rpc_hosts import is_rpc_device
+from eaglelocal.core.run_options import TENSOR, is_rpc_device
 from eaglelocal.gguf.header import TensorInfo
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.gguf.projector import Projector
-from eaglelocal.memory.adapter_bytes import adapter_buffers
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 from eaglelocal.memory.cache_bytes import cache_bytes_of_layer
-from eaglelocal.memory.compute_buffers import (
+from eaglelocal.memory.contexts import (
+    PlannedContext,
     compute_bytes,
     copies_bytes,
+    image_buffers,
     inputs_bytes,
     logits_bytes,
+    plan_contexts,
     tap_bytes,
 )
-from eaglelocal.memory.contexts import PlannedContext, plan_contexts
-from eaglelocal.memory.placement import choose_gpus, place_experts, place_layers, single_device_shares
-from eaglelocal.memory.projector_bytes import image_buffers
-from eaglelocal.memory.tensor_split import divide_buffers
+from eaglelocal.memory.placement import (
+    adapter_buffers,
+    choose_gpus,
+    divide_buffers,
+    place_experts,
+    place_layers,
+    single_device_shares,
+)
 
 PROCESS_BYTES = int(0.25 * GIB)  # the engine's interpreter, llama.cpp's code, tokenizer and bookkeeping
 # by device name without its number: context, kernels and library workspaces. CUDA: users report 0.35 to 0.8 GiB

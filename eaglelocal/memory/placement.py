@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
 
+from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.rpc_hosts import is_rpc_device
-from eaglelocal.gguf.model_shape import ModelShape
-from eaglelocal.memory.budget import RAM, FreeMemory
+from eaglelocal.core.run_options import is_rpc_device
+from eaglelocal.errors import UsageError
+from eaglelocal.gguf.architectures import NO_TENSOR_SPLIT
+from eaglelocal.gguf.header import TensorInfo
+from eaglelocal.gguf.model_shape import MTP, ModelShape
+from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,7 @@ def place_blocks(
 ) -> tuple[str, ...]:
     """Return the device of each block, then that of the output. `gpu_layers`: how many, from the last; None: all.
 
-    The output stays on this machine: with only devices of rpc-servers, it lies in RAM (backend/rpc_devices.py).
+    The output stays on this machine: with only devices of rpc-servers, it lies in RAM (backend/llama_library.py).
 
     >>> place_blocks(3, ("CUDA0", "CUDA1"), (1.0, 1.0), gpu_layers=3)
     ('RAM', 'CUDA0', 'CUDA0', 'CUDA1')
@@ -97,3 +103,64 @@ def resolve_shares(gpus: Sequence[FreeMemory], shares: Sequence[float]) -> tuple
     if None in free or not any(free):
         return (1.0,) * len(gpus)
     return tuple(float(num_bytes or 0) for num_bytes in free)
+
+
+# ---- adapter bytes: the memory of LoRA adapters: llama.cpp puts their tensors beside the weights that they change
+BLOCK_TENSOR = re.compile(r"blk\.(\d+)\.")
+EMBEDDING = "token_embd."
+
+
+def adapter_buffers(
+    tensors: Iterable[TensorInfo], plan: Plan, target: ModelShape, gpus: Sequence[FreeMemory]
+) -> Iterator[Buffer]:
+    """Yield the memory of each of the adapters' tensors. gpus: those that the plan uses, in llama.cpp's order."""
+    devices = place_layers(target, gpus, plan.shares, gpu_layers=plan.gpu_layers)
+    for tensor in tensors:
+        layer = BLOCK_TENSOR.match(tensor.name)
+        output = RAM if tensor.name.startswith(EMBEDDING) else devices[-1]
+        device = output if layer is None else devices[min(int(layer[1]), len(devices) - 1)]
+        yield Buffer(device, MemoryKind.WEIGHTS, tensor.nbytes)
+
+
+# ---- tensor split: divide a model by tensors among several GPUs, as llama.cpp's LLAMA_SPLIT_MODE_TENSOR does
+#
+# Each GPU holds an equal part of every layer's weights and cache, and all compute at once. A model of its own that
+# drafts lies on the first GPU alone: its steps are too small to be worth the exchange.
+DIVIDED = (MemoryKind.WEIGHTS, MemoryKind.CACHE)  # each GPU has the other buffers whole, at most
+
+BORROWS_OUTPUT = "the head borrows its target's output, which is divided among the GPUs"
+
+
+def check_tensor_gpus(num_gpus: int) -> None:
+    """Raise UsageError if there are fewer than two GPUs to divide a model among."""
+    if num_gpus < 2:
+        used = "no GPU" if not num_gpus else "1 GPU"
+        raise UsageError(f"--split tensor needs two GPUs or more, but this run uses {used}", hint="leave --split out")
+
+
+def explain_tensor_split(shape: ModelShape) -> str:
+    """Return why llama.cpp refuses to divide a target by tensors; empty if it does not."""
+    if shape.architecture in NO_TENSOR_SPLIT:
+        return f"llama.cpp cannot divide {shape.architecture} models by tensors"
+    return ""
+
+
+def explain_borrowed_output(draft: ModelShape | None) -> str:
+    """Return why a head cannot draft for a divided target; empty if it can.
+
+    An MTP layer is divided with its target; the output of an assistant in a file of its own is its own.
+    """
+    if draft is None or not draft.is_head or draft.architecture == MTP or draft.read_output_bytes:
+        return ""
+    return BORROWS_OUTPUT
+
+
+def divide_buffers(buffers: Iterable[Buffer], gpus: Sequence[FreeMemory]) -> Iterator[Buffer]:
+    """Yield the buffers of a model that was placed on the first GPU as they lie if all GPUs divide it."""
+    first, *_ = gpus
+    for buffer in buffers:
+        if buffer.device != first.device:
+            yield buffer
+            continue
+        part = -(-buffer.num_bytes // len(gpus)) if buffer.kind in DIVIDED else buffer.num_bytes
+        yield from (replace(buffer, device=gpu.device, num_bytes=part) for gpu in gpus)

@@ -10,22 +10,26 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from eaglelocal.catalog.catalog import load_catalog, load_machines
-from eaglelocal.catalog.known_machines import KnownMachine
+from eaglelocal.catalog.catalog import KnownMachine, load_catalog, load_machines
 from eaglelocal.catalog.reference import EmbeddedModel
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import AUTO, RunOptions
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.hub.model_files import ModelFiles, find_files
+from eaglelocal.hub.draft_resolver import ModelFiles, find_files
 from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.target_resolver import NATIVE
 from eaglelocal.planning.candidate import Candidate
 from eaglelocal.planning.decision import DEFAULT_CTX, EMBEDDED, Decision
 from eaglelocal.planning.disk_choice import choose_on_disk, explain_missing_draft
 from eaglelocal.planning.eviction import Needs, subtract_other_models
-from eaglelocal.planning.local_models import LocalModel, list_local_models, make_demo_option, make_local_option
+from eaglelocal.planning.local_models import (
+    LocalModel,
+    list_local_models,
+    make_demo_option,
+    make_local_option,
+    read_measured_costs,
+)
 from eaglelocal.planning.machine_spec import MachineSpec, add_rpc_devices, make_machine_spec
-from eaglelocal.planning.measured_costs import read_measured_costs
 from eaglelocal.planning.options import ModelOption
 from eaglelocal.planning.plan_search import make_evaluator
 from eaglelocal.probe.probe import probe

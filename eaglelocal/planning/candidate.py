@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
 
+from eaglelocal.core.byte_sizes import format_memory
 from eaglelocal.core.records import dataclass
 from eaglelocal.memory.placement import Offload
 from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateMemory
-from eaglelocal.planning.goals import Term
 from eaglelocal.planning.options import DraftOption, ModelOption
+from eaglelocal.planning.quality import KV_LOSS
 from eaglelocal.planning.speed import Prediction
 
 
@@ -76,3 +80,227 @@ def offload_text(candidate: Candidate) -> str:
     on_gpu = [] if candidate.gpu_layers is None else [f"{candidate.gpu_layers} of {layers + 1} layers on the GPU"]
     experts = [f"experts of {candidate.n_cpu_moe} of {layers} layers in main memory"] if candidate.n_cpu_moe else []
     return " and ".join(on_gpu + experts)
+
+
+# ---- goals: compute the score by which plans are ranked, for the goal that a person chose. Pure
+#
+# score = ln(effective parameters) + ln(worth of each by its age) - slow x ln(pace / speed) if speed is below the
+# goal's pace + more x ln(speed / pace) if it is above + terms for context, cache type, sliding windows and layers on
+# the GPU
+#
+# So the score prefers the best answers at the goal's pace. Below the pace, halving the speed costs as much as a model
+# of half the size for `balanced`, of a third for the other goals; below CRAWL, of a third for all, or `speed` would
+# take the slower plan. Above it, more speed is worth little for `quality`, much for `speed` and something for
+# `balanced`. Its pace is that of models that think: they write thousands of tokens before a person reads the first,
+# 2000 of them in 50 seconds. A difference of 0.01 is about one per cent of a model's size.
+CRAWL, SLOW = 7.0, 2.0  # tokens/s, just ahead of a reader, and the least weight of speed below them
+COMFORTABLE_CTX = 8192  # tokens
+WORKING_CTX = 16384  # tokens: a few answers of a model that thinks, which writes thousands for each
+LONG_CTX = 32768  # tokens; more is worth no other loss
+# per halving below COMFORTABLE_CTX, per doubling up to WORKING_CTX, and per doubling above
+TIGHT_CTX_WORTH, WORKING_CTX_WORTH, LONG_CTX_WORTH = 0.25, 0.1, 0.05
+WHOLE_WINDOWS_WORTH = 0.005  # with full-size caches of window layers any prefix can be reused
+UNSEEN_WORTH = -0.03  # a file whose size was computed: it may be larger, or missing in the first repository
+BY_NAME_WORTH = -1.0  # a model that the catalog offers by name only: taken where nothing else fits
+# Prefill is three or four times slower with layers in RAM, because their weights cross the bus for each chunk. The
+# decode speed does not show it, so it costs as much as that factor in speed does for `balanced`: 0.25 x ln 3.5.
+ON_HOST_WORTH = -0.3
+
+
+class Term(StrEnum):
+    """A term of the score."""
+
+    QUALITY = "quality"
+    AGE = "age"
+    SPEED = "speed"
+    CONTEXT = "context"
+    CACHE = "cache"
+    WINDOWS = "windows"
+    HOST = "host"
+    UNSEEN = "unseen"
+    BY_NAME = "by name"
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """The speed that a person wants, and its weight against quality.
+
+    pace  the wanted tokens/s (reading takes 4 to 6, skimming 15; programs use any speed)
+    slow  weight of speed below the pace
+    more  weight of speed above it
+    """
+
+    name: str
+    pace: float
+    slow: float
+    more: float
+
+    def rate_speed(self, tok_s: float) -> float:
+        """Return the speed term of the score for this speed."""
+        behind = math.log(self.pace / tok_s)
+        crawling = max(math.log(CRAWL / tok_s), 0.0)
+        return -self.more * behind if behind < 0 else -self.slow * behind - (SLOW - self.slow) * crawling
+
+
+GOALS: Mapping[str, Goal] = MappingProxyType(
+    {
+        "quality": Goal("quality", pace=5.0, slow=SLOW, more=0.08),
+        "balanced": Goal("balanced", pace=40.0, slow=1.0, more=0.25),
+        "speed": Goal("speed", pace=80.0, slow=1.5, more=0.5),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comfort:
+    """The properties of a plan that count besides quality and speed."""
+
+    n_ctx: int
+    kv_type: str
+    swa_full: bool
+    on_host: bool  # some layers or experts are in RAM, though there is a GPU
+    is_unseen: bool = False  # the file's size was computed
+    is_by_name: bool = False  # the catalog offers the model by name only
+
+    @property
+    def worth(self) -> float:
+        return sum(self.terms.values())
+
+    @property
+    def terms(self) -> Mapping[Term, float]:
+        return {
+            Term.CONTEXT: context_worth(self.n_ctx),
+            Term.CACHE: math.log(1.0 - KV_LOSS[self.kv_type]),
+            Term.WINDOWS: WHOLE_WINDOWS_WORTH if self.swa_full else 0.0,
+            Term.HOST: ON_HOST_WORTH if self.on_host else 0.0,
+            Term.UNSEEN: UNSEEN_WORTH if self.is_unseen else 0.0,
+            Term.BY_NAME: BY_NAME_WORTH if self.is_by_name else 0.0,
+        }
+
+
+def score(goal: Goal, *, quality_b: float, age_worth: float, tok_s: float, comfort: Comfort) -> float:
+    """Return the score, in natural logarithms. Arguments as of `compute_terms`."""
+    return sum(compute_terms(goal, quality_b=quality_b, age_worth=age_worth, tok_s=tok_s, comfort=comfort).values())
+
+
+def compute_terms(
+    goal: Goal, *, quality_b: float, age_worth: float, tok_s: float, comfort: Comfort
+) -> Mapping[Term, float]:
+    """Return the terms of the score. `age_worth`: the value of each parameter by its age (planning/quality.py)."""
+    return {
+        Term.QUALITY: math.log(max(quality_b, 1e-3)),
+        Term.AGE: math.log(age_worth),
+        Term.SPEED: goal.rate_speed(tok_s),
+        **comfort.terms,
+    }
+
+
+def context_worth(n_ctx: int) -> float:
+    tight = math.log2(min(n_ctx, COMFORTABLE_CTX) / COMFORTABLE_CTX)
+    working = math.log2(min(max(n_ctx, COMFORTABLE_CTX), WORKING_CTX) / COMFORTABLE_CTX)
+    long = math.log2(min(max(n_ctx, WORKING_CTX), LONG_CTX) / WORKING_CTX)
+    return TIGHT_CTX_WORTH * tight + WORKING_CTX_WORTH * working + LONG_CTX_WORTH * long
+
+
+# ---- rejections: explain why a way to run was rejected, from the terms of its score. Pure
+#
+# The score of a way that was never weighed is a bound, as if everything fitted; its figures are given as "at best".
+TELLING = 0.005  # difference of a term of the score from which on it is mentioned
+MAX_TOLD = 2
+CLEARLY = 1.05  # factor above the plan's speed or size from which on it is mentioned
+
+
+def explain_missing_memory(candidate: Candidate, memory: CandidateMemory) -> str:
+    """Return the device that lacks most, what it would hold, and what is free there, in words."""
+    load = memory.worst
+    setup = f"{candidate.setup.n_ctx} tokens in {candidate.setup.kv_type}"
+    return (
+        f"{format_memory(load.total)} on {load.device} even with {setup}"
+        f"{lies_text(candidate, 'and')}, {format_memory(load.free_bytes or 0)} to use"
+    )
+
+
+def lies_text(candidate: Candidate, joint: str) -> str:
+    """Return `offload_text` after `joint`, to append to a sentence; empty if nothing is split."""
+    text = offload_text(candidate)
+    return f" {joint} {text}" if text else ""
+
+
+def explain_lower_score(candidate: Candidate, chosen: Candidate, goal: Goal, *, is_bound: bool) -> str:
+    """Return in which terms a way scores below the chosen one, the largest first. `is_bound`: it was not weighed."""
+    lost = {term: chosen.terms[term] - candidate.terms[term] for term in Term}
+    telling = sorted((term for term in Term if lost[term] > TELLING), key=lambda term: -lost[term])[:MAX_TOLD]
+    if Term.SPEED in telling:  # whose clause says how many layers are on the GPU
+        telling = [term for term in telling if term is not Term.HOST]
+    if not telling:
+        return f"as good as the plan{draft_text(candidate, chosen)}, which comes first"
+    text = ", ".join(term_text(term, candidate, chosen, is_bound=is_bound) for term in telling)
+    advantage = advantage_text(telling, candidate, chosen, is_bound=is_bound)
+    return f"{text}{pace_text(telling, candidate, chosen, goal)}{advantage}"
+
+
+def draft_text(candidate: Candidate, chosen: Candidate) -> str:
+    return f" with {chosen.draft.id}" if candidate.option is chosen.option else ""
+
+
+def term_text(term: Term, candidate: Candidate, chosen: Candidate, *, is_bound: bool) -> str:
+    """Return one term of the score in words: the figure of this way (or its bound) and that of the plan."""
+    best = "at best " if is_bound else ""
+    match term:
+        case Term.QUALITY:
+            what = "lower quality" if candidate.option.answers_b < chosen.option.answers_b else "smaller"
+            return f"{what}: {quality_text(candidate, chosen)}"
+        case Term.AGE:
+            return f"older: {release_text(candidate)}, the plan {release_text(chosen)}"
+        case Term.SPEED:
+            slow, plan = format_distinct(candidate.prediction.spec_tok_s, chosen.prediction.spec_tok_s)
+            return f"slower: {best}{slow} tokens/s{lies_text(candidate, 'with')}, the plan {plan}"
+        case Term.CONTEXT:
+            return f"less context: {best}{candidate.setup.n_ctx} tokens, the plan {chosen.setup.n_ctx}"
+        case Term.CACHE:
+            return f"a cache of {candidate.setup.kv_type}, the plan's is {chosen.setup.kv_type}"
+        case Term.WINDOWS:
+            return "its cache keeps windows only"
+        case Term.HOST:
+            return f"does not fit the GPU whole: {best}{offload_text(candidate)}"
+        case Term.UNSEEN:
+            return "the size of its file is not confirmed"
+        case Term.BY_NAME:
+            return f"offered by name only, {candidate.option.by_name}"
+
+
+def quality_text(candidate: Candidate, chosen: Candidate) -> str:
+    return f"rated {candidate.option.quality_b:.1f} B, the plan {chosen.option.quality_b:.1f} B"
+
+
+def release_text(candidate: Candidate) -> str:
+    return candidate.option.age.released or "no known date"
+
+
+def pace_text(telling: list[Term], candidate: Candidate, chosen: Candidate, goal: Goal) -> str:
+    misses = candidate.prediction.spec_tok_s < goal.pace <= chosen.prediction.spec_tok_s
+    return f"; --goal {goal.name} wants {goal.pace:.0f}" if Term.SPEED in telling and misses else ""
+
+
+def advantage_text(telling: list[Term], candidate: Candidate, chosen: Candidate, *, is_bound: bool) -> str:
+    """Return in what the way is better than the plan, in words; empty if in nothing."""
+    speed, best = candidate.prediction.spec_tok_s, chosen.prediction.spec_tok_s
+    more = []
+    if Term.AGE in telling and candidate.option.quality_b > CLEARLY * chosen.option.quality_b:
+        more.append(quality_text(candidate, chosen))
+    if Term.SPEED not in telling and speed > CLEARLY * best:
+        more.append(f"{'at best ' if is_bound else ''}{speed:.1f} tokens/s, the plan {best:.1f}")
+    return f" (though {', '.join(more)})" if more else ""
+
+
+def format_distinct(left: float, right: float) -> tuple[str, str]:
+    """Return both numbers with as many digits, up to three, as it takes to show that they differ.
+
+    >>> apart(2.42, 2.44)
+    ('2.42', '2.44')
+    """
+    for digits in (1, 2, 3):
+        texts = f"{left:.{digits}f}", f"{right:.{digits}f}"
+        if texts[0] != texts[1]:
+            break
+    return texts

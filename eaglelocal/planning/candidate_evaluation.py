@@ -15,16 +15,15 @@ from pathlib import Path
 from eaglelocal.backend.cpu_attention import handles_widths
 from eaglelocal.backend.flash_attention import resolve_flash_attn
 from eaglelocal.catalog.draft_entries import NGRAM
-from eaglelocal.core.costs import MeasuredCosts
-from eaglelocal.core.gpu_split import TENSOR
 from eaglelocal.core.plan import Plan, shares_cache
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.run_options import TENSOR
+from eaglelocal.core.stats import MeasuredCosts
 from eaglelocal.gguf.draft_pairing import branch_problem
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.memory.budget import RAM, Buffer, DeviceLoad, FreeMemory, device_load, subtract_margins
 from eaglelocal.memory.cache_bytes import cache_bytes_of_layer
-from eaglelocal.memory.compute_buffers import scores_bytes
-from eaglelocal.memory.contexts import plan_rollback, plan_target_context
+from eaglelocal.memory.contexts import plan_rollback, plan_target_context, scores_bytes
 from eaglelocal.memory.estimate import MemorySummary, estimate, sum_by_purpose
 from eaglelocal.memory.placement import WHOLE, Offload, choose_gpus, place_layers
 from eaglelocal.planning.machine_spec import MachineSpec

@@ -21,9 +21,8 @@ from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind, subtra
 from eaglelocal.memory.estimate import estimate
 from eaglelocal.memory.placement import choose_gpus
 from eaglelocal.planning.autoplan import CTX_KEPT, costs_little, replan, this_machine
-from eaglelocal.planning.decision import Decision
+from eaglelocal.planning.decision import Decision, choose_ctx
 from eaglelocal.planning.eviction import Needs, choose_victims
-from eaglelocal.planning.resolve import choose_ctx
 
 LOGIT_BYTES = 4
 

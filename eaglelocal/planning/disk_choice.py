@@ -9,11 +9,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from eaglelocal.core.byte_sizes import format_memory
-from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.planning.candidate import Candidate, Chosen, Rejected, offload_text
+from eaglelocal.core.stats import MeasuredCosts
+from eaglelocal.planning.candidate import COMFORTABLE_CTX, Candidate, Chosen, Rejected, offload_text
 from eaglelocal.planning.candidate_evaluation import CacheSetup
-from eaglelocal.planning.goals import COMFORTABLE_CTX
 from eaglelocal.planning.machine_spec import MachineSpec
 from eaglelocal.planning.options import DraftOption, ModelOption
 from eaglelocal.planning.plan_search import SearchOutcome, list_kv_types, make_evaluator, search_plan

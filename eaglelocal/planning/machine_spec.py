@@ -6,15 +6,18 @@ depend on it. Free memory is what is free now, without what other processes hold
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from eaglelocal.catalog.known_machines import CPU, CUDA, METAL, VULKAN, KnownMachine
+from eaglelocal.catalog.catalog import CPU, CUDA, METAL, VULKAN, KnownMachine
 from eaglelocal.core.byte_sizes import GIB
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.rpc_hosts import RPC_DEVICE
+from eaglelocal.core.run_options import RPC_DEVICE, TENSOR, RunOptions, suggest_split
+from eaglelocal.errors import UsageError
 from eaglelocal.memory.budget import RAM, FreeMemory
+from eaglelocal.memory.placement import check_tensor_gpus, choose_gpus
 from eaglelocal.probe.machine import Gpu, Machine, Unified
 from eaglelocal.probe.rpc_servers import RpcServer
 
@@ -342,3 +345,26 @@ def _name(machine: Machine) -> str:
     gpus = [gpu.name or "GPU" for gpu in machine.gpus]
     chips = [machine.unified.chip or "Apple chip"] if machine.unified else []
     return ", ".join([*gpus, *chips, machine.cpu.name or "unknown processor"])
+
+
+# ---- gpu selection: choose the GPUs of a machine that a run may use
+PROCESSOR = "CPU"  # as llama.cpp names it
+
+
+def select_gpus(machine: MachineSpec, options: RunOptions) -> MachineSpec:
+    """Return the machine with no more GPUs than the options allow. Raises UsageError where it does not have them."""
+    gpus = {gpu.name: gpu for gpu in machine.gpus}
+    for name in [] if options.device is None else [part.strip() for part in options.device.split(",")]:
+        if name not in gpus and name != PROCESSOR:
+            raise UsageError(f"--device: there is no device {name}", hint=f"one of: {', '.join([*gpus, PROCESSOR])}")
+    used = choose_gpus(machine.free_memory, device=options.device, split=options.split_mode)
+    if options.split_mode == TENSOR:
+        check_tensor_gpus(len(used))
+    shares = options.shares
+    if shares and len(shares) != len(used):
+        names = ", ".join(room.device for room in used) or "no GPU"
+        raise UsageError(
+            f"--split {options.split} gives {len(shares)} shares, but this run uses {names}",
+            hint=suggest_split(len(used)),
+        )
+    return dataclasses.replace(machine, gpus=tuple(gpus[room.device] for room in used))

@@ -21,9 +21,8 @@ from eaglelocal.hub.model_library import list_library
 from eaglelocal.memory.budget import RAM, Buffer, MemoryKind
 from eaglelocal.planning.autoplan import autoplan, this_machine
 from eaglelocal.planning.candidate import offload_text
-from eaglelocal.planning.decision import EMBEDDED, Decision
+from eaglelocal.planning.decision import EMBEDDED, Decision, choose_ctx
 from eaglelocal.planning.eviction import Needs
-from eaglelocal.planning.resolve import choose_ctx
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import field, replace
 
 from eaglelocal.catalog.catalog import Catalog
-from eaglelocal.catalog.draft_entries import BLOCKS, DRAFT_MODEL, EAGLE, MTP, NGRAM, DraftEntry
+from eaglelocal.catalog.draft_entries import BLOCKS, DRAFT_MODEL, EAGLE, MTP, NGRAM, DraftEntry, find_unsupported_reason
 from eaglelocal.catalog.estimated_shapes import (
     estimate_draft_shape,
     estimate_mtp_shape,
@@ -18,8 +18,7 @@ from eaglelocal.catalog.estimated_shapes import (
     find_loaded_type,
 )
 from eaglelocal.catalog.target_entries import EntryShape, Quantization, TargetEntry
-from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
-from eaglelocal.core.drafting_words import LOOKUP
+from eaglelocal.core.draft import LOOKUP
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import NONE
 from eaglelocal.gguf.architectures import (
@@ -33,9 +32,16 @@ from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.model_shape import ModelShape, count_parameters, read_shape
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.hub.repo_builds import read_quantization
-from eaglelocal.planning.model_age import Age, find_age
-from eaglelocal.planning.predicted_acceptance import HEAD_DEFAULT, MODEL_DEFAULT, MTP_DEFAULT, PredictedAcceptance
-from eaglelocal.planning.quality import NATIVE, effective_b
+from eaglelocal.planning.quality import (
+    HEAD_DEFAULT,
+    MODEL_DEFAULT,
+    MTP_DEFAULT,
+    NATIVE,
+    Age,
+    PredictedAcceptance,
+    effective_b,
+    find_age,
+)
 from eaglelocal.planning.speed import SpeedModel, choose_arithmetic
 
 DEFAULTS = {

@@ -16,23 +16,22 @@ from eaglelocal.catalog.reference import DerivedModel, EmbeddedModel, File
 from eaglelocal.core.byte_sizes import GIB
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import IncompatibleError, UsageError
-from eaglelocal.hub.draft_resolver import check_one_model
-from eaglelocal.hub.hub_references import find_known_target
-from eaglelocal.hub.model_files import find_files
+from eaglelocal.hub.draft_resolver import check_one_model, find_files
+from eaglelocal.hub.hub_cache import find_known_target
 from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.planning.autoplan import add_servers, this_machine
-from eaglelocal.planning.catalog_models import list_entry_options
 from eaglelocal.planning.disk_choice import adjust_for_loading
 from eaglelocal.planning.local_models import (
     add_adapters,
     choose_projector,
+    list_entry_options,
     make_demo_option,
     make_local_option,
     read_adapters,
+    read_measured_costs,
     restrict_drafts,
 )
 from eaglelocal.planning.machine_spec import MachineSpec, make_known_spec, replace_ram
-from eaglelocal.planning.measured_costs import read_measured_costs
 from eaglelocal.planning.options import ModelOption
 from eaglelocal.planning.plan_search import SearchOutcome, search_plan
 

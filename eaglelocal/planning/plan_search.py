@@ -14,20 +14,26 @@ from dataclasses import dataclass, field, replace
 
 from eaglelocal.catalog.draft_entries import NGRAM
 from eaglelocal.core.byte_sizes import format_memory
-from eaglelocal.core.costs import MeasuredCosts
-from eaglelocal.core.gpu_split import TENSOR
-from eaglelocal.core.run_options import RunOptions
+from eaglelocal.core.run_options import TENSOR, RunOptions
+from eaglelocal.core.stats import MeasuredCosts
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.memory.budget import RAM
-from eaglelocal.memory.placement import WHOLE, Offload
-from eaglelocal.memory.tensor_split import explain_borrowed_output, explain_tensor_split
-from eaglelocal.planning.candidate import Candidate, Chosen, Rejected
+from eaglelocal.memory.placement import WHOLE, Offload, explain_borrowed_output, explain_tensor_split
+from eaglelocal.planning.candidate import (
+    COMFORTABLE_CTX,
+    GOALS,
+    WORKING_CTX,
+    Candidate,
+    Chosen,
+    Comfort,
+    Rejected,
+    compute_terms,
+    explain_lower_score,
+    explain_missing_memory,
+)
 from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator, CandidateMemory, fits_gpus
-from eaglelocal.planning.goals import COMFORTABLE_CTX, GOALS, WORKING_CTX, Comfort, compute_terms
-from eaglelocal.planning.gpu_selection import select_gpus
-from eaglelocal.planning.machine_spec import MachineSpec
+from eaglelocal.planning.machine_spec import MachineSpec, select_gpus
 from eaglelocal.planning.options import DraftOption, ModelOption
-from eaglelocal.planning.rejections import explain_lower_score, explain_missing_memory
 from eaglelocal.planning.speed import expect_cells
 
 CONTEXTS = (32768, WORKING_CTX, COMFORTABLE_CTX, 4096)  # the context sizes to try if none is given, in this order

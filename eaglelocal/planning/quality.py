@@ -5,8 +5,8 @@
 For dense models before quantization it is the number of parameters. For mixtures of experts the usual rule of thumb is
 the geometric mean, an exponent of 0.5; by the index of Artificial Analysis (April 2026), Qwen3.6-35B-A3B against its
 27 B would give 0.76, and Qwen3.5-122B-A10B 0.4, so ALL_SHARE lies between. KLD was measured on one model of 8 B
-(catalog/quantizations.py). LOSS makes Q4_K_M worth 92 % of f16, Q3_K_M 78 % and Q2_K a third, where the next smaller
-model of a family becomes the better use of memory. The number only ranks: it ignores families, and model_age.py weighs
+(catalog/target_entries.py). LOSS makes Q4_K_M worth 92 % of f16, Q3_K_M 78 % and Q2_K a third, where the next smaller
+model of a family becomes the better use of memory. The number only ranks: it ignores families, and quality.py weighs
 generations. A file with fewer bits per weight than its name usually has, as makers of mixtures publish them, gets the
 KLD interpolated at its bits, and so does one of a name that nobody measured. More bits than usual, in the embeddings of
 a large vocabulary, make it no better: Q3_K_XL is measured by Q3_K_L.
@@ -15,9 +15,15 @@ a large vocabulary, make it no better: Q3_K_XL is measured by Q3_K_L.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 
-from eaglelocal.catalog.quantizations import QuantLoss
+from eaglelocal.catalog.catalog import Catalog
+from eaglelocal.catalog.target_entries import QuantLoss, TargetEntry
+from eaglelocal.core.records import dataclass
+from eaglelocal.gguf.header import Header
+from eaglelocal.hub.hub_cache import repo_folder
 
 LOSS = 3.0
 ALL_SHARE = 0.6
@@ -80,3 +86,151 @@ def frontier(quants: Mapping[str, QuantLoss]) -> list[tuple[float, float]]:
         if not points or kld < points[-1][1]:
             points.append((bits, kld))
     return points
+
+
+# ---- model age: weigh a model's release date: a later model makes better use of each parameter. Pure
+#
+# It does not judge single models: a weak one of this year counts as much as a strong one. A model without a date
+# counts as old as the usual model of the catalog (`Catalog.median_release`).
+# The factor by which a parameter gains value in a year. Benchmarks give 10.8 (Densing Law, arXiv 2412.04315: a doubling
+# in 3.5 months), far more than users notice. The compute for the same loss falls to a third (Epoch, arXiv 2403.05812: a
+# halving in 8 months), which is a factor of 1.7 in parameters if training tokens grow along. Up to 1.8 a 70 B of 2024
+# would rank above a 31 B of 2026; from 2.4 on, a 12 B of 2026 above a 32 B of 2025.
+WORTH_OF_YEAR = 2.0
+MOST_YEARS = 1.5  # the most that counts, earlier or later: nobody has measured a longer span at one size
+NAMES = ("general.name", "general.basename", "general.base_model.0.name")  # a fine-tune counts as its base model
+
+
+@dataclass(frozen=True, slots=True)
+class Age:
+    """A model's release month and that of the usual model of the catalog, both as YYYY-MM; empty: unknown.
+
+    >>> Age("2026-04", usual="2025-04").worth
+    2.0
+    """
+
+    released: str = ""
+    usual: str = ""
+
+    @property
+    def years(self) -> float:
+        """Return by how many years the model is later than usual, within MOST_YEARS; 0 if unknown."""
+        if not self.released or not self.usual:
+            return 0.0
+        return max(-MOST_YEARS, min((_months(self.released) - _months(self.usual)) / 12, MOST_YEARS))
+
+    @property
+    def worth(self) -> float:
+        """Return the value of one parameter, in parameters of a model of the usual age."""
+        return float(WORTH_OF_YEAR**self.years)
+
+
+def find_age(header: Header, catalog: Catalog) -> Age:
+    """Return the age of the catalog entry that the file is or derives from, by its names or its repository."""
+    target = _named(header, catalog) or _from_repo(header, catalog)
+    return Age(target.released if target else "", usual=catalog.median_release)
+
+
+def _named(header: Header, catalog: Catalog) -> TargetEntry | None:
+    """Return the target with the longest name that begins the file's name: Qwen3-4B-Thinking is a Qwen3-4B."""
+    for own in filter(None, (_plain(header.metadata.get(key)) for key in NAMES)):
+        found = [(name, target) for target in catalog.targets.values() for name in _names(target)]
+        fitting = [(name, target) for name, target in found if f"{own}-".startswith(f"{name}-")]
+        if fitting:
+            return max(fitting, key=lambda each: len(each[0]))[1]
+    return None
+
+
+def _names(target: TargetEntry) -> Iterator[str]:
+    """Yield its id, and the names of its files up to the quantization."""
+    yield target.id
+    yield from (_plain(re.split(r"-(?:UD-)?\{", file)[0]) for file in target.files)
+
+
+def _from_repo(header: Header, catalog: Catalog) -> TargetEntry | None:
+    folders = {part.lower() for part in header.path.parts}
+    for target in catalog.targets.values():
+        if any(repo_folder(header.path, repo).name.lower() in folders for repo in target.repos):
+            return target
+    return None
+
+
+def _plain(name: object) -> str:
+    """Return a model's name in lower case with single hyphens; "" if it is no text.
+
+    >>> _plain("Qwen3.6 27B"), _plain("gpt_oss-20b")
+    ('qwen3.6-27b', 'gpt-oss-20b')
+    """
+    return re.sub(r"[\s_-]+", "-", name).lower() if isinstance(name, str) else ""
+
+
+def _months(month: str) -> int:
+    year, number = month.split("-")
+    return 12 * int(year) + int(number)
+
+
+# ---- predicted acceptance: predict the acceptance length of a draft that has not run on this machine yet. Pure
+#
+# A report is a pair (drafted tokens k, mean tokens of a step, bonus token included). If each drafted token is
+# accepted with the same probability a, a step emits E(k) = 1 + a + ... + a^k tokens on average (Leviathan et al.
+# 2023). Each report is converted to its a, and values between reports are interpolated. A draft without reports gets
+# a conservative default. What an engine measures replaces all of it.
+HEAD_DEFAULT = 0.55  # below the median of the reported heads (0.62): assume that an unknown head is in the weaker half
+MTP_DEFAULT = 0.6  # below the lowest report for Qwen3.5 and 3.6 (0.65 to 0.85 at two to four tokens)
+MODEL_DEFAULT = 0.55  # for a small model of the same family
+PRECISION = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedAcceptance:
+    """The probability that a drafted token is accepted, by the number of drafted tokens.
+
+    points       (drafted tokens, probability that each is accepted), ascending
+    is_reported  False if the probability is a default
+    """
+
+    points: tuple[tuple[int, float], ...]
+    is_reported: bool
+
+    @classmethod
+    def from_reports(cls, reports: Sequence[tuple[int, float]], *, default: float) -> PredictedAcceptance:
+        """Return the acceptance of (drafted tokens, acceptance length) reports; `default` if there are none."""
+        if not reports:
+            return cls(((1, default),), is_reported=False)
+        return cls(tuple((k, probability(k, tokens)) for k, tokens in sorted(reports)), is_reported=True)
+
+    def probability(self, num_drafted: int) -> float:
+        """Return the acceptance probability of a token in a chain of this length.
+
+        Linear between the reported lengths, constant outside them.
+        """
+        lengths = [k for k, _ in self.points]
+        right = bisect_left(lengths, num_drafted)
+        if right == 0:
+            return self.points[0][1]
+        if right == len(lengths):
+            return self.points[-1][1]
+        (low, before), (high, behind) = self.points[right - 1], self.points[right]
+        return before + (behind - before) * (num_drafted - low) / (high - low)
+
+    def tokens(self, num_drafted: int) -> float:
+        """Return the mean number of tokens that a step with this many drafted ones emits, bonus token included."""
+        return tokens_of_step(num_drafted, self.probability(num_drafted))
+
+
+def tokens_of_step(num_drafted: int, probability: float) -> float:
+    """Return E(k) = 1 + a + ... + a^k, the mean tokens of a step, for k drafted tokens of acceptance probability a.
+
+    >>> tokens_of_step(2, 0.5)
+    1.75
+    """
+    return sum(probability**depth for depth in range(num_drafted + 1))
+
+
+def probability(num_drafted: int, tokens: float) -> float:
+    """Return the acceptance probability a with E(num_drafted) = `tokens`, by bisection (E increases with a)."""
+    low, high = 0.0, 1.0
+    while high - low > PRECISION:
+        middle = (low + high) / 2
+        low, high = (middle, high) if tokens_of_step(num_drafted, middle) < tokens else (low, middle)
+    return (low + high) / 2

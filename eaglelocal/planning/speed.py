@@ -15,14 +15,14 @@ from dataclasses import field
 from types import MappingProxyType
 from typing import NamedTuple
 
-from eaglelocal.catalog.known_machines import CPU, CUDA, METAL, VULKAN
-from eaglelocal.core.costs import MeasuredCosts
+from eaglelocal.catalog.catalog import CPU, CUDA, METAL, VULKAN
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.stats import MeasuredCosts
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.memory.cache_bytes import row_bytes
 from eaglelocal.memory.placement import place_experts
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
-from eaglelocal.planning.predicted_acceptance import PredictedAcceptance
+from eaglelocal.planning.quality import PredictedAcceptance
 from eaglelocal.speculation.costs.cost_curve import interpolate_costs
 
 

@@ -8,8 +8,7 @@ from typing import cast
 
 from eaglelocal.core.json_text import read_object
 from eaglelocal.probe.machine import Unified
-from eaglelocal.probe.subprocess_calls import ask_text
-from eaglelocal.probe.system_files import parse_count
+from eaglelocal.probe.subprocess_calls import ask_text, parse_count
 
 SYSCTL = "/usr/sbin/sysctl"
 SYSTEM_PROFILER = ("/usr/sbin/system_profiler", "SPDisplaysDataType", "-json", "-detailLevel", "basic")

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from eaglelocal.probe.machine import Gpu, PcieLink
-from eaglelocal.probe.system_files import parse_count, read_text
+from eaglelocal.probe.subprocess_calls import parse_count, read_text
 
 VENDORS = {"10de": "nvidia", "1002": "amd", "8086": "intel"}
 BACKENDS = {"nvidia": ("cuda", "vulkan"), "amd": ("hip", "vulkan"), "intel": ("sycl", "vulkan")}

@@ -18,24 +18,27 @@ from typing import TypeVar
 import psutil
 
 from eaglelocal import locations
-from eaglelocal.core.package_file import find_package_file, read_package_version
+from eaglelocal.core.user_paths import find_package_file, read_package_version
 from eaglelocal.probe.apple import read_sysctl, read_sysctl_tree, read_unified
 from eaglelocal.probe.bandwidth import load_bandwidth
-from eaglelocal.probe.cgroup import MemoryLimit, read_own_cgroups
 from eaglelocal.probe.cpuinfo import (
+    CPUINFO,
+    MemoryLimit,
+    count_usable_threads,
     find_apple_extensions,
     find_cpu_name,
     find_vector_extensions,
+    list_allowed_cpus,
     parse_cpuinfo,
     parse_sysctl,
+    read_last_level_cache_bytes,
+    read_own_cgroups,
 )
 from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, MainMemory, System
 from eaglelocal.probe.nvml_child import ask_gpus, has_driver
+from eaglelocal.probe.nvml_gpus import apply_visibility
 from eaglelocal.probe.pci_cards import merge_gpus, read_cards
-from eaglelocal.probe.subprocess_calls import NoAnswer
-from eaglelocal.probe.system_files import read_text
-from eaglelocal.probe.thread_count import CPUINFO, count_usable_threads, list_allowed_cpus, read_last_level_cache_bytes
-from eaglelocal.probe.visible_gpus import apply_visibility
+from eaglelocal.probe.subprocess_calls import NoAnswer, read_text
 
 MIN_CLOCK_MHZ = 100.0
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")

@@ -9,8 +9,9 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from eaglelocal.core.child_environment import make_environment
+from eaglelocal.core.process_limits import make_environment
 from eaglelocal.core.records import dataclass
 
 
@@ -64,3 +65,19 @@ def _abandon(process: subprocess.Popen[bytes]) -> None:
     for pipe in (process.stdout, process.stderr):
         if pipe:
             pipe.close()
+
+
+# ---- system files: readers of the small text files in which a system states its facts, such as those below /proc and
+# /sys
+def read_text(path: Path) -> str:
+    """Return a file's text without surrounding white space; empty where it cannot be read."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def parse_count(text: str | None) -> int | None:
+    """Return the whole number that a text is; None for anything else, a negative number included."""
+    text = (text or "").strip()
+    return int(text) if text.isascii() and text.isdecimal() else None

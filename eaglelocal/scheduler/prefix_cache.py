@@ -18,9 +18,8 @@ from dataclasses import replace
 
 from eaglelocal.core.request import Request
 from eaglelocal.core.sequence import Sequence
-from eaglelocal.scheduler.checkpoints import BEFORE_END, Checkpoints
 from eaglelocal.scheduler.host_swap import HostSwap, SwappedText
-from eaglelocal.scheduler.slot import PrefixSource, Slot, SlotAssignment
+from eaglelocal.scheduler.slot import BEFORE_END, Checkpoints, PrefixSource, Slot, SlotAssignment
 
 MAX_COPIED_AHEAD = 2  # idle slots whose conversations are copied to RAM before another conversation takes the slot
 

@@ -18,11 +18,10 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import Request
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.errors import ResourceError
-from eaglelocal.scheduler.checkpoints import Checkpoints
 from eaglelocal.scheduler.host_swap import HostSwap
 from eaglelocal.scheduler.prefill import MIN_PROMPT_ROWS, UNKNOWN, PrefillPace, allot_prompt_rows
 from eaglelocal.scheduler.prefix_cache import PrefixCache
-from eaglelocal.scheduler.slot import PrefixSource, SlotAssignment
+from eaglelocal.scheduler.slot import Checkpoints, PrefixSource, SlotAssignment
 
 TURN_S = 0.02  # of a mix of adapters: a change makes llama.cpp plan its graphs again, which takes some milliseconds
 PREFILL_SHARE = 4  # in a small batch drafts leave one row in this many to prompts
@@ -32,7 +31,7 @@ PREFILL_SHARE = 4  # in a small batch drafts leave one row in this many to promp
 class Chunk:
     """Prompt rows first..first+count-1 of a sequence; `is_last` if the answer begins after them.
 
-    is_saved  save the state after them (see checkpoints.py)
+    is_saved  save the state after them (see slot.py)
     """
 
     sequence: Sequence

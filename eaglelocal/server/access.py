@@ -22,10 +22,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from eaglelocal import locations
-from eaglelocal.core.folders import PRIVATE, make_folder
+from eaglelocal.core.atomic_file import PRIVATE, make_folder
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import LOCAL
-from eaglelocal.core.utf8_text import FaultInLine, read_text_file
+from eaglelocal.core.terminal_text import FaultInLine, read_text_file
 from eaglelocal.errors import UsageError
 
 KEY_VARIABLE = "EAGLELOCAL_API_KEY"

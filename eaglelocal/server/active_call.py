@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import math
 import time
-from collections.abc import Awaitable, Sequence
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
+from statistics import fmean
 
-from eaglelocal.core.events import RequestEvent, Started
-from eaglelocal.core.request import AnyRequest, EmbedRequest
-from eaglelocal.server.answer_drift import hash_system_prompt
+from eaglelocal.core.events import EngineInfo, RequestEvent, Started
+from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest
+from eaglelocal.learning.drift import DriftWatch
+from eaglelocal.learning.kept_answers import KINDS, guess_kind
 from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.event_stream import EventStream
-from eaglelocal.server.http_errors import Problem, to_problem
+from eaglelocal.server.http_errors import RATE_LIMIT, Problem, to_problem
 from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.request_record import current_record
 
@@ -116,3 +123,184 @@ def drop_messages(request: AnyRequest) -> AnyRequest:
 
 def too_long(limit_s: float) -> Problem:
     return Problem(504, f"the answer took longer than {limit_s:g} s", "timeout_error", code="timeout")
+
+
+# ---- admission: limit the requests in the server at once, in total and for each owner. Pure counting
+NUM_REMEMBERED = 32
+MAX_RETRY_AFTER_S = 60
+
+
+class OwnerPlaces:
+    """Places that owners hold.
+
+    is_shared  several keys: an owner may hold at most three quarters of what the others leave, so that each further
+               owner still gets a place: of 68 places 51, then 12, then 4
+    undivided  so few places are not divided
+    """
+
+    def __init__(self, capacity: int, *, is_shared: bool, undivided: int = 1) -> None:
+        self.capacity, self.is_shared, self._undivided = capacity, is_shared, undivided
+        self._held: Counter[str] = Counter()
+
+    @property
+    def num_held(self) -> int:
+        return self._held.total()
+
+    def count_left(self, owner: str) -> int:
+        """Return the places that the other owners leave."""
+        return self.capacity - (self.num_held - self._held[owner])
+
+    def max_share(self, left: int) -> int:
+        """Return how many of the places that others leave an owner may hold."""
+        return max(left * 3 // 4, min(self._undivided, left)) if self.is_shared else left
+
+    @contextmanager
+    def hold(self, owner: str, refuse: Callable[[int, int], Problem], count: int = 1) -> Iterator[None]:
+        """Hold places while the block runs.
+
+        If too few are free, raise what `refuse` makes of the places that the owner holds, and of those that others
+        leave.
+        """
+        num_held, left = self._held[owner], self.count_left(owner)
+        if num_held + count > self.max_share(left):
+            raise refuse(num_held, left)
+        self._held[owner] += count
+        try:
+            yield
+        finally:
+            self._held[owner] -= count
+            if not self._held[owner]:
+                del self._held[owner]
+
+
+class AdmissionQueue:
+    """A bounded number of places for requests that run or wait. The engine decides their order."""
+
+    def __init__(self, *, num_slots: int, max_waiting: int, is_shared: bool) -> None:
+        self.num_slots, self.max_waiting = num_slots, max_waiting
+        self._places = OwnerPlaces(num_slots + max_waiting, is_shared=is_shared, undivided=num_slots)
+        self._durations_s: deque[float] = deque(maxlen=NUM_REMEMBERED)
+
+    @property
+    def num_inside(self) -> int:
+        return self._places.num_held
+
+    @property
+    def capacity(self) -> int:
+        return self._places.capacity
+
+    @property
+    def share(self) -> int:
+        """Return the share of an owner while there is no other."""
+        return self._places.max_share(self.capacity)
+
+    def admit(self, owner: str, count: int = 1) -> AbstractContextManager[None]:
+        """Hold places for `count` answers while the block runs.
+
+        Raises Problem: 429 if too few are free, 400 if there never can be enough.
+        """
+        return self._places.hold(owner, partial(self._refusal, count), count)
+
+    def record_duration(self, duration_s: float) -> None:
+        """Record how long an answer took, for Retry-After."""
+        self._durations_s.append(duration_s)
+
+    def _refusal(self, count: int, num_held: int, left: int) -> Problem:
+        """Return the Problem for `count` answers more. An owner holds `num_held` of the `left` places."""
+        if count > self.share:  # never possible, however long one waits
+            whose = f" of one key, of {self.capacity} in all," * self._places.is_shared
+            what = f"{count} answers were requested, but only {self.share}{whose} may run or wait at once"
+            return Problem(400, what, parameter="n")
+        ahead = self.num_inside / self.num_slots * (fmean(self._durations_s) if self._durations_s else 1.0)
+        wait_s = min(max(math.ceil(ahead / 2), 1), MAX_RETRY_AFTER_S)
+        what = f"the queue is full: {self.num_inside} requests are running or waiting"
+        if self._places.is_shared and self.num_inside + count <= self.capacity:  # there is room, for others
+            share = self._places.max_share(left)
+            what = f"the share of this key is full: it has {num_held} requests running or waiting, and may have {share}"
+            what += f" of the {left} places that other keys leave; {self.num_inside} of all {self.capacity} are taken"
+        return Problem(
+            429,
+            f"{what}; try again in {wait_s} s",
+            RATE_LIMIT,
+            code="queue_full",
+            headers={"Retry-After": str(wait_s)},
+        )
+
+
+# ---- request states: the states of requests in words, as monitors show them: waiting, reading, running, or how they
+# ended
+#
+# Pure. The first word from the engine on a request is Started, which comes with the first rows of its prompt. Whether
+# it waits until then depends on the free slots: the engine gives all of them to requests at its next step.
+WAITING, READING, RUNNING = "waiting", "reading", "running"
+REFUSED, FAILED = "refused", "failed"
+
+
+def name_state(choice: AnswerState) -> str:
+    """Return the state of a request by itself; one that has not begun waits."""
+    if choice.finished is not None:
+        return choice.finished.reason
+    if choice.error is not None:
+        return FAILED if choice.has_failed else REFUSED
+    if choice.ended_at:
+        return REFUSED if choice.is_refused else "gone"
+    if choice.started is None:
+        return WAITING
+    return RUNNING if choice.num_tokens else READING
+
+
+def name_active_states(
+    active: Iterable[tuple[ActiveCall, AnswerState]], count_slots: Callable[[str], int]
+) -> dict[str, str]:
+    """Return the states of the active requests by their ids.
+
+    Of the submitted ones that have not begun, the oldest are read, as many as their model has free slots. So many are
+    right, until the next step; with several owners the engine may choose others.
+
+    active       in order of arrival
+    count_slots  returns the slots of a model; 0 while its engine does not run
+    """
+    requests = list(active)
+    free = Counter({model: count_slots(model) for model in {call.model for call, _ in requests}})
+    free.subtract(call.model for call, choice in requests if choice.started is not None and not choice.is_over)
+    states = {}
+    for call, choice in requests:
+        state = name_state(choice)
+        if state == WAITING and call.is_submitted and free[call.model] > 0:
+            free[call.model] -= 1
+            state = READING
+        states[choice.request.id] = state
+    return states
+
+
+# ---- answer drift: passes answers to the watch over drifts: kind of text, acceptance, and the conditions that it
+# depends on
+#
+# Of texts only hashes are kept, and only of system prompts, to say that one has changed.
+def watch_drift(watch: DriftWatch, info: EngineInfo, choice: AnswerState) -> None:
+    """Add an answer that is complete; one without drafts says nothing."""
+    request, finished = choice.request, choice.finished
+    if finished is None or not finished.speculation.drafts or not isinstance(request, ChatRequest):
+        return
+    stats = finished.speculation
+    accepted = next(iter(stats.accepted_per_position), 0)
+    kind = KINDS[guess_kind(choice.opening, has_calls=choice.has_calls)]
+    conditions = {  # what acceptance depends on besides the kind of text, by the names that people are shown
+        "model file": info.weights,
+        "draft": info.draft,
+        "template": hash_text(info.template),
+        "system prompt": choice.system_hash,
+        "draft length": "" if request.spec is None else str(request.spec),
+    }
+    watch.add(info.target, kind, stats.drafts, accepted, conditions)
+
+
+def hash_system_prompt(request: AnyRequest) -> str:
+    """Return a hash of a request's system messages; empty if there are none."""
+    if not isinstance(request, ChatRequest):
+        return ""
+    return hash_text("\n".join(message.content for message in request.messages if message.role == "system"))
+
+
+def hash_text(text: str) -> str:
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest() if text else ""

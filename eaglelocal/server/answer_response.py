@@ -19,8 +19,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest, EmbedRequest
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.server.active_call import ActiveCall
-from eaglelocal.server.answer_encoder import AnswerEncoder, dump_json
-from eaglelocal.server.answer_state import AnswerState
+from eaglelocal.server.answer_state import AnswerEncoder, AnswerState, dump_json
 from eaglelocal.server.http_errors import Problem, to_problem
 from eaglelocal.server.openai.request_reader import EngineCall
 from eaglelocal.server.request_record import current_record

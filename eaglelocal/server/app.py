@@ -13,16 +13,13 @@ from starlette.routing import Router
 from starlette.types import ASGIApp
 
 from eaglelocal.server.access import Access
-from eaglelocal.server.answer_encoder import dump_json
+from eaglelocal.server.answer_state import dump_json
 from eaglelocal.server.anthropic import routes as anthropic
-from eaglelocal.server.descriptors import num_kept
+from eaglelocal.server.connections import num_kept
 from eaglelocal.server.llama_server import routes as llama_server
 from eaglelocal.server.metrics import MetricGauges
 from eaglelocal.server.middleware.access_log import AccessLogMiddleware
-from eaglelocal.server.middleware.api_key import ApiKeyMiddleware
-from eaglelocal.server.middleware.call_limit import CallLimitMiddleware
-from eaglelocal.server.middleware.host_check import HostMiddleware
-from eaglelocal.server.middleware.normalize_path import PathMiddleware
+from eaglelocal.server.middleware.refusal import ApiKeyMiddleware, CallLimitMiddleware, HostMiddleware, PathMiddleware
 from eaglelocal.server.middleware.request_body import BodyMiddleware
 from eaglelocal.server.monitor import routes as monitor
 from eaglelocal.server.ollama import model_routes as ollama_models

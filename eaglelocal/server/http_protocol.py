@@ -16,11 +16,9 @@ import h11
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from eaglelocal.server.connections import ConnectionPlaces
+from eaglelocal.server.connections import ConnectionPlaces, LingeringTransport
 from eaglelocal.server.http_errors import Problem, unavailable
-from eaglelocal.server.lingering_close import LingeringTransport
-from eaglelocal.server.middleware.api_key import OPEN_PATHS
-from eaglelocal.server.middleware.refusal import refuse
+from eaglelocal.server.middleware.refusal import OPEN_PATHS, refuse
 
 HEAD_TIMEOUT_S = 15.0
 MAX_PIPELINED_BYTES = 64 * 1024  # of pipelined requests that arrive before the current one is answered

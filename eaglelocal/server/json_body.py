@@ -11,7 +11,7 @@ import math
 import re
 
 from eaglelocal.core.json_text import MAX_DEPTH, NestedTooDeep, is_nested_deeper
-from eaglelocal.core.surrogates import join_in_json, join_surrogates
+from eaglelocal.core.terminal_text import join_in_json, join_surrogates
 from eaglelocal.server.http_errors import Problem
 
 # a surrogate as a JSON escape, and as raw UTF-8, which Python's parser accepts

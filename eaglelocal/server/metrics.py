@@ -14,9 +14,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from eaglelocal.core.events import NOTHING_YET, EngineSnapshot
-from eaglelocal.core.learning_status import LEARNING_OFF, LearningStatus
-from eaglelocal.core.learning_status import STATES as LEARNING_STATES
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.stats import LEARNING_OFF, LearningStatus
+from eaglelocal.core.stats import STATES as LEARNING_STATES
 from eaglelocal.server.answer_state import AnswerState
 
 PREFIX = "eaglelocal:"

@@ -21,8 +21,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import Spec
 from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.server.http_errors import SEE_LOG, Problem, describe_error, unavailable
-from eaglelocal.server.loaded_models import RETRY_FAILED_S, LoadedModel, LoadedModels, LoadModel
-from eaglelocal.server.model_names import ModelNames
+from eaglelocal.server.loaded_models import RETRY_FAILED_S, LoadedModel, LoadedModels, LoadModel, ModelNames
 from eaglelocal.text.reasoning.model_families import TemplateFeatures, read_template_features
 
 _log = logging.getLogger("eaglelocal.server")

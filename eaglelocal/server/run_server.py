@@ -22,8 +22,14 @@ from starlette.types import ASGIApp
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, EngineError
-from eaglelocal.server.connections import Acceptor, ConnectionPlaces
-from eaglelocal.server.descriptors import MAX_CONNECTIONS, MAX_HANDSHAKES, max_handshakes, num_kept
+from eaglelocal.server.connections import (
+    MAX_CONNECTIONS,
+    MAX_HANDSHAKES,
+    Acceptor,
+    ConnectionPlaces,
+    max_handshakes,
+    num_kept,
+)
 from eaglelocal.server.http_protocol import Protocol
 from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.server_state import ServerState

@@ -12,18 +12,16 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import field
 
-from eaglelocal.core.drafting_words import describe_cut_length
-from eaglelocal.core.learning_status import LEARNING_OFF, LearningStatus
+from eaglelocal.core.draft import describe_cut_length
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.learning.drift_files import DriftWatch
-from eaglelocal.server.active_call import ActiveCall
-from eaglelocal.server.admission import AdmissionQueue
-from eaglelocal.server.answer_drift import watch_drift
+from eaglelocal.core.stats import LEARNING_OFF, LearningStatus
+from eaglelocal.learning.drift import DriftWatch
+from eaglelocal.server.active_call import WAITING, ActiveCall, AdmissionQueue, name_active_states, watch_drift
 from eaglelocal.server.answer_state import AnswerState
-from eaglelocal.server.descriptors import MAX_CONNECTIONS
+from eaglelocal.server.connections import MAX_CONNECTIONS
 from eaglelocal.server.event_stream import EventStream
 from eaglelocal.server.http_errors import CANCELLED_STATUS, Problem
 from eaglelocal.server.image_fallback import replace_unseen_images
@@ -31,7 +29,6 @@ from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.metrics import Metrics
 from eaglelocal.server.model_manager import ModelManager
 from eaglelocal.server.request_record import GONE, RequestRecord, current_record
-from eaglelocal.server.request_states import WAITING, name_active_states
 from eaglelocal.server.responses.stored_responses import StoredResponses
 
 NUM_RECENT = 50

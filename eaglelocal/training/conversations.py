@@ -21,8 +21,8 @@ from typing import cast
 
 from eaglelocal import locations
 from eaglelocal.client.client import Client
+from eaglelocal.core.atomic_file import PRIVATE, make_folder
 from eaglelocal.core.events import Failed, Finished, Prompted, RequestEvent, Tokens
-from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.core.json_text import read_object
 from eaglelocal.core.own_files import append_own, read_own
 from eaglelocal.core.records import dataclass

@@ -21,8 +21,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from eaglelocal.core.atomic_file import flush_and_rename
-from eaglelocal.core.folders import PRIVATE, make_folder
+from eaglelocal.core.atomic_file import PRIVATE, flush_and_rename, make_folder
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.training.precision import autocast, fast_dtype

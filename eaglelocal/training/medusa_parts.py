@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eaglelocal.hub.heads.medusa_file import MedusaShape
+from eaglelocal.hub.heads.medusa_head import MedusaShape
 from eaglelocal.hub.heads.safetensors_files import Floats
 from eaglelocal.training.eagle_head import MIN_KEPT_SHARE, HeadShape, gather_rows
 

@@ -24,8 +24,8 @@ from eaglelocal.errors import EngineError
 from eaglelocal.gguf.architectures import FinalState
 from eaglelocal.gguf.draft_pairing import read_model
 from eaglelocal.loading.fit import fit_plan
+from eaglelocal.probe.cpuinfo import count_usable_threads
 from eaglelocal.probe.probe import probe
-from eaglelocal.probe.thread_count import count_usable_threads
 
 CAPTURE_ROWS = 128  # of a decode: llama.cpp keeps logits of the whole vocabulary for each row
 MAX_LOGIT = 6e4  # f16 ends at 65504

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from eaglelocal.core.context_hint import suggest_ctx, suggest_smaller_ctx
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.run_options import suggest_ctx, suggest_smaller_ctx
 from eaglelocal.errors import ResourceError, UsageError
-from eaglelocal.probe.thread_count import count_usable_threads
+from eaglelocal.probe.cpuinfo import count_usable_threads
 from eaglelocal.training.batches import Accepted, BatchBuilder, BatchSchedule, HeadBatch, Imitation, Unrolling
 from eaglelocal.training.conversations import MIN_ANSWER_TOKENS, TrainingConversation
 from eaglelocal.training.draft_head import (

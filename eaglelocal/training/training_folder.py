@@ -13,7 +13,7 @@ from io import BufferedWriter
 from pathlib import Path
 
 from eaglelocal import locations
-from eaglelocal.core.folders import PRIVATE, make_folder
+from eaglelocal.core.atomic_file import PRIVATE, make_folder
 from eaglelocal.core.own_files import append_own, open_own, read_own
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ResourceError, UsageError

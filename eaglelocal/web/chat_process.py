@@ -13,20 +13,20 @@ from pathlib import Path
 
 from eaglelocal.backend.parent_watch import end_with_parent
 from eaglelocal.client.http_client import HttpClient
+from eaglelocal.conversation.answer_stats import MessageOutput
 from eaglelocal.conversation.conversation import Conversation
-from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.session import ActiveModel, ModelChoice, ModelLoader, Session
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.sampling import RECOMMENDED, SamplingParams
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
-from eaglelocal.tui.chat.chat_access import ChatAccess
 from eaglelocal.tui.chat.chat_app import ChatApp, ChatPaths, run_chat
+from eaglelocal.tui.chat.chat_dialogs import ChatAccess
 from eaglelocal.tui.chat.chat_tasks import OpenSession
 from eaglelocal.tui.display_options import make_display_options
 from eaglelocal.web.monitor_process import KEY_VARIABLE, load_page_settings
-from eaglelocal.web.visitor_folder import open_visitor_folder
+from eaglelocal.web.web_middleware import open_visitor_folder
 
 
 def main() -> int:

@@ -22,16 +22,20 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from textual_serve.app_service import AppService
 from textual_serve.server import Server, to_int
 
-from eaglelocal.core.child_environment import make_environment
+from eaglelocal.core.process_limits import make_environment
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.surrogates import SurrogateJoiner
+from eaglelocal.core.terminal_text import SurrogateJoiner
 from eaglelocal.server.access import Access
-from eaglelocal.server.connections import Acceptor, ConnectionPlaces
-from eaglelocal.server.descriptors import MAX_HANDSHAKES, max_connections, raise_descriptor_limit
+from eaglelocal.server.connections import (
+    MAX_HANDSHAKES,
+    Acceptor,
+    ConnectionPlaces,
+    max_connections,
+    raise_descriptor_limit,
+)
 from eaglelocal.server.http_protocol import HEAD_TIMEOUT_S
 from eaglelocal.web.monitor_process import KEY_VARIABLE
-from eaglelocal.web.visitor_folder import remove_stale_folders
-from eaglelocal.web.web_middleware import KeyCookies, is_https, make_middlewares
+from eaglelocal.web.web_middleware import KeyCookies, is_https, make_middlewares, remove_stale_folders
 
 DRIVER = "eaglelocal.tui.terminal.piped_driver:PipedDriver"
 MAX_VISITORS = 8  # each is a process

@@ -20,12 +20,10 @@ from io import BufferedReader, FileIO
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TextIO, cast
 
-from eaglelocal.core.child_environment import make_environment
-from eaglelocal.core.huge_pages import TUNABLES, tunables
+from eaglelocal.core.process_limits import TUNABLES, make_environment, tunables
 from eaglelocal.errors import EngineError
 from eaglelocal.worker.channel import Channel
-from eaglelocal.worker.exit_reason import GROUP_SIGNALS, ExitReason
-from eaglelocal.worker.unexpected_error import LOG_VARIABLE
+from eaglelocal.worker.crash_report import GROUP_SIGNALS, LOG_VARIABLE, ExitReason
 
 if TYPE_CHECKING:  # a process is started before these are imported
     from eaglelocal.core.events import Command

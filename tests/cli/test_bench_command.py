@@ -23,8 +23,8 @@ from doubles.scripted_client import ScriptedClient
 from doubles.timed_client import TimedAnswer, TimedClient
 
 from eaglelocal.bench.bench_prompts import BenchPrompt
+from eaglelocal.bench.measure import order_prompts
 from eaglelocal.bench.prompt_run import Side
-from eaglelocal.bench.run_order import order_prompts
 from eaglelocal.bench.text_identity import TextComparer
 from eaglelocal.cli.bench import (
     ChosenPrompts,

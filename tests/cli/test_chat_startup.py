@@ -10,8 +10,8 @@ from doubles.scripted_client import ScriptedClient, says
 
 from eaglelocal.cli import chat
 from eaglelocal.cli.output import standard_output
+from eaglelocal.conversation.answer_stats import MessageOutput
 from eaglelocal.conversation.conversation import Conversation
-from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.session import ActiveModel, ModelChoice
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.run_options import RunOptions

@@ -18,7 +18,7 @@ from doubles.timeouts import PATIENCE_S, wait_until
 from typer.main import get_command
 
 from eaglelocal.cli.command_table import ALL, make_app
-from eaglelocal.cli.flag_variables import list_flag_variables
+from eaglelocal.cli.flags import list_flag_variables
 from eaglelocal.settings import FLAG_VARIABLES, PREFIX
 
 ROOT = Path(__file__).parents[2]

@@ -17,12 +17,12 @@ from eaglelocal.catalog.toml_table import TomlTable
 from eaglelocal.cli import bench
 from eaglelocal.client import running_servers
 from eaglelocal.client.http_stream import StreamedAnswer, refusal
-from eaglelocal.client.servers.connection import HttpReply
+from eaglelocal.client.servers.eaglelocal_server import HttpReply
 from eaglelocal.conversation import conversation_file, question_history
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.tools import Split, Tool, join_calls
 from eaglelocal.errors import EngineError, ModelFileError, UsageError
-from eaglelocal.hub import pulled_drafts
+from eaglelocal.hub import pull_plan
 from eaglelocal.hub.heads import head_folder as head_folder
 from eaglelocal.loading import calibration_store
 from eaglelocal.probe import apple
@@ -86,7 +86,7 @@ REFUSED: dict[str, tuple[Callable[[str, Path], object], type[Exception]]] = {
 }
 PASSED_OVER: dict[str, Callable[[str, Path], object]] = {
     "calibration": lambda text, at: calibration_store._read_content(write(at, text)),
-    "pulled drafts": lambda text, at: pulled_drafts._read(write(at, text)),
+    "pulled drafts": lambda text, at: pull_plan._read(write(at, text)),
     "running server": lambda text, at: running_servers._read(write(at, text)),
     "running server's word": lambda text, at: running_servers._read_state(text.encode()),
     "watched server": lambda text, at: HttpReply(200, {}, text.encode()).mapping(),

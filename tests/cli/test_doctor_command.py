@@ -16,7 +16,7 @@ import pytest
 
 from eaglelocal import locations
 from eaglelocal.cli import main
-from eaglelocal.doctor.llama_trial import try_library
+from eaglelocal.doctor.installation import try_library
 from eaglelocal.loading import calibration_store
 from eaglelocal.probe import nvml_child
 from eaglelocal.probe.probe import probe

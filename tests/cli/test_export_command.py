@@ -122,7 +122,7 @@ def test_a_folder_is_replaced_if_that_is_asked_for(environ: dict[str, str], tmp_
 @pytest.mark.parametrize(
     ("fault", "is_there"),
     [
-        (Fault("eaglelocal.hub.heads.safetensors_writer:write_safetensors", cuts=0), True),
+        (Fault("eaglelocal.hub.heads.safetensors_files:write_safetensors", cuts=0), True),
         (Fault("pathlib:Path.rename", call=2), False),  # the older one was moved away
         (Fault("pathlib:Path.rename", call=2, is_after=True), True),
     ],
@@ -143,7 +143,7 @@ def test_an_export_that_is_killed_leaves_a_whole_head_or_none_and_the_next_one_c
         assert {file.name: file.read_bytes() for file in out.iterdir()} == before
     assert len(list(tmp_path.glob(".*out*"))) > 0
     failing = write_program(
-        tmp_path, Fault("eaglelocal.hub.heads.safetensors_writer:write_safetensors", cuts=0), "eaglelocal.cli.main:main"
+        tmp_path, Fault("eaglelocal.hub.heads.safetensors_files:write_safetensors", cuts=0), "eaglelocal.cli.main:main"
     )
     again = [sys.executable, "-P", "-m", failing, *arguments]
     subprocess.run(again, capture_output=True, env=environ | {"PYTHONPATH": path}, timeout=300)

@@ -26,8 +26,7 @@ from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.cli.export_serving import ServingOrder, format_plan, plan_order
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.target_resolver import demo_sources
-from eaglelocal.planning.vllm.helm_check import list_problems
-from eaglelocal.planning.vllm.helm_values import PAIR, digest_pins
+from eaglelocal.planning.vllm.helm_values import PAIR, digest_pins, list_problems
 
 pytestmark = pytest.mark.full
 

@@ -12,7 +12,7 @@ from doubles.imported_heads import imported
 from doubles.random_models import TargetShape, write_target
 
 from eaglelocal.cli import main
-from eaglelocal.cli.next_command import make_chat_command
+from eaglelocal.cli.output import make_chat_command
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
@@ -20,7 +20,7 @@ from eaglelocal.hub.draft_resolver import find_draft
 from eaglelocal.hub.heads.head_store import make_head_path
 from eaglelocal.hub.target_resolver import demo_sources, read_target
 from eaglelocal.planning.autoplan import autoplan
-from eaglelocal.planning.resolve import make_plan
+from eaglelocal.planning.decision import make_plan
 
 MACHINES = (None, "cpu-16gb", "rtx-3090")
 

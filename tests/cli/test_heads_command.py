@@ -17,7 +17,7 @@ from eaglelocal.cli.load_model import LoadingEngine
 from eaglelocal.cli.output import standard_output
 from eaglelocal.cli.reports.heads import KnownHead, head_lines, learned_text
 from eaglelocal.client import engine_client
-from eaglelocal.core.file_fingerprint import fingerprint
+from eaglelocal.core.own_files import fingerprint
 from eaglelocal.core.plan import Plan
 from eaglelocal.hub.heads.version_records import HeldBackFigures, LearnedFrom, VersionList
 from eaglelocal.hub.heads.versions import HeadVersions, find_versions

@@ -27,12 +27,11 @@ from doubles.programs import ending
 from doubles.projectors import projector_bytes
 from doubles.timeouts import PATIENCE_S, wait_until
 
-from eaglelocal.gguf.model_fingerprint import fingerprint_model
+from eaglelocal.gguf.model_info import fingerprint_model
 from eaglelocal.hub.heads.version_records import VersionList, write_versions
 from eaglelocal.hub.hub_cache import list_models
 from eaglelocal.learning.kept_answers import KeptAnswers, hash_owner, make_answer, to_bytes
-from eaglelocal.learning.learning_round import LearningRound
-from eaglelocal.learning.learning_state import LearningState, write_state
+from eaglelocal.learning.learning_round import LearningRound, LearningState, write_state
 
 pytestmark = pytest.mark.full
 

@@ -112,7 +112,7 @@ def test_an_export_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
 
 
 def _exports(folder: Path) -> int:
-    from eaglelocal.conversation.markdown_export import export_markdown
+    from eaglelocal.conversation.conversation_file import export_markdown
     from eaglelocal.errors import ResourceError
 
     try:

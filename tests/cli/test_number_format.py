@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.cli.amounts import age_text, duration_text, path_text
+from eaglelocal.cli.output import age_text, duration_text, path_text
 from eaglelocal.core.byte_sizes import format_disk
 
 

@@ -20,31 +20,31 @@ from doubles.serve_process import ServeProcess, free_port, wait_until_ready
 from eaglelocal import locations
 from eaglelocal.catalog import catalog
 from eaglelocal.client.running_servers import find_running_servers, find_stale_files
-from eaglelocal.conversation import picture_store
+from eaglelocal.conversation import pictures
 from eaglelocal.conversation.conversation_file import list_conversations, load_conversation, lock_folder
 from eaglelocal.conversation.question_history import QuestionHistory
-from eaglelocal.core.file_fingerprint import fingerprint
+from eaglelocal.core.own_files import fingerprint
 from eaglelocal.drafters.lookup_memory import LookupMemory
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.hub import ollama_store
-from eaglelocal.hub.derived.derived_inventory import list_derived
+from eaglelocal.hub import model_library
+from eaglelocal.hub.derived.derived_file import list_derived
 from eaglelocal.hub.heads.requantized_copy import list_copies
 from eaglelocal.hub.heads.versions import HeadVersions
 from eaglelocal.hub.hub_cache import read_main_commit
 from eaglelocal.hub.inflation.generated_files import _open_lock
 from eaglelocal.hub.inventory import list_imported
-from eaglelocal.hub.pulled_drafts import read_pulled_reference
-from eaglelocal.learning.drift_files import read_history, read_reports
-from eaglelocal.learning.judged_file import JudgedFile
+from eaglelocal.hub.pull_plan import read_pulled_reference
+from eaglelocal.learning.drift import read_history, read_reports
+from eaglelocal.learning.judgement import JudgedFile
 from eaglelocal.learning.kept_answers import KeptAnswers, read_max_age_s, read_target
-from eaglelocal.learning.learning_state import hold_folder, read_state
+from eaglelocal.learning.learning_round import hold_folder, read_state
 from eaglelocal.loading import calibration_store
 from eaglelocal.probe import bandwidth
 from eaglelocal.probe.probe import probe
 from eaglelocal.settings import Settings, write_setting
 from eaglelocal.training.conversations import read_conversations
 from eaglelocal.training.training_folder import enter_folder, list_folders
-from eaglelocal.web.visitor_folder import _remove_unlocked
+from eaglelocal.web.web_middleware import _remove_unlocked
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 20
@@ -76,7 +76,7 @@ USES: dict[str, Callable[[Path], object]] = {
     "state/eaglelocal/conversations/a.json": lambda path: load_conversation(path.parent, "a"),
     "state/eaglelocal/conversations/b.json": lambda path: list_conversations(path.parent),
     "state/eaglelocal/talks": lambda path: hold(lock_folder(path)),
-    "state/eaglelocal/pictures.json": lambda path: picture_store.find_digests(path),
+    "state/eaglelocal/pictures.json": lambda path: pictures.find_digests(path),
     "state/eaglelocal/questions.jsonl": lambda path: QuestionHistory(path).add("hello"),
     "state/eaglelocal/pulled_drafts.json": lambda path: read_pulled_reference(path, "a/b"),
     "state/eaglelocal/training/x/answers.jsonl": lambda path: read_conversations(path),
@@ -87,7 +87,7 @@ USES: dict[str, Callable[[Path], object]] = {
     "cache/eaglelocal/generated/.lock": lambda path: hold(_open_lock(path.parent)),
     "hub/models--a--b/refs/main": lambda path: read_main_commit(path.parents[1]),
     "ollama/manifests/registry.ollama.ai/library/a/b": lambda path: list(
-        ollama_store.list_ollama_models(path.parents[4])
+        model_library.list_ollama_models(path.parents[4])
     ),
     "visitor/.lock": lambda path: _remove_unlocked(path.parent, path.name),
     "head.gguf": lambda path: fingerprint(path),

@@ -11,7 +11,7 @@ import pytest
 
 from eaglelocal.cli.chat import chat, join_question, mention_command
 from eaglelocal.cli.chat_line import MORE, PROMPT, LineDiscarded, read_question
-from eaglelocal.cli.models_on_disk import mention_model
+from eaglelocal.cli.load_model import mention_model
 from eaglelocal.cli.output import Output
 from eaglelocal.conversation.spelling import closest_word
 from eaglelocal.errors import UsageError
@@ -116,7 +116,7 @@ def test_a_question_that_is_the_name_of_a_model_gets_a_hint(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("eaglelocal.cli.models_on_disk.list_model_names", lambda settings: NAMES)
+    monkeypatch.setattr("eaglelocal.cli.load_model.list_model_names", lambda settings: NAMES)
     stderr = io.StringIO()
     mention_model(
         question, Settings.load(flags, {}, tmp_path / "none"), Output(stdout=io.StringIO(), stderr=stderr, environ={})

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from eaglelocal import locations
-from eaglelocal.gguf.model_fingerprint import fingerprint_model
+from eaglelocal.gguf.model_info import fingerprint_model
 from eaglelocal.hub.heads.version_records import LearnedFrom
 from eaglelocal.hub.heads.versions import HeadVersions, find_versions
 from eaglelocal.hub.target_resolver import demo_sources

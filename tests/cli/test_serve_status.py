@@ -9,8 +9,7 @@ import pytest
 
 from eaglelocal.cli.serve_log import STATUS_GAP_S, status_text
 from eaglelocal.core.events import NOTHING_YET, EngineSnapshot
-from eaglelocal.core.learning_status import LEARNING_OFF, LearningStatus
-from eaglelocal.core.stats import SpeculationStats
+from eaglelocal.core.stats import LEARNING_OFF, LearningStatus, SpeculationStats
 
 
 @dataclass

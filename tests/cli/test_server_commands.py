@@ -20,7 +20,7 @@ from eaglelocal.cli.ps import server_lines
 from eaglelocal.cli.stop import choose_servers, describe_work, wait_for_end
 from eaglelocal.client.running_servers import RunningServer, describe_this_server, find_running_servers, keep_announced
 from eaglelocal.errors import EngineError, UsageError
-from eaglelocal.tui.duration_text import format_duration
+from eaglelocal.tui.glyphs import format_duration
 
 ROOT = Path(__file__).parents[2]
 SERVER = """

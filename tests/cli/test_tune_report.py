@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.cli.reports.tune import Implications, find_cliffs, report_lines, report_object
-from eaglelocal.core.costs import ContextCost, MeasuredCosts, SizeCost
 from eaglelocal.core.events import EngineInfo
+from eaglelocal.core.stats import ContextCost, MeasuredCosts, SizeCost
 
 INFO = EngineInfo("embedded guide, 1 B bf16", "its own head", "", 2048, 1, 4096, True, 2, 0, 1.0, "llama-cpp-python")
 

@@ -10,9 +10,8 @@ from eaglelocal.core.run_options import RunOptions
 from eaglelocal.memory.budget import RAM, device_load, subtract_margins
 from eaglelocal.memory.estimate import estimate
 from eaglelocal.memory.placement import WHOLE, Offload
-from eaglelocal.planning.candidate import Chosen
+from eaglelocal.planning.candidate import GOALS, Chosen, Comfort, score
 from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator
-from eaglelocal.planning.goals import GOALS, Comfort, score
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec, make_known_spec
 from eaglelocal.planning.options import DraftOption, ModelOption, make_catalog_options
 from eaglelocal.planning.plan_search import SearchOutcome, make_evaluator, search_plan

@@ -12,8 +12,8 @@ from pathlib import Path
 from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
 from textual.pilot import Pilot
 
+from eaglelocal.conversation.answer_stats import MessageOutput
 from eaglelocal.conversation.conversation import Conversation
-from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.pictures import Pictures
 from eaglelocal.conversation.session import ActiveModel, ModelChoice, ModelLoader, Session
 from eaglelocal.core.events import LoadProgress
@@ -21,9 +21,9 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import parse_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import ModelFileError
-from eaglelocal.tui.chat.chat_access import FULL_ACCESS, ChatAccess
 from eaglelocal.tui.chat.chat_app import ChatApp, ChatPaths
-from eaglelocal.tui.chat.model_source import NO_MODELS, ModelSource
+from eaglelocal.tui.chat.chat_dialogs import FULL_ACCESS, ChatAccess
+from eaglelocal.tui.chat.model_picker import NO_MODELS, ModelSource
 from eaglelocal.tui.display_options import DisplayOptions
 
 PATIENCE_S = 20.0

@@ -50,10 +50,10 @@ def run_program(main: str, fault: Fault | None) -> None:
 
 def learn() -> None:
     """Learn as the real process does, with a checkpoint after each step and copies of small heads."""
-    from eaglelocal.gguf import head_requantization
+    from eaglelocal.gguf import writer
     from eaglelocal.learning import learner, learning_process
 
-    head_requantization.MIN_BYTES = 1
+    writer.MIN_BYTES = 1
     learner.CHECKPOINT_S = 0.0
     learning_process.main()
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from eaglelocal.hub.heads.export_config import EXPORT_FORMATS, make_config
 from eaglelocal.hub.heads.export_folder import read_eagle_head, write_head_folder
-from eaglelocal.hub.heads.export_tensors import KEEP, ExportHead, make_published_tensors
-from eaglelocal.hub.heads.safetensors_writer import SHARD_BYTES
+from eaglelocal.hub.heads.export_tensors import EXPORT_FORMATS, KEEP, ExportHead, make_config, make_published_tensors
+from eaglelocal.hub.heads.safetensors_files import SHARD_BYTES
 
 REPO = "somebody/random-target"
 

@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from eaglelocal.gguf.eagle_info import EagleInfo
-from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.header import Header, ValueType
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_indices, read_raw_pieces, read_tensor
 from eaglelocal.gguf.upper_layers import DRAFT_TOKENS_KEY, NUM_LAYERS_KEY
-from eaglelocal.gguf.values import ValueType
 from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copy_entries
 from eaglelocal.hub.heads.head_store import write_head_file
-from eaglelocal.hub.heads.weight_conversion import convert_matrix, convert_vector
+from eaglelocal.hub.heads.tensor_names import convert_matrix, convert_vector
 
 
 def add_upper_layers(

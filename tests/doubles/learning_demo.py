@@ -22,8 +22,7 @@ from eaglelocal.learning.answer_keeper import AnswerKeeper, RequestActivity
 from eaglelocal.learning.kept_answers import KeptAnswers
 from eaglelocal.learning.learner import LearningJob
 from eaglelocal.training.draft_head import choose_vocabulary, make_draft_head
-from eaglelocal.training.head_comparison import read_source
-from eaglelocal.training.head_file import make_head_entries, make_head_name, make_head_tensors
+from eaglelocal.training.head_file import make_head_entries, make_head_name, make_head_tensors, read_source
 
 DEMO = locations.profiles_dir() / "demo"
 TARGET, HEAD = DEMO / "guide-target.gguf", DEMO / "guide-head.gguf"

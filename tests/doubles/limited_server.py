@@ -105,7 +105,7 @@ def main(settings: ServerSettings) -> None:
     from eaglelocal.cli.serve_log import log_to
     from eaglelocal.server.access import Access, ApiKeys
     from eaglelocal.server.app import create_app
-    from eaglelocal.server.descriptors import max_connections, raise_descriptor_limit
+    from eaglelocal.server.connections import max_connections, raise_descriptor_limit
     from eaglelocal.server.listening_socket import bind_socket
     from eaglelocal.server.run_server import Runtime, run_until_stopped
     from eaglelocal.server.server_certificate import ServerCertificate

@@ -16,13 +16,18 @@ from typing import Any
 import pynvml
 
 from eaglelocal.probe.apple import parse_unified
-from eaglelocal.probe.cgroup import Cgroups
-from eaglelocal.probe.cpuinfo import find_cpu_name, find_vector_extensions, map_cores, parse_cpuinfo
+from eaglelocal.probe.cpuinfo import (
+    Cgroups,
+    count_threads,
+    find_cpu_name,
+    find_vector_extensions,
+    map_cores,
+    parse_cpuinfo,
+)
 from eaglelocal.probe.machine import Cpu, LlamaCpp, Machine
 from eaglelocal.probe.nvml_gpus import read_gpus
 from eaglelocal.probe.pci_cards import merge_gpus, read_cards
 from eaglelocal.probe.probe import find_backends, find_ggml_version, limit_memory, read_linux_system
-from eaglelocal.probe.thread_count import count_threads
 
 FOLDER = Path(__file__).parent / "machines"
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.json")))

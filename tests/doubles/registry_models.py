@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal import locations
-from eaglelocal.core.folders import SHARED, make_folder
+from eaglelocal.core.atomic_file import SHARED, make_folder
 
 FETCH_S = 600.0
 CHUNK = 2**20

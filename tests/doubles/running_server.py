@@ -23,7 +23,7 @@ from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.server.access import Access
-from eaglelocal.server.admission import AdmissionQueue
+from eaglelocal.server.active_call import AdmissionQueue
 from eaglelocal.server.app import create_app
 from eaglelocal.server.listening_socket import bind_socket
 from eaglelocal.server.loaded_models import LoadResult

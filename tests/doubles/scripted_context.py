@@ -31,7 +31,7 @@ from eaglelocal.core.batch import (
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.image import ImageRows, placeholder_ids
 from eaglelocal.core.sampling import Sampled, SamplingParams
-from eaglelocal.drafters.p_eagle import Mask
+from eaglelocal.drafters.block_drafter import Mask
 from eaglelocal.errors import RequestError, ResourceError
 
 from .shared_cells import SharedCells

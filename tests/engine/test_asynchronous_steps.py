@@ -27,8 +27,8 @@ from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.ngram import Ngram
-from eaglelocal.scheduler.checkpoints import Checkpoints
 from eaglelocal.scheduler.host_swap import HostSwap
+from eaglelocal.scheduler.slot import Checkpoints
 
 TABLE, OTHER = Table(seed=1), Table(seed=2)
 DRAFTERS = ("eagle3 right", "eagle3 other", "model right", "model other", "ngram", "flaky")

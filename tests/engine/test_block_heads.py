@@ -16,9 +16,9 @@ from doubles.real_engine import TINY, ask, real_engine
 from doubles.runnable_models import N_VOCAB, write_runnable
 from doubles.weightless_models import SKETCHES
 
-from eaglelocal.backend.block_head_context import BlockFormat, LlamaBlockContext
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.context_params import ContextParams
+from eaglelocal.backend.head_context import BlockFormat, LlamaBlockContext
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.backend.top_tokens import MIN_RANKED

@@ -14,7 +14,7 @@ from eaglelocal.core.events import Failed, RequestEvent
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.sampling import GREEDY
 from eaglelocal.engine.input_queue import start_lanes
-from eaglelocal.engine.input_size import SHORT_CHARS
+from eaglelocal.engine.prompt_tokens import SHORT_CHARS
 
 TABLE = Table(seed=5)
 LONG = "ab" * SHORT_CHARS

@@ -34,12 +34,11 @@ from eaglelocal.core.batch import Batch, Floats
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.request import AUTO, ChatRequest
 from eaglelocal.core.sampling import Sampled, SamplingParams
+from eaglelocal.drafters.block_drafter import Medusa, PEagle
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.lookahead import Lookahead
-from eaglelocal.drafters.medusa import Medusa
-from eaglelocal.drafters.p_eagle import PEagle
 from eaglelocal.engine.engine import Engine
 from eaglelocal.engine.input_processor import InputProcessor
 from eaglelocal.scheduler.prefix_cache import PrefixCache

@@ -17,13 +17,11 @@ from doubles.hybrid_model import write_hybrid
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
 from doubles.weightless_models import REAL, write_sketch
 
-from eaglelocal.backend.buffer_log import sum_buffer_bytes
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.context_params import ContextParams
-from eaglelocal.backend.device_memory import free_memory
-from eaglelocal.backend.dry_run import DryRunPart, plan_buffers, record_log
+from eaglelocal.backend.dry_run import DryRunPart, plan_buffers, record_log, sum_buffer_bytes
 from eaglelocal.backend.head_context import LlamaHeadContext
-from eaglelocal.backend.llama_library import load_library
+from eaglelocal.backend.llama_library import free_memory, load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch
 from eaglelocal.errors import ModelFileError, UsageError

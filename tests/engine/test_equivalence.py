@@ -21,12 +21,11 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.drafters.block_drafter import Medusa, PEagle
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.lookahead import Lookahead
-from eaglelocal.drafters.medusa import Medusa
-from eaglelocal.drafters.p_eagle import PEagle
 
 TABLE = Table(seed=1)
 OTHER_TABLE = Table(seed=2)

@@ -27,14 +27,14 @@ from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, Batch, ExtraLevels
-from eaglelocal.core.draft_sources import LOOKUPS
+from eaglelocal.core.draft import LOOKUPS
 from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed_spec
 from eaglelocal.drafters.drafter import Continuation, Node
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.loading.engine_builder import count_checkpoints
 from eaglelocal.probe.probe import probe
-from eaglelocal.scheduler.checkpoints import BEFORE_END
+from eaglelocal.scheduler.slot import BEFORE_END
 
 pytestmark = pytest.mark.full
 

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.events import Started
-from eaglelocal.core.image_formats import MAX_REQUEST_PIXELS
+from eaglelocal.core.image import MAX_REQUEST_PIXELS
 from eaglelocal.core.request import AUTO, OFF, ChatRequest, Image, Message
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.draft_model import DraftModel

@@ -27,11 +27,11 @@ from eaglelocal import locations
 from eaglelocal.core.plan import MAX_BRANCHES, Plan
 from eaglelocal.core.request import AUTO, fixed_spec
 from eaglelocal.errors import EagleLocalError, IncompatibleError
-from eaglelocal.gguf import head_requantization
-from eaglelocal.gguf.header_patch import patch_header
+from eaglelocal.gguf import writer
 from eaglelocal.gguf.medusa_info import MedusaInfo
 from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.writer import patch_header
 from eaglelocal.hub.heads.requantized_copy import make_light_copy
 from eaglelocal.loading.engine_builder import build
 from eaglelocal.speculation.policy.slot_policy import DrafterSet
@@ -144,7 +144,7 @@ def test_a_swapped_conversation_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_copy_in_fewer_bits_keeps_the_biases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_requantization, "MIN_BYTES", 1)
+    monkeypatch.setattr(writer, "MIN_BYTES", 1)
     monkeypatch.setattr(locations, "light_heads_dir", lambda: tmp_path / "light")
     target = write_target(tmp_path / "target.gguf", SHAPE)
     own = read_header(write_random_medusa(tmp_path / "head.gguf", target, num_layers=2))

@@ -22,9 +22,8 @@ from doubles.mtp_models import TRUNKS, add_mtp, write_assistant, write_gemma
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
 from doubles.weightless_models import REAL, SKETCHES, Sketch, write_sketch
 
-from eaglelocal.backend.buffer_log import sum_buffer_bytes
 from eaglelocal.backend.context_params import ContextParams, create_context
-from eaglelocal.backend.dry_run import DryRunPart, PlannedModel, plan_buffers, record_log
+from eaglelocal.backend.dry_run import DryRunPart, PlannedModel, plan_buffers, record_log, sum_buffer_bytes
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.plan import MAX_BRANCHES, Plan
@@ -37,8 +36,7 @@ from eaglelocal.loading.context_parts import make_context_params, make_parts
 from eaglelocal.loading.model_headers import read_models
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes
-from eaglelocal.memory.compute_buffers import SLACK_BYTES, compute_bytes
-from eaglelocal.memory.contexts import PlannedContext, plan_contexts
+from eaglelocal.memory.contexts import SLACK_BYTES, PlannedContext, compute_bytes, plan_contexts
 from eaglelocal.memory.estimate import estimate, estimate_context, sum_by_purpose
 
 pytestmark = pytest.mark.full

@@ -14,7 +14,7 @@ from eaglelocal import locations
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AUTO, fixed_spec
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.gguf import head_requantization
+from eaglelocal.gguf import writer
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.gguf.reader import read_header
@@ -74,7 +74,7 @@ def test_a_pass_is_priced_as_a_block(tmp_path: Path) -> None:
 
 
 def test_a_copy_in_fewer_bits_keeps_the_mask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_requantization, "MIN_BYTES", 1)
+    monkeypatch.setattr(writer, "MIN_BYTES", 1)
     monkeypatch.setattr(locations, "light_heads_dir", lambda: tmp_path / "light")
     head = write_head(tmp_path / "head.gguf", HEAD, SHAPE)
     copy = read_header(make_light_copy(head, "q8_0", on_progress=lambda share: None))

@@ -19,7 +19,7 @@ from doubles.scripted_engine import BUILDER, ask, plan
 from doubles.timeouts import PATIENCE_S, wait_until
 
 from eaglelocal import locations
-from eaglelocal.client.answer_stream import RequestStream
+from eaglelocal.client.client import RequestStream
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.events import Submit, Tokens
 from eaglelocal.core.plan import Plan

@@ -18,7 +18,7 @@ from doubles.real_engine import TINY, ask, real_engine
 
 from eaglelocal import locations
 from eaglelocal.core.request import ChatRequest
-from eaglelocal.gguf import head_requantization
+from eaglelocal.gguf import writer
 from eaglelocal.hub.heads.requantized_copy import make_light_copy
 
 SHAPE = replace(TINY, layer_gain=0.2)
@@ -125,7 +125,7 @@ def test_f32_texts_are_the_plain_texts(files: Path, draft: str, length: int, slo
 def test_a_head_in_fewer_bits_drafts_nearly_as_well(
     files: Path, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(head_requantization, "MIN_BYTES", 1)
+    monkeypatch.setattr(writer, "MIN_BYTES", 1)
     monkeypatch.setattr(locations, "light_heads_dir", lambda: tmp_path)
     head = files / "F32-head.gguf"
     copy = make_light_copy(head, kind, on_progress=lambda share: None)

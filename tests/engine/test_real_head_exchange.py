@@ -23,7 +23,7 @@ from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError, ResourceError
 from eaglelocal.hub.target_resolver import demo_sources
-from eaglelocal.loading import head_opener
+from eaglelocal.loading import draft_loader
 from eaglelocal.probe.machine import MainMemory
 
 HEAD = HeadShape(width=64, fc_norm=True, norm_output=True)
@@ -187,7 +187,7 @@ def test_a_head_for_which_memory_is_missing_is_refused_with_both_figures(
 ) -> None:
     target, head = write_target(tmp_path / "target.gguf", TINY), write_head(tmp_path / "head.gguf", HEAD, TINY)
     with opened(target, head) as engine:
-        monkeypatch.setattr(head_opener, "read_memory", lambda: MainMemory(available_bytes=100_000))
+        monkeypatch.setattr(draft_loader, "read_memory", lambda: MainMemory(available_bytes=100_000))
         with pytest.raises(ResourceError, match=r"for a second head do not fit the .* that are free in RAM"):
             engine.prepare_head(head, 1)
         monkeypatch.undo()

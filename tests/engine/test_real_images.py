@@ -22,10 +22,10 @@ from eaglelocal.backend.image_encoder import LlamaImageReader, replace_broken_ro
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.core.request import AUTO, OFF, ChatRequest, Image, Message, Spec, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.doctor.llama_trial import find_image_problem
+from eaglelocal.doctor.installation import find_image_problem
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError, RequestError, ResourceError
-from eaglelocal.scheduler.checkpoints import Checkpoints
+from eaglelocal.scheduler.slot import Checkpoints
 
 pytestmark = pytest.mark.full
 

@@ -20,9 +20,9 @@ from doubles.real_engine import TINY, ask, read, real_engine
 from doubles.runnable_models import write_runnable
 from doubles.windowed_model import WINDOW, write_windowed
 
-from eaglelocal.backend.buffer_log import sum_host_bytes
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.context_params import ContextParams
+from eaglelocal.backend.dry_run import sum_host_bytes
 from eaglelocal.backend.llama_library import LlamaLog, load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Bytes, Floats
@@ -30,8 +30,8 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import ResourceError
 from eaglelocal.loading.engine_builder import MAX_SWAP_BYTES, choose_swap_bytes
-from eaglelocal.scheduler.checkpoints import BEFORE_END, Checkpoints
 from eaglelocal.scheduler.host_swap import HostSwap, SwappedText
+from eaglelocal.scheduler.slot import BEFORE_END, Checkpoints
 
 pytestmark = pytest.mark.full
 

@@ -24,7 +24,7 @@ from eaglelocal.core.request import Request
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.conversation_files import ConversationFiles
 from eaglelocal.engine.engine import Engine
-from eaglelocal.scheduler.stored_texts import MIN_STORED_ROWS
+from eaglelocal.scheduler.host_swap import MIN_STORED_ROWS
 
 SHAPE = dataclasses.replace(TINY, layer_gain=0.2)
 TEXTS = np.random.default_rng(0).integers(0, 256, (3, 900)).tolist()

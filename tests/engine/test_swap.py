@@ -24,8 +24,8 @@ from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Swapped
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.engine import slot_caches
-from eaglelocal.scheduler.checkpoints import Checkpoints
 from eaglelocal.scheduler.host_swap import HostSwap
+from eaglelocal.scheduler.slot import Checkpoints
 
 TEXTS = [tuple(1 + (i * i * a + i * b + a) % 23 for i in range(60)) for a, b in ((5, 1), (3, 2), (7, 3), (2, 5))]
 PLENTY = 10**6

@@ -26,13 +26,13 @@ from eaglelocal.core.batch import PairBatch, Proposals
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AUTO, fixed_spec
 from eaglelocal.errors import EagleLocalError, EngineError, ResourceError
-from eaglelocal.gguf import head_requantization
+from eaglelocal.gguf import writer
 from eaglelocal.gguf.draft_pairing import read_draft, read_model
 from eaglelocal.gguf.eagle_info import EagleInfo
-from eaglelocal.gguf.header_patch import patch_header
 from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.upper_layers import find_upper_layers
+from eaglelocal.gguf.writer import patch_header
 from eaglelocal.hub.heads.requantized_copy import is_current, make_light_copy
 from eaglelocal.loading.engine_builder import build
 from eaglelocal.memory.budget import RAM
@@ -237,7 +237,7 @@ def test_it_is_priced_as_a_block_and_counted_whole(target: Path, agreeing_head: 
 def test_a_copy_in_fewer_bits_is_one_file_too(
     target: Path, agreeing_head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(head_requantization, "MIN_BYTES", 1)
+    monkeypatch.setattr(writer, "MIN_BYTES", 1)
     monkeypatch.setattr(locations, "light_heads_dir", lambda: tmp_path / "light")
     copy = make_light_copy(agreeing_head, "q4_0", on_progress=lambda share: None)
     assert list((tmp_path / "light").iterdir()) == [copy] and is_current(copy)

@@ -18,8 +18,8 @@ from eaglelocal.core.request import AUTO
 from eaglelocal.drafters.head_holder import HeadHolder
 from eaglelocal.drafters.ngram import Ngram
 from eaglelocal.engine import warmup
-from eaglelocal.engine.calibration import list_useful_sizes
 from eaglelocal.engine.engine import Engine
+from eaglelocal.engine.step_times import list_useful_sizes
 from eaglelocal.engine.warmup import Warmup
 from eaglelocal.loading import engine_builder
 

@@ -16,7 +16,7 @@ from doubles.random_models import TargetShape, write_target
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.backend.native_step import get_function, load_native
-from eaglelocal.backend.weight_pages import exclude_others, find_mappings, move_weights, moving_weights
+from eaglelocal.backend.weight_loading import exclude_others, find_mappings, move_weights, moving_weights
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.events import Tokens
 from eaglelocal.core.plan import Plan

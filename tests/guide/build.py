@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from eaglelocal import locations
-from eaglelocal.core.folders import SHARED, make_folder
+from eaglelocal.core.atomic_file import SHARED, make_folder
 from eaglelocal.core.json_text import read_object
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, UsageError

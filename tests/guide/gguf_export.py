@@ -17,8 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from eaglelocal.core.atomic_file import flush_and_rename
-from eaglelocal.core.folders import SHARED, make_folder
+from eaglelocal.core.atomic_file import SHARED, flush_and_rename, make_folder
 from eaglelocal.training.eagle_head import HEAD_NAMES, EagleHead, HeadShape, fold_fc
 from guide.llama_target import LlamaTarget, TargetShape
 from guide.tokenizer import GuideTokenizer, add_tokenizer_keys

@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from eaglelocal.backend.parent_watch import end_with_parent
-from eaglelocal.core.atomic_file import flush_and_rename
-from eaglelocal.core.folders import SHARED, make_folder
+from eaglelocal.core.atomic_file import SHARED, flush_and_rename, make_folder
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError
 from guide.document_packing import PackedBatch, PackedDocument, Pieces, encode_document, pack, score

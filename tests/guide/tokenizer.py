@@ -13,7 +13,7 @@ from typing import Any, cast
 import gguf
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from eaglelocal.core.folders import SHARED, make_folder
+from eaglelocal.core.atomic_file import SHARED, make_folder
 from eaglelocal.core.json_text import read_object
 from eaglelocal.core.records import dataclass
 

@@ -22,15 +22,12 @@ from host_time import host_ms
 from shapes import IN_TURN, MAX_ROWS, MORE_CHANGES, SORTED, took
 from trees import pair
 
-from eaglelocal.backend.buffer_log import BUFFER_LINE
-from eaglelocal.backend.device_memory import free_memory
-from eaglelocal.backend.llama_library import load_library
+from eaglelocal.backend.dry_run import BUFFER_LINE
+from eaglelocal.backend.llama_library import free_memory, load_library
 from eaglelocal.bench.bench_prompts import builtin_prompts, group_by_category
-from eaglelocal.bench.measure import PLAIN, Measurement, TaskResult
+from eaglelocal.bench.measure import PLAIN, Measurement, TaskResult, order_prompts
 from eaglelocal.bench.prompt_run import CacheClearer, Side
-from eaglelocal.bench.results import CategoryResult, Summary, evaluate_categories, summarize
-from eaglelocal.bench.run_order import order_prompts
-from eaglelocal.bench.statistics import Bound, bound_mean
+from eaglelocal.bench.results import Bound, CategoryResult, Summary, bound_mean, evaluate_categories, summarize
 from eaglelocal.bench.text_identity import DifferenceVerdict, TextComparer, plan_tie_bound
 from eaglelocal.cli.reports.bench_page import describe_machine
 from eaglelocal.client.engine_client import EngineClient
@@ -45,9 +42,9 @@ from eaglelocal.errors import UsageError
 from eaglelocal.loading.engine_builder import build
 from eaglelocal.loading.fit import COMPUTING_BYTES, fit_plan
 from eaglelocal.memory.estimate import estimate
-from eaglelocal.planning.resolve import resolve
+from eaglelocal.planning.decision import resolve
+from eaglelocal.probe.cpuinfo import count_usable_threads
 from eaglelocal.probe.probe import probe
-from eaglelocal.probe.thread_count import count_usable_threads
 
 MIB = 2**20
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 17, 20, 24, 28, 32, 40, 48, 64)  # with logits

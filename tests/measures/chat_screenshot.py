@@ -16,11 +16,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from doubles.chat_screen import ChatObserver
 
 from eaglelocal.cli.chat import open_session
-from eaglelocal.conversation.message_output import MessageOutput
+from eaglelocal.conversation.answer_stats import MessageOutput
 from eaglelocal.conversation.session import ModelChoice, Session
 from eaglelocal.settings import Settings
-from eaglelocal.tui.chat.chat_access import ChatAccess
 from eaglelocal.tui.chat.chat_app import ChatApp, ChatPaths
+from eaglelocal.tui.chat.chat_dialogs import ChatAccess
 from eaglelocal.tui.display_options import DisplayOptions
 
 QUESTIONS = ("What is acceptance length?", "Write a Python function that reverses a list", "What is a draft model?")

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # the doubles
 
 from doubles.serve_process import ServeProcess, serve
 
-from eaglelocal.bench.statistics import bound_mean
+from eaglelocal.bench.results import bound_mean
 
 WORDS = ["river", "stone", "paper", "cloud", "window", "garden", "silver", "winter", "morning", "letter", "bridge"]
 BOUND = 1.3

@@ -22,14 +22,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 from in_turns import answer, spread
 
 from eaglelocal.bench.bench_prompts import BenchPrompt, builtin_prompts, read_prompts
-from eaglelocal.bench.statistics import bound_mean, geometric_mean
-from eaglelocal.core.draft_sources import parse_draft
+from eaglelocal.bench.results import bound_mean, geometric_mean
+from eaglelocal.core.draft import parse_draft
 from eaglelocal.core.request import AUTO, OFF
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.loading.engine_builder import build
-from eaglelocal.planning.resolve import resolve
+from eaglelocal.planning.decision import resolve
 from eaglelocal.speculation.policy.controller import Controller
 from eaglelocal.speculation.policy.step_report import StepReport
 

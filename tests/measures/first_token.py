@@ -15,7 +15,7 @@ import time
 import urllib.request
 from statistics import median
 
-from eaglelocal.bench.statistics import bound_mean
+from eaglelocal.bench.results import bound_mean
 
 WORDS = ["river", "stone", "paper", "cloud", "window", "garden", "silver", "winter", "morning", "letter", "bridge"]
 

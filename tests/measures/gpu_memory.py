@@ -22,9 +22,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from doubles.weightless_models import REAL, SKETCHES, write_sketch
 
-from eaglelocal.backend.device_memory import free_memory
 from eaglelocal.backend.dry_run import DryRunPart, plan_buffers
-from eaglelocal.backend.llama_library import LlamaLibrary, load_library
+from eaglelocal.backend.llama_library import LlamaLibrary, free_memory, load_library
 from eaglelocal.backend.model import Placement
 from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.hazards import graph_problem

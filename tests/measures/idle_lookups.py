@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eaglelocal.bench.bench_prompts import builtin_prompts, read_prompts
-from eaglelocal.bench.statistics import bound_mean
+from eaglelocal.bench.results import bound_mean
 from eaglelocal.core.events import Tokens
 from eaglelocal.core.request import AUTO, OFF, ChatRequest, Spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine
 from eaglelocal.loading.engine_builder import build
-from eaglelocal.planning.resolve import resolve
+from eaglelocal.planning.decision import resolve
 
 SETTLING = 16  # steps before a block: a policy that begins looks at each of its first ones, as in a new answer
 BLOCK = 48  # steps

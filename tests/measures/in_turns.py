@@ -21,14 +21,14 @@ from pathlib import Path
 from types import MethodType
 
 from eaglelocal.bench.bench_prompts import BenchPrompt, builtin_prompts, group_by_category, read_prompts
-from eaglelocal.bench.statistics import bound_mean
+from eaglelocal.bench.results import bound_mean
 from eaglelocal.core.events import Failed, Finished, Tokens
 from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine
 from eaglelocal.loading.engine_builder import build
-from eaglelocal.planning.resolve import resolve
+from eaglelocal.planning.decision import resolve
 from eaglelocal.speculation.policy.controller import Controller
 
 WAYS = {"trees": ("chains", "combs", "trees"), "rests": ("anew", "kept", "all")}

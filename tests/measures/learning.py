@@ -34,14 +34,14 @@ from guide.corpus import mixture
 
 from eaglelocal import locations
 from eaglelocal.bench.bench_prompts import read_prompts
-from eaglelocal.bench.statistics import Bound, bound_mean
+from eaglelocal.bench.results import Bound, bound_mean
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.events import Finished, Tokens
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, Spec, parse_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.gguf.draft_pairing import read_model
-from eaglelocal.gguf.model_fingerprint import fingerprint_model
+from eaglelocal.gguf.model_info import fingerprint_model
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.heads.head_store import write_head_file
 from eaglelocal.hub.heads.version_records import BASE
@@ -49,12 +49,17 @@ from eaglelocal.hub.heads.versions import HeadVersions
 from eaglelocal.learning.idle_learning import ANSWERS, IdleLearning, LearningOptions
 from eaglelocal.learning.kept_answers import KeptAnswer
 from eaglelocal.learning.learner import LearningJob, LearningSession, SessionReport
-from eaglelocal.probe.thread_count import count_usable_threads
+from eaglelocal.probe.cpuinfo import count_usable_threads
 from eaglelocal.training.batches import Unrolling
 from eaglelocal.training.conversations import TrainingConversation
 from eaglelocal.training.draft_head import HeadSource
-from eaglelocal.training.head_comparison import compare_heads, read_source
-from eaglelocal.training.head_file import make_head_entries, make_head_name, make_head_tensors
+from eaglelocal.training.head_file import (
+    compare_heads,
+    make_head_entries,
+    make_head_name,
+    make_head_tensors,
+    read_source,
+)
 from eaglelocal.training.loop import scale_recipe
 from eaglelocal.training.trainer import HeadTraining, train_head
 

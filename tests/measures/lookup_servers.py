@@ -17,7 +17,7 @@ from contextlib import ExitStack
 
 from first_word import Contender, Server, answer_chat, run_server
 
-from eaglelocal.bench.statistics import bound_mean
+from eaglelocal.bench.results import bound_mean
 
 KINDS = ("ngram-simple", "ngram-map-k", "ngram-mod", "ngram-cache")
 TASKS = (

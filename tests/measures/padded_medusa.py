@@ -20,8 +20,8 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_indices, read_tensor
 from eaglelocal.gguf.writer import StreamedTensor
 from eaglelocal.hub.heads.head_store import write_head_file
-from eaglelocal.hub.heads.medusa_file import MedusaShape, make_graph_tensors, make_medusa_entries
-from eaglelocal.hub.heads.weight_conversion import Rows, convert_indices, convert_matrix
+from eaglelocal.hub.heads.medusa_head import MedusaShape, make_graph_tensors, make_medusa_entries
+from eaglelocal.hub.heads.tensor_names import Rows, convert_indices, convert_matrix
 from eaglelocal.hub.target_resolver import find_target
 
 

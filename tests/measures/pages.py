@@ -23,12 +23,12 @@ from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
-from eaglelocal.backend.weight_pages import find_mappings, move_weights
+from eaglelocal.backend.weight_loading import find_mappings, move_weights
 from eaglelocal.core.batch import Batch
-from eaglelocal.core.huge_pages import TUNABLES, tunables
+from eaglelocal.core.process_limits import TUNABLES, tunables
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.planning.resolve import resolve
-from eaglelocal.probe.thread_count import count_usable_threads
+from eaglelocal.planning.decision import resolve
+from eaglelocal.probe.cpuinfo import count_usable_threads
 
 SIZES = (1, 4, 8)
 WAYS = {

@@ -21,7 +21,7 @@ from eaglelocal.backend.cpu_attention import install_products, leave_products
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch
-from eaglelocal.probe.thread_count import count_usable_threads
+from eaglelocal.probe.cpuinfo import count_usable_threads
 
 
 def main() -> None:

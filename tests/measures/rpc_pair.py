@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from doubles.rpc_server import rpc_server, why_not
 from doubles.serve_process import ServeProcess, serve
 
-from eaglelocal.bench.statistics import bound_mean
+from eaglelocal.bench.results import bound_mean
 
 PROMPT = "The ferry leaves at eight. Its tickets cost nine euros, and those of children five."
 

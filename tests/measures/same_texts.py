@@ -16,7 +16,7 @@ from typing import Any
 
 from first_word import Contender, Server, make_contenders, run_server
 
-from eaglelocal.bench.statistics import bound_mean
+from eaglelocal.bench.results import bound_mean
 
 QUESTIONS = Path(__file__).parent.parent / "real" / "questions" / "held_out.jsonl"
 

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from doubles.simulated_machine import BF16, CLIFF, GPU, Q4_0, Q8_0, SimulatedMachine
 from doubles.simulation import PRIMARY, DraftCosts, Profile, Simulation, curve, plain_text, speed
 
-from eaglelocal.bench.statistics import bound_mean
+from eaglelocal.bench.results import bound_mean
 from eaglelocal.speculation.policy.slot_policy import DrafterSet
 
 FREE_TO_16 = (*(1.0 + 0.01 * n for n in range(16)), *(1.15 * n / 16 for n in range(17, 66)))

@@ -21,13 +21,13 @@ from typing import NamedTuple
 from guide.evaluate import SIX_KINDS
 
 from eaglelocal.bench.bench_prompts import BenchPrompt, builtin_prompts
-from eaglelocal.bench.statistics import bound_mean
+from eaglelocal.bench.results import bound_mean
 from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine
 from eaglelocal.loading.engine_builder import build
-from eaglelocal.planning.resolve import resolve
+from eaglelocal.planning.decision import resolve
 from eaglelocal.speculation.policy.step_report import Change, StepReport
 
 BUSY_EVERY, RECOVERY, LEAST_CHECKS = 6, 64, 8  # answers; tokens; of an answer that counts

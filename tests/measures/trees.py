@@ -17,12 +17,12 @@ from dataclasses import replace
 
 from eaglelocal.bench.bench_prompts import BenchPrompt, builtin_prompts
 from eaglelocal.bench.prompt_run import Side, ask
-from eaglelocal.bench.statistics import bound_mean
+from eaglelocal.bench.results import bound_mean
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.request import AUTO, OFF, Message, Spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.planning.resolve import resolve
+from eaglelocal.planning.decision import resolve
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=48)
 CONTEXT, LONG_WORDS = 2048, 900

@@ -20,7 +20,7 @@ from doubles.rpc_server import rpc_server, why_not
 from doubles.serve_process import ServeProcess, serve, wait_until_ready
 
 from eaglelocal.backend.cpu_attention import SWITCH
-from eaglelocal.core.rpc_hosts import WARNING
+from eaglelocal.core.run_options import WARNING
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not())]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.server.admission import MAX_RETRY_AFTER_S, AdmissionQueue
+from eaglelocal.server.active_call import MAX_RETRY_AFTER_S, AdmissionQueue
 from eaglelocal.server.http_errors import Problem
 
 

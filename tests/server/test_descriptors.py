@@ -21,8 +21,14 @@ from hypothesis import strategies as st
 
 from eaglelocal.cli.output import Output
 from eaglelocal.cli.serve_log import MAX_REPEATS, REPEAT_S, RepeatFilter, log_to
-from eaglelocal.server.connections import Acceptor, ConnectionPlaces, find_network
-from eaglelocal.server.descriptors import max_connections, max_handshakes, num_kept
+from eaglelocal.server.connections import (
+    Acceptor,
+    ConnectionPlaces,
+    find_network,
+    max_connections,
+    max_handshakes,
+    num_kept,
+)
 
 pytestmark = pytest.mark.full
 

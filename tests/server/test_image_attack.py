@@ -25,7 +25,7 @@ from doubles.vision_models import write_vision_pair
 from PIL import Image
 
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.process_usage import read_usage
+from eaglelocal.core.process_limits import read_usage
 from eaglelocal.server.access import Access, ApiKeys
 
 KEYS = {"eve": "key-of-eve-0000000", "bob": "key-of-bob-0000000"}

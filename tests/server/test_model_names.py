@@ -6,7 +6,7 @@ import pytest
 
 from eaglelocal.errors import UsageError
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.model_names import ModelNames
+from eaglelocal.server.loaded_models import ModelNames
 
 
 @pytest.mark.parametrize(

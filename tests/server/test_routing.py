@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from eaglelocal.core.request import LOCAL
 from eaglelocal.errors import ResourceError
 from eaglelocal.server.access import Access
-from eaglelocal.server.middleware.api_key import ApiKeyMiddleware
+from eaglelocal.server.middleware.refusal import ApiKeyMiddleware
 from eaglelocal.server.middleware.request_body import BodyMiddleware
 from eaglelocal.server.openai.field_types import Body
 from eaglelocal.server.openai.reply_schema import ErrorReply

@@ -33,9 +33,8 @@ from eaglelocal.gguf.eagle_info import (
     WINDOW_KEY,
     EagleInfo,
 )
-from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.header import Header, ValueType
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.values import ValueType
 from eaglelocal.gguf.writer import KeyValue
 from eaglelocal.loading.draft_loader import make_eagle, read_head_norms
 

@@ -15,10 +15,9 @@ from doubles.runnable_models import N_VOCAB
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.draft_pairing import read_draft
 from eaglelocal.gguf.eagle_info import FC_NORM_EPS_KEY, VERIFIER_KEY, WINDOW_KEY, EagleInfo
-from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.header import Header, ValueType
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_indices, read_tensor
-from eaglelocal.gguf.values import ValueType
 from eaglelocal.gguf.writer import KeyValue, copy_entries
 from eaglelocal.hub.heads.head_store import write_head_file
 

@@ -22,7 +22,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EngineError
-from eaglelocal.gguf.model_fingerprint import fingerprint_model
+from eaglelocal.gguf.model_info import fingerprint_model
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.heads import requantized_copy
 from eaglelocal.hub.heads.version_records import BASE, LearnedFrom

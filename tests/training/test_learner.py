@@ -33,11 +33,15 @@ from eaglelocal.learning import learner, learning_child  # noqa: E402
 from eaglelocal.learning.kept_answers import KeptAnswers, hash_owner, make_answer  # noqa: E402
 from eaglelocal.learning.learner import LearningJob, LearningSession, SessionReport  # noqa: E402
 from eaglelocal.learning.learning_child import LearningChild  # noqa: E402
-from eaglelocal.learning.learning_state import CHECKPOINT, VersionWatch, read_state  # noqa: E402
-from eaglelocal.learning.rehearsal import REHEARSAL  # noqa: E402
+from eaglelocal.learning.learning_round import (  # noqa: E402
+    CHECKPOINT,
+    REHEARSAL,
+    VersionWatch,
+    read_state,
+)
 from eaglelocal.training import trainer  # noqa: E402
 from eaglelocal.training.conversations import read_conversations  # noqa: E402
-from eaglelocal.training.head_comparison import read_source  # noqa: E402
+from eaglelocal.training.head_file import read_source  # noqa: E402
 from eaglelocal.training.trainer import HeadTraining  # noqa: E402
 
 pytestmark = pytest.mark.full
@@ -213,7 +217,7 @@ FAULTS = {
     "moving the candidate": Fault("eaglelocal.hub.heads.versions:flush_and_rename"),
     "recording the candidate": Fault("eaglelocal.hub.heads.versions:write_atomically", call=2),
     "after that record": Fault("eaglelocal.hub.heads.versions:write_atomically", call=2, is_after=True),
-    "judging": Fault("eaglelocal.learning.judged_file:JudgedFile.add", call=3, cuts=0),
+    "judging": Fault("eaglelocal.learning.judgement:JudgedFile.add", call=3, cuts=0),
     "making it current": Fault("eaglelocal.hub.heads.versions:write_atomically", call=2),
     "after it became current": Fault("eaglelocal.hub.heads.versions:write_atomically", call=2, is_after=True),
     "writing its copy in fewer bits": Fault("eaglelocal.hub.heads.head_store:write_streamed", cuts=0),

@@ -11,8 +11,8 @@ from doubles.runnable_models import write_runnable
 
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.context_params import ContextParams
+from eaglelocal.backend.head_context import LlamaMedusaContext
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.medusa_context import LlamaMedusaContext
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.backend.top_tokens import MIN_RANKED
 from eaglelocal.core.batch import Batch

@@ -21,7 +21,7 @@ from doubles.imported_heads import imported
 from doubles.p_eagle_checkpoints import random_parallel_head, write_parallel_head
 from doubles.random_models import TargetShape, write_target
 
-from eaglelocal.hub.heads.export_config import SPECULATORS
+from eaglelocal.hub.heads.export_tensors import SPECULATORS
 
 torch = pytest.importorskip("torch")
 

@@ -20,9 +20,15 @@ from eaglelocal.conversation.question_history import QuestionHistory
 from eaglelocal.conversation.slash_commands import COMMANDS
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
-from eaglelocal.tui.chat.chat_access import LOCAL_ACTIONS, LOCAL_COMMANDS, ChatAccess
 from eaglelocal.tui.chat.chat_app import ChatApp
-from eaglelocal.tui.chat.chat_dialogs import ConversationsDialog, Dialog, SettingsDialog
+from eaglelocal.tui.chat.chat_dialogs import (
+    LOCAL_ACTIONS,
+    LOCAL_COMMANDS,
+    ChatAccess,
+    ConversationsDialog,
+    Dialog,
+    SettingsDialog,
+)
 from eaglelocal.tui.chat.model_picker import ModelDialog
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.key_bindings import CHAT_ACTIONS, CHAT_PURPOSES, MONITOR_ACTIONS, check_display_options

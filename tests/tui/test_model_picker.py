@@ -14,8 +14,14 @@ from textual.widgets import Input, OptionList
 from eaglelocal.conversation.session import ActiveModel, ModelChoice
 from eaglelocal.errors import UsageError
 from eaglelocal.planning.model_choices import ModelChoiceEntry, ModelOutlook
-from eaglelocal.tui.chat.model_picker import ModelDialog, PickerRows, describe_outlook, parse_ctx, shorten_name
-from eaglelocal.tui.chat.model_source import ModelSource
+from eaglelocal.tui.chat.model_picker import (
+    ModelDialog,
+    ModelSource,
+    PickerRows,
+    describe_outlook,
+    parse_ctx,
+    shorten_name,
+)
 from eaglelocal.tui.prompt.prompt_input import Completion, complete_typed
 
 GB = 10**9

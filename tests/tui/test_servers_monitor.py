@@ -17,8 +17,8 @@ from eaglelocal.client.servers.server_watch import ServerWatch
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.help_screen import HelpScreen
 from eaglelocal.tui.lines_widget import LinesWidget
+from eaglelocal.tui.monitor.server_rows import WatchedServers
 from eaglelocal.tui.monitor.servers_app import ServersMonitor
-from eaglelocal.tui.monitor.watched_servers import WatchedServers
 
 URLS = ["http://one:8421", "http://two:8080", "http://three:8000"]
 OLLAMA = ServerReading(kind="Ollama", state="idle")

@@ -24,7 +24,7 @@ from doubles.serve_process import free_port
 from eaglelocal.cli.browser import serve_pages
 from eaglelocal.cli.output import Output
 from eaglelocal.errors import ResourceError
-from eaglelocal.server import descriptors
+from eaglelocal.server import connections
 from eaglelocal.server.access import Access, ApiKeys
 from eaglelocal.server.listening_socket import bind_socket
 from eaglelocal.settings import Settings
@@ -259,7 +259,7 @@ def test_doubtful_keys_of_a_page_are_reported(tmp_path: Path) -> None:
 
 
 def test_sockets_that_say_nothing_keep_no_visitor_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(descriptors, "MAX_CONNECTIONS", 8 * site_module.CONNECTION_DIVISOR)
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 8 * site_module.CONNECTION_DIVISOR)
     monkeypatch.setattr(site_module, "HEAD_TIMEOUT_S", 2.0)
 
     async def scenario(browser: aiohttp.ClientSession, url: str, pages: Pages) -> None:

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.web.visitor_folder import LOCK, OLD_S, PREFIX, open_visitor_folder, remove_stale_folders
+from eaglelocal.web.web_middleware import LOCK, OLD_S, PREFIX, open_visitor_folder, remove_stale_folders
 
 pytestmark = pytest.mark.full
 
 PROGRAM = """
 import sys, time
-from eaglelocal.web.visitor_folder import open_visitor_folder
+from eaglelocal.web.web_middleware import open_visitor_folder
 with open_visitor_folder() as folder:
     (folder / "questions.jsonl").write_text("private")
     print(folder, flush=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from eaglelocal.cli.bench_flags import DEFAULT_PAIRS
 from eaglelocal.cli.output import Output
 from eaglelocal.cli.reports.bench_page import write_page
-from eaglelocal.core.plurals import count_noun
+from eaglelocal.core.byte_sizes import count_noun
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, ResourceError
 
@@ -164,7 +164,7 @@ def head_object(subject: BenchSubject) -> dict[str, object]:
 
 
 def write_chart(file: Path, runs: Sequence[CategoryResult], subject: BenchSubject) -> None:
-    from eaglelocal.bench.chart import draw_chart
+    from eaglelocal.bench.report import draw_chart
 
     chart = draw_chart(
         runs,

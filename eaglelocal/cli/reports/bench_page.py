@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eaglelocal.core.plurals import count_noun
+from eaglelocal.core.byte_sizes import count_noun
 from eaglelocal.errors import ResourceError, UsageError
 
 if TYPE_CHECKING:

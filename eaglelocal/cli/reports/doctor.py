@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from eaglelocal.core.plurals import count_noun
+from eaglelocal.core.byte_sizes import count_noun
 
 if TYPE_CHECKING:
     from eaglelocal.doctor.finding import Finding

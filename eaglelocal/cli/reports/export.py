@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from eaglelocal.cli.reports.import_head import join_layers, wrap_labelled
-from eaglelocal.core.byte_sizes import format_disk
-from eaglelocal.core.plurals import count_noun
-from eaglelocal.hub.heads.export_config import DRAFT_LENGTH, SPECFORGE
-from eaglelocal.hub.heads.export_tensors import ExportHead
+from eaglelocal.core.byte_sizes import count_noun, format_disk
+from eaglelocal.hub.heads.export_tensors import DRAFT_LENGTH, SPECFORGE, ExportHead
 
 UNKNOWN_TARGET = "TARGET"  # in a command, in the place of a repository
 

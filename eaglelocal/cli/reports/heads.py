@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eaglelocal.cli.amounts import age_text, path_text
-from eaglelocal.core.plurals import count_noun
+from eaglelocal.cli.output import age_text, path_text
+from eaglelocal.core.byte_sizes import count_noun
 from eaglelocal.core.records import dataclass
 from eaglelocal.hub.heads.version_records import BASE
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eaglelocal.cli.amounts import age_text, path_text
-from eaglelocal.core.byte_sizes import format_disk
-from eaglelocal.core.plurals import count_noun
+from eaglelocal.cli.output import age_text, path_text
+from eaglelocal.core.byte_sizes import count_noun, format_disk
 from eaglelocal.hub.model_library import PLACES
 
 if TYPE_CHECKING:

@@ -9,17 +9,15 @@ from collections.abc import Iterator, Sequence
 from eaglelocal.catalog.draft_entries import MTP, NGRAM
 from eaglelocal.cli.reports.rpc import describe_link, link_object
 from eaglelocal.core.adapters import adapter_objects, describe_adapters
-from eaglelocal.core.byte_sizes import GIB, format_memory
-from eaglelocal.core.drafting_words import describe_draft
-from eaglelocal.core.plurals import count_noun
-from eaglelocal.core.rpc_hosts import WARNING
-from eaglelocal.core.run_options import AUTO, RunOptions
+from eaglelocal.core.byte_sizes import GIB, count_noun, format_memory
+from eaglelocal.core.draft import describe_draft
+from eaglelocal.core.run_options import AUTO, WARNING, RunOptions
 from eaglelocal.memory.budget import DeviceLoad
 from eaglelocal.planning.candidate import Candidate, Chosen, Rejected
 from eaglelocal.planning.machine_spec import name_places
+from eaglelocal.planning.no_fit_hints import explain_choice
 from eaglelocal.planning.options import list_lookup_options
 from eaglelocal.planning.plan_search import SearchOutcome
-from eaglelocal.planning.reasons import explain_choice
 
 WIDTH = 79
 BAR_CELLS = 30

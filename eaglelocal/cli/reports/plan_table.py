@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from eaglelocal.catalog.known_machines import KINDS
+from eaglelocal.catalog.catalog import KINDS
 from eaglelocal.cli.reports.plan import outcome_object
 from eaglelocal.core.byte_sizes import GIB
 from eaglelocal.core.records import dataclass
@@ -14,7 +14,7 @@ from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.memory.budget import RAM
 
 if TYPE_CHECKING:
-    from eaglelocal.catalog.known_machines import KnownMachine
+    from eaglelocal.catalog.catalog import KnownMachine
     from eaglelocal.planning.candidate_evaluation import CacheSetup
     from eaglelocal.planning.plan_search import SearchOutcome
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from eaglelocal.core.byte_sizes import UNKNOWN, format_disk, format_memory
-from eaglelocal.core.plurals import count_noun
+from eaglelocal.core.byte_sizes import UNKNOWN, count_noun, format_disk, format_memory
 
 if TYPE_CHECKING:
     from eaglelocal.probe.machine import Bandwidth, Cpu, Gpu, LlamaCpp, Machine, MainMemory, MigSlice, System, Unified

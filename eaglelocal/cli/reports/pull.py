@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from eaglelocal.cli.amounts import duration_text
+from eaglelocal.cli.output import duration_text
 from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.core.events import LoadProgress
 

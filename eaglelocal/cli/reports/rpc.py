@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from eaglelocal.core.byte_sizes import format_memory
-from eaglelocal.core.rpc_hosts import WARNING
+from eaglelocal.core.run_options import WARNING
 from eaglelocal.probe.rpc_servers import RpcServer
 
 

@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglelocal.catalog.draft_entries import MTP
-from eaglelocal.cli.amounts import path_text
-from eaglelocal.core.byte_sizes import format_disk, format_memory
-from eaglelocal.core.drafting_words import LOOKUP
-from eaglelocal.core.plurals import count_noun
+from eaglelocal.cli.output import path_text
+from eaglelocal.core.byte_sizes import count_noun, format_disk, format_memory
+from eaglelocal.core.draft import LOOKUP
 from eaglelocal.core.sampling import sampling_text
 from eaglelocal.gguf.architectures import BLOCK, HEAD_ARCHITECTURES
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.lora_adapter import is_adapter, read_adapter
-from eaglelocal.gguf.recommended_sampling import read_recommended_sampling
+from eaglelocal.gguf.model_info import read_recommended_sampling
 from eaglelocal.hub.draft_resolver import NO_KNOWN_HEAD
-from eaglelocal.memory.projector_bytes import encoding_bytes
-from eaglelocal.planning.goals import COMFORTABLE_CTX
+from eaglelocal.memory.contexts import encoding_bytes
+from eaglelocal.planning.candidate import COMFORTABLE_CTX
 
 if TYPE_CHECKING:
     from eaglelocal.hub.model_details import KnownDraft, ModelDetails

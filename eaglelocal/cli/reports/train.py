@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from eaglelocal.cli.reports.import_head import wrap_labelled
 from eaglelocal.core.records import dataclass
-from eaglelocal.hub.heads.trial_verdict import TrialAcceptance
+from eaglelocal.hub.heads.version_records import TrialAcceptance
 
 if TYPE_CHECKING:
-    from eaglelocal.cli.train_options import TrainOptions
-    from eaglelocal.cli.train_questions import TrainQuestions
+    from eaglelocal.cli.train_options import TrainOptions, TrainQuestions
     from eaglelocal.training.batches import Accepted
     from eaglelocal.training.conversations import Collected
     from eaglelocal.training.draft_head import HeadSource

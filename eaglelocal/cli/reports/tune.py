@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 
-from eaglelocal.core.costs import MeasuredCosts
+from eaglelocal.core.byte_sizes import count_noun
 from eaglelocal.core.events import EngineInfo
-from eaglelocal.core.plurals import count_noun
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.stats import MeasuredCosts
 from eaglelocal.speculation.costs.cost_curve import interpolate_costs
 
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)

@@ -10,10 +10,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from eaglelocal.errors import IncompatibleError, UsageError
-from eaglelocal.gguf.header import Header, TensorInfo
+from eaglelocal.gguf.header import ArrayValue, Header, TensorInfo, ValueType
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.tensors import read_raw_pieces
-from eaglelocal.gguf.values import ArrayValue, ValueType
 from eaglelocal.gguf.writer import KeyValue, StreamedTensor
 from eaglelocal.hub.inflation.file_plan import FilePlan
 

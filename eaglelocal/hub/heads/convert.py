@@ -25,11 +25,10 @@ from eaglelocal.gguf.eagle_info import (
     VERIFIER_KEY,
     WINDOW_KEY,
 )
-from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.header import Header, ValueType
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.tensors import read_rows
 from eaglelocal.gguf.upper_layers import DRAFT_TOKENS_KEY, NUM_LAYERS_KEY
-from eaglelocal.gguf.values import ValueType
 from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copy_entries
 from eaglelocal.hub.heads.head_config import (
     FETCH_REST,
@@ -42,13 +41,16 @@ from eaglelocal.hub.heads.head_config import (
 )
 from eaglelocal.hub.heads.head_folder import PublishedHead
 from eaglelocal.hub.heads.safetensors_files import Floats, Ints, StoredTensor
-from eaglelocal.hub.heads.tensor_names import MASK_HIDDEN, HeadTensors, name_tensors, name_upper_layer
-from eaglelocal.hub.heads.vocabulary_map import map_target_tokens
-from eaglelocal.hub.heads.weight_conversion import (
+from eaglelocal.hub.heads.tensor_names import (
+    MASK_HIDDEN,
+    HeadTensors,
     convert_indices,
     convert_matrix,
     convert_vector,
     interleave_rows,
+    map_target_tokens,
+    name_tensors,
+    name_upper_layer,
     scale_columns,
 )
 

@@ -1,6 +1,6 @@
 """The folder of an exported head: found by name, written whole or not at all, never over somebody's files.
 
-It is written beside its place and renamed. Formats are in export_config.py and export_tensors.py.
+It is written beside its place and renamed. Formats are in export_tensors.py and export_tensors.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import load_catalog
-from eaglelocal.core.folders import SHARED, make_folder, sync_folder
+from eaglelocal.core.atomic_file import SHARED, make_folder, sync_folder
 from eaglelocal.core.own_files import open_regular
 from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import IncompatibleError, ModelFileError, ResourceError, UsageError
@@ -27,11 +27,10 @@ from eaglelocal.gguf.eagle_info import VERIFIER_KEY, EagleInfo
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.medusa_info import is_medusa
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.cached_files import find_cached
 from eaglelocal.hub.heads.head_folder import CONFIG, REPOSITORY, WEIGHTS_SUFFIX
 from eaglelocal.hub.heads.head_store import check_disk
-from eaglelocal.hub.heads.safetensors_writer import SHARD_BYTES, OutgoingTensor, write_shards
-from eaglelocal.hub.hub_references import resolve_draft_reference
+from eaglelocal.hub.heads.safetensors_files import SHARD_BYTES, OutgoingTensor, write_shards
+from eaglelocal.hub.hub_cache import find_cached, resolve_draft_reference
 from eaglelocal.hub.inventory import list_imported
 from eaglelocal.probe.process_info import is_alive, start_mark
 

@@ -78,7 +78,7 @@ def _find_cached(repository: str) -> Path | None:
     from huggingface_hub import try_to_load_from_cache  # slow to import
     from huggingface_hub.errors import HFValidationError
 
-    from eaglelocal.hub.hub_errors import explain_error
+    from eaglelocal.hub.hub_api import explain_error
 
     try:
         found = try_to_load_from_cache(repository, CONFIG, cache_dir=locations.hub_cache_dir())

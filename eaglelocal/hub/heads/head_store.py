@@ -17,13 +17,12 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.reference import GGUF_SUFFIX
-from eaglelocal.core.atomic_file import flush_and_rename
+from eaglelocal.core.atomic_file import PRIVATE, SHARED, flush_and_rename, make_folder
 from eaglelocal.core.byte_sizes import format_disk
-from eaglelocal.core.folders import PRIVATE, SHARED, make_folder
 from eaglelocal.core.own_files import list_own
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, ResourceError
-from eaglelocal.gguf.arch_keys import TOKENS_KEY
+from eaglelocal.gguf.architectures import TOKENS_KEY
 from eaglelocal.gguf.draft_pairing import is_same_model
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.head_info import check_head

@@ -18,13 +18,11 @@ from urllib.parse import unquote_to_bytes
 from eaglelocal import locations
 from eaglelocal.core.own_files import is_own, list_own
 from eaglelocal.errors import EagleLocalError, ResourceError
-from eaglelocal.gguf.arch_keys import TOKENS_KEY
+from eaglelocal.gguf.architectures import TOKENS_KEY
 from eaglelocal.gguf.ggml_types import GgmlType
-from eaglelocal.gguf.head_requantization import choose_tensor_types, requantize_header
-from eaglelocal.gguf.header import Header, TensorInfo
+from eaglelocal.gguf.header import Header, TensorInfo, ValueType
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.values import ValueType
-from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copy_entries
+from eaglelocal.gguf.writer import KeyValue, StreamedTensor, choose_tensor_types, copy_entries, requantize_header
 from eaglelocal.hub.heads.head_store import delete_leftovers, write_head_file
 
 if TYPE_CHECKING:
@@ -131,7 +129,7 @@ def _check(copy: Header, original: Header, kind: str) -> None:
 
 def _stream_tensor(header: Header, tensor: TensorInfo, light: GgmlType | None) -> StreamedTensor:
     from eaglelocal.gguf.tensors import read_raw_pieces
-    from eaglelocal.hub.heads.weight_conversion import PIECE_BYTES
+    from eaglelocal.hub.heads.tensor_names import PIECE_BYTES
 
     if light is None:
         as_it_is = partial(read_raw_pieces, header, tensor.name, PIECE_BYTES)
@@ -141,7 +139,7 @@ def _stream_tensor(header: Header, tensor: TensorInfo, light: GgmlType | None) -
 
 def _encode_pieces(header: Header, tensor: TensorInfo, light: GgmlType) -> Iterator[Bytes]:
     from eaglelocal.gguf.tensors import read_span
-    from eaglelocal.hub.heads.weight_conversion import PIECE_BYTES, encode
+    from eaglelocal.hub.heads.tensor_names import PIECE_BYTES, encode
 
     columns, rows = tensor.shape
     step = max(1, PIECE_BYTES // (4 * columns))

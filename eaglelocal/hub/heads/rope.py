@@ -13,7 +13,7 @@ import numpy as np
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import IncompatibleError
-from eaglelocal.gguf.values import ValueType
+from eaglelocal.gguf.header import ValueType
 from eaglelocal.gguf.writer import KeyValue
 from eaglelocal.hub.heads.safetensors_files import Floats
 

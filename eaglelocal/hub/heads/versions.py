@@ -20,13 +20,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from eaglelocal import locations
-from eaglelocal.core.atomic_file import flush_and_rename, flush_file, write_atomically
-from eaglelocal.core.file_fingerprint import fingerprint
-from eaglelocal.core.folders import is_gone, make_absolute, make_folder
-from eaglelocal.core.own_files import append_own, read_own
+from eaglelocal.core.atomic_file import (
+    flush_and_rename,
+    flush_file,
+    is_gone,
+    make_absolute,
+    make_folder,
+    write_atomically,
+)
+from eaglelocal.core.own_files import append_own, fingerprint, read_own
 from eaglelocal.errors import UsageError
-from eaglelocal.gguf.model_fingerprint import fingerprint_model
-from eaglelocal.gguf.split_files import list_named_parts
+from eaglelocal.gguf.header import list_named_parts
+from eaglelocal.gguf.model_info import fingerprint_model
 from eaglelocal.hub.heads.head_store import delete_leftovers
 from eaglelocal.hub.heads.version_records import (
     BASE,

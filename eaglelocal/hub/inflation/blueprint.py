@@ -14,22 +14,29 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.eagle_info import FC_NORM_EPS_KEY, MASK_HIDDEN_KEY, TARGET_NAME_KEY, EagleInfo
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
-from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.header import Header, Scalar, ValueType
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.tensors import read_indices
-from eaglelocal.gguf.values import Scalar, ValueType
 from eaglelocal.gguf.writer import KeyValue, StreamedTensor
 from eaglelocal.hub.inflation.file_plan import FILE_TYPES, FilePlan
-from eaglelocal.hub.inflation.inflated_sizes import (
+from eaglelocal.hub.inflation.inflate import (
     BLOCK_STEP,
     LlamaShape,
     ModelSize,
     choose_head,
     choose_target,
 )
-from eaglelocal.hub.inflation.patch_matrix import Patch, Patchwork, make_patch, make_vector, make_zero_patch
 from eaglelocal.hub.inflation.source_file import Rows, SourceFile
-from eaglelocal.hub.inflation.widen import Growth, widen_attention, widen_feed_forward
+from eaglelocal.hub.inflation.widen import (
+    Growth,
+    Patch,
+    Patchwork,
+    make_patch,
+    make_vector,
+    make_zero_patch,
+    widen_attention,
+    widen_feed_forward,
+)
 
 INFLATED_FROM_KEY = "eaglelocal.inflated_from"
 EMBEDDINGS, OUTPUT = "token_embd.weight", "output.weight"

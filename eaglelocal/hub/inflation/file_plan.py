@@ -11,8 +11,7 @@ from types import MappingProxyType
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME, GgmlType
-from eaglelocal.gguf.header import Header, TensorInfo
-from eaglelocal.gguf.values import ArrayValue, Value
+from eaglelocal.gguf.header import ArrayValue, Header, TensorInfo, Value
 from eaglelocal.gguf.writer import LAYOUT_KEYS, KeyValue, StreamedTensor, copy_entries, max_file_bytes
 
 ARCHITECTURE_KEY = "general.architecture"

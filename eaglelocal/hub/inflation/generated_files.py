@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from io import BufferedWriter
 from pathlib import Path
 
+from eaglelocal.core.atomic_file import SHARED, make_folder
 from eaglelocal.core.byte_sizes import format_disk
-from eaglelocal.core.folders import SHARED, make_folder
 from eaglelocal.core.own_files import append_own
 from eaglelocal.errors import ResourceError
 from eaglelocal.gguf.writer import write_streamed

@@ -21,7 +21,7 @@ from eaglelocal.gguf.eagle_info import VERIFIER_KEY, EagleInfo
 from eaglelocal.hub.heads.export_folder import read_eagle_head
 from eaglelocal.hub.heads.head_folder import REPOSITORY
 from eaglelocal.planning.options import DEFAULTS
-from eaglelocal.planning.predicted_acceptance import HEAD_DEFAULT, PredictedAcceptance
+from eaglelocal.planning.quality import HEAD_DEFAULT, PredictedAcceptance
 from eaglelocal.planning.speed import MAX_DRAFT
 from eaglelocal.planning.vllm.served_pair import (
     BYTES_PER_WEIGHT,

@@ -21,9 +21,8 @@ from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import DownloadError, ResourceError, UsageError
 from eaglelocal.gguf.draft_pairing import is_same_model
 from eaglelocal.hub.heads.export_folder import find_head_file
-from eaglelocal.hub.hub_api import fetch_commit, is_commit
-from eaglelocal.hub.hub_errors import RetryPolicy
-from eaglelocal.hub.hub_references import find_known_target
+from eaglelocal.hub.hub_api import RetryPolicy, fetch_commit, is_commit
+from eaglelocal.hub.hub_cache import find_known_target
 from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.planning.local_models import DEMO_ACCEPTANCE
@@ -39,7 +38,6 @@ from eaglelocal.planning.vllm.describe_drafts import (
     describe_head,
     describe_repo,
 )
-from eaglelocal.planning.vllm.draft_schedule import make_batch_costs
 from eaglelocal.planning.vllm.served_pair import (
     MTP,
     NGRAM,
@@ -48,6 +46,7 @@ from eaglelocal.planning.vllm.served_pair import (
     VllmDraft,
     VllmTarget,
     WeightsPin,
+    make_batch_costs,
     names_folder,
     widen_model,
 )

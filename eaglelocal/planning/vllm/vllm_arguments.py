@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 
 from eaglelocal.core.records import dataclass
-from eaglelocal.planning.vllm.draft_schedule import Range, make_batch_costs, make_schedule
-from eaglelocal.planning.vllm.served_pair import DFLASH, SUFFIX, ServedPair
-from eaglelocal.planning.vllm.speculative_config import SUFFIX_TOKENS, make_speculative_config
+from eaglelocal.planning.vllm.served_pair import (
+    DFLASH,
+    SUFFIX,
+    SUFFIX_TOKENS,
+    Range,
+    ServedPair,
+    make_batch_costs,
+    make_schedule,
+    make_speculative_config,
+)
 from eaglelocal.planning.vllm.vllm_memory import ServingFit
 
 VLLM_VERSION = "0.32.0"  # whose fields these are
@@ -87,3 +95,53 @@ def make_command(plan: VllmPlan) -> str:
         else:
             lines[-1] += f" {shlex.quote(word)}"
     return CONTINUED.join(lines)
+
+
+# ---- compose file: write a compose file that serves a planned pair with vLLM's own image. Pure
+IMAGE, TAG = "vllm/vllm-openai", f"v{VLLM_VERSION}"
+PORT = 8000
+HEADS = "/heads"  # of heads of this machine, in the container
+
+
+def make_compose_file(plan: VllmPlan, head_folder: Path | None = None) -> dict[str, object]:
+    """Return the compose file. `head_folder`: of an exported head on the host, mounted where the plan names it."""
+    draft = plan.pair.draft
+    volumes: list[object] = ["models:/root/.cache/huggingface"]
+    if head_folder is not None and draft is not None and draft.pin is not None:
+        volumes.append(make_mount(head_folder, draft.pin.repo))
+    part = plan.fit.slice
+    cards = (
+        {"device_ids": ["${MIG_DEVICE:?the UUID of a slice of " + part.name + "}"]}
+        if part
+        else {"count": plan.fit.num_cards}
+    )
+    service = {
+        "image": f"{IMAGE}:{TAG}",
+        "command": [_escape(word) for word in list_arguments(plan)],
+        "environment": {"HF_TOKEN": "${HF_TOKEN:-}"},
+        "ports": [f"127.0.0.1:{PORT}:{PORT}"],
+        "volumes": volumes,
+        "ipc": "host",
+        "restart": "unless-stopped",
+        "healthcheck": {
+            "test": ["CMD", "curl", "-fsS", f"http://127.0.0.1:{PORT}/health"],
+            "interval": "30s",
+            "timeout": "5s",
+            "retries": 3,
+            "start_period": "30m",
+        },
+        "deploy": {
+            "resources": {"reservations": {"devices": [{"driver": "nvidia", **cards, "capabilities": ["gpu"]}]}}
+        },
+    }
+    return {"services": {"vllm": service}, "volumes": {"models": {}}}
+
+
+def make_mount(folder: Path, place: str) -> dict[str, object]:
+    """Return the mount of a folder of the host in compose's long form: the short one is cut at each colon of a path."""
+    return {"type": "bind", "source": _escape(str(folder)), "target": _escape(place), "read_only": True}
+
+
+def _escape(text: str) -> str:
+    """Double each `$`, which compose would take for a variable."""
+    return text.replace("$", "$$")

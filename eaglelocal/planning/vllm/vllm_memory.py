@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from eaglelocal.catalog.known_machines import CUDA
+from eaglelocal.catalog.catalog import CUDA
 from eaglelocal.core.byte_sizes import GIB, format_memory
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ResourceError, UsageError

@@ -7,8 +7,16 @@ from typing import Any
 
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.tools import ToolCall
-from eaglelocal.server.answer_encoder import AnswerEncoder, dump_json, encode_named_event
-from eaglelocal.server.answer_state import AnswerState, Delta, DeltaPart, ReasoningRun, TextRun
+from eaglelocal.server.answer_state import (
+    AnswerEncoder,
+    AnswerState,
+    Delta,
+    DeltaPart,
+    ReasoningRun,
+    TextRun,
+    dump_json,
+    encode_named_event,
+)
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.usage import encode_statistics, encode_timings
 

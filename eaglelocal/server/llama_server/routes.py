@@ -19,9 +19,9 @@ from eaglelocal.core.adapters import AdapterFile, adapter_objects, make_mix
 from eaglelocal.core.events import EngineInfo, Prompted
 from eaglelocal.core.request import ChatRequest, Mixed
 from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob, fill_recommended
-from eaglelocal.server.answer_encoder import AnswerEncoder, encode_event
+from eaglelocal.server.active_call import WAITING
 from eaglelocal.server.answer_response import EVENT_STREAM, respond, respond_once
-from eaglelocal.server.answer_state import AnswerState, Delta
+from eaglelocal.server.answer_state import AnswerEncoder, AnswerState, Delta, encode_event
 from eaglelocal.server.http_errors import PERMISSION, Problem, unavailable
 from eaglelocal.server.llama_server.request_reader import (
     NEUTRAL,
@@ -49,7 +49,6 @@ from eaglelocal.server.llama_server.schema import (
 )
 from eaglelocal.server.openai.reply_schema import ErrorReply
 from eaglelocal.server.openai.request_reader import EngineCall, check_size, new_id, read_chat
-from eaglelocal.server.request_states import WAITING
 from eaglelocal.server.routing import RouteTable
 from eaglelocal.server.server_state import ServerState
 from eaglelocal.server.usage import encode_statistics

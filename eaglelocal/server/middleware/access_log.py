@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eaglelocal.server.access import is_loopback
-from eaglelocal.server.middleware.host_check import SAFE_METHODS
+from eaglelocal.server.middleware.refusal import SAFE_METHODS
 from eaglelocal.server.request_record import GONE, RequestRecord, begin_record
 
 MAX_LOGGED_BYTES = 200

@@ -25,14 +25,13 @@ from eaglelocal.core.events import EngineSnapshot
 from eaglelocal.core.request import LOCAL, parse_spec
 from eaglelocal.core.sampling import RECOMMENDED, SamplingParams, fill_recommended
 from eaglelocal.core.stats import encode_stats
-from eaglelocal.server.answer_encoder import encode_event
+from eaglelocal.server.active_call import name_state
 from eaglelocal.server.answer_response import EVENT_STREAM
-from eaglelocal.server.answer_state import AnswerState
+from eaglelocal.server.answer_state import AnswerState, encode_event
 from eaglelocal.server.http_errors import CANCELLED, CANCELLED_STATUS, NOT_FOUND, PERMISSION, RATE_LIMIT, Problem
 from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.openai.field_types import Body
 from eaglelocal.server.openai.reply_schema import CancelReply, ErrorReply, Health, SwitchReply
-from eaglelocal.server.request_states import name_state
 from eaglelocal.server.routing import RouteTable
 from eaglelocal.server.server_state import ServerState
 

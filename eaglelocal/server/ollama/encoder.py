@@ -10,8 +10,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from eaglelocal.core.tools import CallPart, ToolCall, join_calls
-from eaglelocal.server.answer_encoder import AnswerEncoder, dump_json, is_json_object
-from eaglelocal.server.answer_state import AnswerState, Delta, DeltaPart, ReasoningRun, TextRun
+from eaglelocal.server.answer_state import (
+    AnswerEncoder,
+    AnswerState,
+    Delta,
+    DeltaPart,
+    ReasoningRun,
+    TextRun,
+    dump_json,
+    is_json_object,
+)
 from eaglelocal.server.anthropic.encoder import parse_arguments
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.openai.chat_encoder import encode_logprobs

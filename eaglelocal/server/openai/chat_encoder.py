@@ -7,8 +7,16 @@ from collections.abc import Collection, Mapping, Sequence
 
 from eaglelocal.core.sampling import Sampled, TokenLogprob
 from eaglelocal.core.tools import CallPart, ToolCall
-from eaglelocal.server.answer_encoder import DONE, AnswerEncoder, encode_event
-from eaglelocal.server.answer_state import AnswerState, Delta, DeltaPart, ReasoningRun, TextRun
+from eaglelocal.server.answer_state import (
+    DONE,
+    AnswerEncoder,
+    AnswerState,
+    Delta,
+    DeltaPart,
+    ReasoningRun,
+    TextRun,
+    encode_event,
+)
 from eaglelocal.server.openai.custom_tools import CustomInput, read_input
 from eaglelocal.server.usage import encode_statistics, encode_usage
 

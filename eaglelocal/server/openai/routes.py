@@ -10,9 +10,8 @@ from starlette.responses import Response
 from eaglelocal.core.adapters import adapter_objects
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.sampling import Sampled
-from eaglelocal.server.answer_encoder import DONE, AnswerEncoder, encode_event
 from eaglelocal.server.answer_response import EVENT_STREAM, NOT_TRANSLATED, respond
-from eaglelocal.server.answer_state import AnswerState, Delta
+from eaglelocal.server.answer_state import DONE, AnswerEncoder, AnswerState, Delta, encode_event
 from eaglelocal.server.model_manager import ModelManager
 from eaglelocal.server.openai.chat_encoder import ChatEncoder, decode_piece, finish_reason
 from eaglelocal.server.openai.reply_schema import ChatReply, CompletionReply, ErrorReply, ModelCard, ModelList

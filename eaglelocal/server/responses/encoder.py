@@ -8,8 +8,17 @@ from dataclasses import field
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.tools import CallPart
-from eaglelocal.server.answer_encoder import DONE, AnswerEncoder, encode_named_event, is_json_object
-from eaglelocal.server.answer_state import AnswerState, Delta, DeltaPart, ReasoningRun, TextRun
+from eaglelocal.server.answer_state import (
+    DONE,
+    AnswerEncoder,
+    AnswerState,
+    Delta,
+    DeltaPart,
+    ReasoningRun,
+    TextRun,
+    encode_named_event,
+    is_json_object,
+)
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.openai.custom_tools import CustomInput
 from eaglelocal.server.responses.schema import CustomTool, ResponsesBody, select_supported_tools

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from eaglelocal.core.costs import MeasuredCosts, SizeCost
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.stats import MeasuredCosts, SizeCost
 from eaglelocal.speculation.stored_numbers import check_count, check_number
 
 FORMAT = 1

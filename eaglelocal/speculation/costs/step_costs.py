@@ -23,7 +23,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from eaglelocal.core.costs import ContextCost, MeasuredCosts, SizeCost
+from eaglelocal.core.stats import ContextCost, MeasuredCosts, SizeCost
 from eaglelocal.speculation.costs.cost_curve import interpolate_costs, make_optimistic, smooth_costs
 from eaglelocal.speculation.costs.cost_filter import CLIP, SLOPE_DEVIATION
 from eaglelocal.speculation.costs.draft_costs import DraftCosts

@@ -12,10 +12,9 @@ from dataclasses import replace
 from functools import partial
 
 from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
-from eaglelocal.core.costs import MeasuredCosts
-from eaglelocal.core.draft import Verdict
-from eaglelocal.core.drafting_words import SWITCHED_OFF
+from eaglelocal.core.draft import SWITCHED_OFF, Verdict
 from eaglelocal.core.request import OFF, DraftPolicy, Spec, fixed_spec
+from eaglelocal.core.stats import MeasuredCosts
 from eaglelocal.speculation.acceptance.acceptance_model import MAX_MIXES, AcceptanceModel
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.costs.ubatch_split import choose_padding_rows

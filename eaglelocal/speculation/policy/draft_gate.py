@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable
 from enum import Enum
 
-from eaglelocal.core.drafting_words import MEASURING
+from eaglelocal.core.draft import MEASURING
 from eaglelocal.core.records import dataclass
 
 MEMORY = 48.0  # steps after which two thirds are forgotten

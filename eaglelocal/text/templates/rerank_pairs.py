@@ -12,9 +12,9 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from eaglelocal.core.context_hint import suggest_ctx
 from eaglelocal.core.ports import Vocabulary
 from eaglelocal.core.request import Ranking
+from eaglelocal.core.run_options import suggest_ctx
 from eaglelocal.errors import ModelFileError, RequestError
 
 DOCUMENT = "{document}"

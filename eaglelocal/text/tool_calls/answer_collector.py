@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import field
 
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.surrogates import join_surrogates
+from eaglelocal.core.terminal_text import join_surrogates
 from eaglelocal.core.tools import CallPart, ToolCall
 from eaglelocal.text.stops.answer_text import AnswerPiece
 

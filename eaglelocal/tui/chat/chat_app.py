@@ -25,26 +25,23 @@ from textual.widgets import Footer
 from eaglelocal.conversation.pictures import find_dropped_pictures
 from eaglelocal.conversation.question_history import QuestionHistory
 from eaglelocal.conversation.slash_commands import COMMANDS, is_command, is_help
-from eaglelocal.core.collector import settle
+from eaglelocal.core.background_work import settle
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, UsageError
-from eaglelocal.tui.base_app import EagleApp
-from eaglelocal.tui.chat.chat_access import FULL_ACCESS, ChatAccess
+from eaglelocal.tui.base_app import EagleApp, RedrawTimer
 from eaglelocal.tui.chat.chat_controller import ChatController
+from eaglelocal.tui.chat.chat_dialogs import FULL_ACCESS, ChatAccess, ChatKeys
 from eaglelocal.tui.chat.chat_events import AttachmentsChanged, ChatEvent, ExitRequested, ModelChanged, TextCopied
-from eaglelocal.tui.chat.chat_keys import ChatKeys
-from eaglelocal.tui.chat.chat_panes import ChatPanes
 from eaglelocal.tui.chat.chat_tasks import LastQuestion, OpenSession
-from eaglelocal.tui.chat.chat_view import ChatView, ChatWidgets
-from eaglelocal.tui.chat.model_source import NO_MODELS, ModelSource
+from eaglelocal.tui.chat.chat_view import ChatPanes, ChatView, ChatWidgets
+from eaglelocal.tui.chat.model_picker import NO_MODELS, ModelSource
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.help_screen import HelpRow
 from eaglelocal.tui.lines_widget import LinesWidget
 from eaglelocal.tui.panel.feed import Feed
-from eaglelocal.tui.panel.speculation_panel import SpeculationPanel
+from eaglelocal.tui.panel.panel_text import SpeculationPanel
 from eaglelocal.tui.prompt.prompt_input import PromptInput
-from eaglelocal.tui.redraw_timer import RedrawTimer
 from eaglelocal.tui.terminal import clipboard
 from eaglelocal.tui.terminal.external_editor import edit_text
 from eaglelocal.tui.transcript.text_rows import Appearance
@@ -375,7 +372,7 @@ def scroll_transcript(transcript: Transcript, place: str) -> None:
 
 def _warm_up() -> None:
     """Do slow start-up work once the first screen is drawn, before the user waits for it."""
-    import_module("eaglelocal.tui.transcript.markdown_rows").find_lexer("python")
+    import_module("eaglelocal.tui.transcript.text_rows").find_lexer("python")
     gc.collect()
     settle()  # walking all modules would delay a frame
 

@@ -13,12 +13,11 @@ from pathlib import Path
 
 from eaglelocal.client.server_reading import ServerReading, ServerTotals, make_reading
 from eaglelocal.conversation.session import ActiveModel, ModelChoice
-from eaglelocal.core.learning_status import describe_learning
 from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.core.stats import describe_learning
 from eaglelocal.tui.chat.chat_events import Activity, Emit, EngineStateChanged, TaskFailed
-from eaglelocal.tui.chat.chat_tasks import ChatTasks, LastQuestion, OpenSession
+from eaglelocal.tui.chat.chat_tasks import ChatTasks, LastQuestion, OpenSession, TaskQueue
 from eaglelocal.tui.chat.current_answer import CurrentAnswer
-from eaglelocal.tui.chat.task_queue import TaskQueue
 from eaglelocal.tui.panel.feed import Feed
 
 CLOSE_S = 5.0

@@ -6,7 +6,7 @@ They collect input for `ChatController`. An invalid input is reported in the dia
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,11 +21,16 @@ from textual.worker import get_current_worker
 
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.sampling_form import FIELDS, format_field, parse_fields
+from eaglelocal.conversation.slash_commands import COMMANDS, SlashCommand, split_command
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.sampling import fill_recommended
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_events import ModelChanged
 from eaglelocal.tui.chat.chat_view import ChatView
+from eaglelocal.tui.help_screen import HelpRow
+from eaglelocal.tui.key_bindings import CHAT_PURPOSES
+from eaglelocal.tui.mapped_keys import make_key_rows, map_keys, name_action, name_key
 
 
 class Dialog(ModalScreen[None]):
@@ -254,3 +259,75 @@ class SettingsDialog(Dialog):
             raise UsageError(f"figures must be on or off, not {figures!r}")
         self._view.show_figures(figures == "on")
         self._controller.change_settings(params, self.query_one("#system", TextArea).text.strip())
+
+
+# ---- chat access: the rights of the person at a chat screen: all, or through a browser only what stays within the
+# chat
+# what reads or writes files, runs programs or loads models on this machine
+LOCAL_COMMANDS = frozenset({"/image", "/save", "/load", "/rename", "/delete", "/export", "/model", "/draft"})
+LOCAL_ACTIONS = frozenset({"editor", "conversations", "model", "suspend_process"})
+
+
+@dataclass(frozen=True, slots=True)
+class ChatAccess:
+    """The rights of a person.
+
+    is_remote  the person is not this machine's user, and may not reach its files
+    saves      conversations are saved by themselves
+    """
+
+    is_remote: bool = False
+    saves: bool = True
+
+    @property
+    def commands(self) -> Mapping[str, SlashCommand]:
+        hidden = LOCAL_COMMANDS if self.is_remote else frozenset()
+        return {name: command for name, command in COMMANDS.items() if name not in hidden}
+
+    def allows_action(self, action: str) -> bool:
+        return not (self.is_remote and action in LOCAL_ACTIONS)
+
+    def check_command(self, line: str) -> None:
+        """Raise UsageError for a slash command that the person may not run; unknown ones are refused later."""
+        name = split_command(line).name
+        if self.is_remote and name in LOCAL_COMMANDS:
+            raise UsageError(f"{name} is not available in a browser: it would use files of the server")
+
+    def command_rows(self) -> list[HelpRow]:
+        """Return a row of the help for each slash command."""
+        return [
+            HelpRow(f"{name} {each.arguments}".rstrip(), each.purpose, "commands")
+            for name, each in self.commands.items()
+        ]
+
+
+FULL_ACCESS = ChatAccess()
+
+
+# ---- chat keys: the keys of the chat screen, with the user's own in place: as the help lists them, and as hints name
+# them
+HINT_NAMES: Mapping[str, str] = {"escape": "esc"}  # hints are short
+
+
+class ChatKeys:
+    """The bindings of the prompt and of the app by key: a key that both have is the prompt's."""
+
+    def __init__(
+        self, of_prompt: Mapping[str, Binding], of_app: Sequence[BindingType], keys: Mapping[str, str]
+    ) -> None:
+        """keys: binding id -> comma-separated keys, in place of the default ones."""
+        rest = {
+            key: binding for key, binding in map_keys(of_app, keys).items() if binding.priority or key not in of_prompt
+        }
+        self._bindings = {**of_prompt, **rest}
+
+    def help_rows(self, access: ChatAccess) -> list[HelpRow]:
+        """Return a row for the keys of each action that the person may use."""
+        blocked = {each.id for each in self._bindings.values() if not access.allows_action(name_action(each))}
+        purposes = {each: purpose for each, purpose in CHAT_PURPOSES.items() if each not in blocked}
+        return make_key_rows(self._bindings, purposes)
+
+    def hint(self, *names: str) -> str:
+        """Return the first key of each action, by the ids of their bindings: `ctrl+d or ctrl+q`."""
+        firsts = (next((key for key, each in self._bindings.items() if each.id == name), "") for name in names)
+        return " or ".join(HINT_NAMES.get(key, name_key(key)) for key in firsts if key)

@@ -12,7 +12,7 @@ from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.tui.transcript.live_answer import LiveAnswer
+from eaglelocal.tui.transcript.entries import LiveAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

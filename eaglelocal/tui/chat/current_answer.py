@@ -11,7 +11,7 @@ from eaglelocal.conversation.session import AnswerEvents, RequestOutcome
 from eaglelocal.core.events import Finished, RequestEvent, TextPiece, Tokens
 from eaglelocal.tui.chat.chat_events import Emit, FirstTokensReceived, QuestionSent
 from eaglelocal.tui.panel.feed import Feed
-from eaglelocal.tui.transcript.live_answer import LiveAnswer
+from eaglelocal.tui.transcript.entries import LiveAnswer
 
 
 class CurrentAnswer:

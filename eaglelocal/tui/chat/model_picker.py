@@ -5,7 +5,7 @@ One dialog for F5 and `/model`. What is on disk comes from a `ModelSource`, on a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from typing import ClassVar
@@ -19,7 +19,7 @@ from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 from textual.worker import get_current_worker
 
-from eaglelocal.conversation.session import ModelChoice
+from eaglelocal.conversation.session import ActiveModel, ModelChoice
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import parse_spec
 from eaglelocal.errors import EagleLocalError, UsageError
@@ -27,7 +27,6 @@ from eaglelocal.planning.model_choices import ModelChoiceEntry, ModelOutlook
 from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_dialogs import Dialog
 from eaglelocal.tui.chat.chat_events import ModelChanged
-from eaglelocal.tui.chat.model_source import ModelSource
 
 MAX_CTX_DIGITS = 9
 KV_TYPES = ("f16", "q8_0", "q4_0")
@@ -332,3 +331,21 @@ def parse_kv_type(text: str) -> str | None:
     if text and text not in KV_TYPES:
         raise UsageError(f"the cache type must be one of {', '.join(KV_TYPES)}, not {text!r}")
     return text or None
+
+
+# ---- model source: the interface through which the chat screen asks for the models on this disk
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """The functions that list and assess the models on this disk.
+
+    list_entries  all models that can answer; reads headers
+    list_names    their references, for completion; quick
+    assess        how a model would run here with the choice's options; the active model is unloaded for it
+    """
+
+    list_entries: Callable[[], Sequence[ModelChoiceEntry]] = lambda: ()
+    list_names: Callable[[], Sequence[str]] = lambda: ()
+    assess: Callable[[ModelChoice, ActiveModel | None], ModelOutlook] = lambda choice, active: ModelOutlook(fits=True)
+
+
+NO_MODELS = ModelSource()

@@ -13,8 +13,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.probe.load_gauges import GpuGauge, MachineGauge
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot
-from eaglelocal.tui.panel.graph_text import format_bar, format_timed_graph
-from eaglelocal.tui.panel.panel_text import UNKNOWN, format_count, format_percent
+from eaglelocal.tui.panel.panel_text import UNKNOWN, format_bar, format_count, format_percent, format_timed_graph
 from eaglelocal.tui.styled_lines import EMPTY, Line, Role, StyledSpan, fit_line, make_line
 
 LABEL_CELLS, SHARE_CELLS = 9, 8

@@ -23,16 +23,15 @@ from textual.screen import Screen
 from textual.widgets import Footer, Input
 
 from eaglelocal.client.server_reading import ServerReading
-from eaglelocal.core.plurals import count_noun
+from eaglelocal.core.byte_sizes import count_noun
 from eaglelocal.core.request import Spec, parse_spec
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.probe.load_gauges import MachineGauge
-from eaglelocal.tui.base_app import EagleApp
+from eaglelocal.tui.base_app import EagleApp, RedrawTimer
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.lines_widget import LinesWidget
-from eaglelocal.tui.monitor.log_changes import ChangeLog
-from eaglelocal.tui.monitor.log_tail import LogTail
+from eaglelocal.tui.monitor.log_tail import ChangeLog, LogTail
 from eaglelocal.tui.monitor.machine_text import format_machine_rows
 from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot, RecentLoads
 from eaglelocal.tui.monitor.monitor_text import (
@@ -46,7 +45,6 @@ from eaglelocal.tui.monitor.question_dialog import DialogChoice, QuestionDialog
 from eaglelocal.tui.monitor.request_table import RequestTable
 from eaglelocal.tui.panel.feed import Feed
 from eaglelocal.tui.panel.panel_text import format_drafting, format_speed, format_window
-from eaglelocal.tui.redraw_timer import RedrawTimer
 from eaglelocal.tui.styled_lines import cut_line, make_line
 
 Outcome = Literal["quit", "stop", "leave"]  # stop: end the server too; leave: the server goes on without a screen

@@ -9,9 +9,8 @@ import textwrap
 from collections.abc import Sequence
 
 from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
-from eaglelocal.tui.duration_text import format_duration
-from eaglelocal.tui.glyphs import Glyphs
-from eaglelocal.tui.monitor.log_changes import explain_missing
+from eaglelocal.tui.glyphs import Glyphs, format_duration
+from eaglelocal.tui.monitor.log_tail import explain_missing
 from eaglelocal.tui.monitor.machine_text import format_bytes, format_machine, join_pairs, list_caches
 from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot
 from eaglelocal.tui.monitor.table_text import TableView, arrange_rows, format_row, format_titles

@@ -50,8 +50,8 @@ def watch_servers(urls: Sequence[str], find_key: Callable[[str], str], settings:
 
     Raises UsageError as `watch_server` does. find_key: returns the API key for an address
     """
+    from eaglelocal.tui.monitor.server_rows import WatchedServers
     from eaglelocal.tui.monitor.servers_app import ServersMonitor
-    from eaglelocal.tui.monitor.watched_servers import WatchedServers
 
     options = make_display_options(settings)
     check_display_options(options)

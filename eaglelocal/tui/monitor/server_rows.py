@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
+from typing import Protocol
 
-from eaglelocal.client.server_reading import DISCONNECTED
+from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
 from eaglelocal.core.records import dataclass
 from eaglelocal.tui.monitor.machine_text import compute_kv_share, format_bytes
 from eaglelocal.tui.monitor.monitor_text import HEALTHY_STATES, find_first_row
-from eaglelocal.tui.monitor.watched_servers import ServerFrame
-from eaglelocal.tui.panel.feed import PanelFrame
+from eaglelocal.tui.panel.feed import Feed, PanelFrame
 from eaglelocal.tui.panel.panel_text import UNKNOWN, format_count, format_percent
 from eaglelocal.tui.styled_lines import Line, Role, StyledSpan, fit_line, make_line, plain_text
 
@@ -175,3 +178,71 @@ def _join(columns: Sequence[ServerColumn], texts: Sequence[str]) -> str:
 
 def _align(text: str, column: ServerColumn) -> str:
     return text if column.is_text else text.rjust(column.width)
+
+
+# ---- watched servers: watch several servers at once, with a feed for each; the watches outlive the screens that show
+# them
+class PolledServer(Protocol):
+    """A server that is read on a thread of its own."""
+
+    @property
+    def url(self) -> str: ...
+
+    def start(self) -> None: ...
+
+    def read(self) -> ServerReading: ...
+
+    def close(self) -> None: ...
+
+
+OpenPoll = Callable[[str, Callable[[ServerReading], None]], PolledServer]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFrame:
+    """A server's figures at one moment."""
+
+    url: str
+    frame: PanelFrame
+
+
+class WatchedServers:
+    """The servers, in the order given; one that does not answer is asked again until it does."""
+
+    def __init__(self, urls: Sequence[str], open_poll: OpenPoll) -> None:
+        """Prepare the watches; each address counts once. Raises UsageError for an invalid address."""
+        self._feeds: list[Feed] = []
+        self._polls: list[PolledServer] = []
+        for url in urls:
+            feed = Feed()
+            poll = open_poll(url, partial(_add_reading, feed))
+            if poll.url not in [each.url for each in self._polls]:
+                self._feeds.append(feed)
+                self._polls.append(poll)
+
+    def start(self) -> None:
+        for poll in self._polls:
+            poll.start()
+
+    def close(self) -> None:
+        """Stop polling all servers at once, as one that hangs takes a second."""
+        with ThreadPoolExecutor(len(self._polls)) as pool:
+            list(pool.map(lambda poll: poll.close(), self._polls))
+
+    def read_all(self) -> None:
+        """Read each server once, all at the same time, for a frame without a screen."""
+        with ThreadPoolExecutor(len(self._polls)) as pool:
+            readings = list(pool.map(lambda poll: poll.read(), self._polls))
+        for feed, reading in zip(self._feeds, readings, strict=True):
+            _add_reading(feed, reading)
+
+    def make_frames(self, now: float) -> list[ServerFrame]:
+        """Return the present figures of each server, without a history."""
+        return [
+            ServerFrame(poll.url, feed.make_frame(now, seconds=0))
+            for poll, feed in zip(self._polls, self._feeds, strict=True)
+        ]
+
+
+def _add_reading(feed: Feed, reading: ServerReading) -> None:
+    feed.add_reading(reading, time.monotonic())

@@ -13,13 +13,17 @@ from textual.binding import Binding, BindingType
 from textual.events import Click
 from textual.widgets import Footer
 
-from eaglelocal.tui.base_app import EagleApp
+from eaglelocal.tui.base_app import EagleApp, RedrawTimer
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.lines_widget import LinesWidget
 from eaglelocal.tui.monitor.monitor_text import find_first_row
-from eaglelocal.tui.monitor.server_rows import describe_server, format_server_table, is_reachable
-from eaglelocal.tui.monitor.watched_servers import ServerFrame, WatchedServers
-from eaglelocal.tui.redraw_timer import RedrawTimer
+from eaglelocal.tui.monitor.server_rows import (
+    ServerFrame,
+    WatchedServers,
+    describe_server,
+    format_server_table,
+    is_reachable,
+)
 from eaglelocal.tui.styled_lines import fit_line, make_line
 
 

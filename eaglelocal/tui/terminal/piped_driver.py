@@ -10,7 +10,7 @@ from textual import events, messages
 from textual.drivers._byte_stream import ByteStream
 from textual.drivers.web_driver import WebDriver, _ExitInput
 
-from eaglelocal.core.surrogates import join_surrogates
+from eaglelocal.core.terminal_text import join_surrogates
 from eaglelocal.tui.terminal.key_reader import KeyReader
 
 

@@ -28,7 +28,7 @@ from textual import messages
 from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
 
-from eaglelocal.core.surrogates import join_surrogates
+from eaglelocal.core.terminal_text import join_surrogates
 from eaglelocal.tui.terminal.key_reader import KeyReader
 
 READ_BYTES = 4096

@@ -10,7 +10,7 @@ from doubles.running_server import Server, directed, served
 from doubles.timeouts import wait_until
 
 from eaglelocal.client.servers.eaglelocal_server import parse_snapshot
-from eaglelocal.core.learning_status import LearningStatus
+from eaglelocal.core.stats import LearningStatus
 from eaglelocal.server.access import THIS_MACHINE, Access, ApiKeys
 from eaglelocal.server.app import TABLES
 from eaglelocal.worker.supervisor import RestartPolicy

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from eaglelocal.backend.buffer_log import (
+from eaglelocal.backend.dry_run import (
     find_device,
     parse_cache_buffers,
     parse_compute_buffers,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eaglelocal.backend.flash_attention import MAX_SCORES_BYTES, resolve_flash_attn
-from eaglelocal.memory.compute_buffers import scores_bytes
+from eaglelocal.memory.contexts import scores_bytes
 
 
 @pytest.mark.parametrize(

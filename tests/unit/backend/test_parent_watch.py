@@ -31,12 +31,12 @@ nvml_child.main()
     "tries llama.cpp": f"""
 import os, re
 from eaglelocal.backend import llama_library
-from eaglelocal.doctor import llama_trial
+from eaglelocal.doctor import installation
 def hang():
     print(os.getpid(), flush=True)
     {BUSY}
 llama_library.load_library = hang
-llama_trial.main()
+installation.main()
 """,
     "draws a page": f"""
 import os, re, sys

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.bench.chart import WIDTH, choose_axis, draw_chart
-from eaglelocal.bench.results import CategoryResult
-from eaglelocal.bench.statistics import Bound
+from eaglelocal.bench.report import WIDTH, choose_axis, draw_chart
+from eaglelocal.bench.results import Bound, CategoryResult
 
 SVG = "{http://www.w3.org/2000/svg}"
 

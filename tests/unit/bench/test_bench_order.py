@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.bench.bench_prompts import BenchPrompt
-from eaglelocal.bench.run_order import MIXED, order_prompts, parse_levels, parse_modes, rotate
+from eaglelocal.bench.measure import MIXED, order_prompts, parse_levels, parse_modes, rotate
 from eaglelocal.core.request import AUTO, PID, fixed_spec
 from eaglelocal.errors import UsageError
 

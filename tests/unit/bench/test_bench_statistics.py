@@ -10,7 +10,7 @@ from doubles.property_tests import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.bench.statistics import Bound, bound_mean, geometric_mean, t_quantile
+from eaglelocal.bench.results import Bound, bound_mean, geometric_mean, t_quantile
 
 RATIOS = st.lists(st.floats(0.1, 10), min_size=2, max_size=30)
 NUM_RUNS = 200

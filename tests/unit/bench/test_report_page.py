@@ -17,8 +17,7 @@ from eaglelocal.bench.report_page import (
     format_page,
     report_object,
 )
-from eaglelocal.bench.results import CategoryResult, Summary
-from eaglelocal.bench.statistics import Bound
+from eaglelocal.bench.results import Bound, CategoryResult, Summary
 from eaglelocal.cli.reports.bench_page import describe_machine
 from eaglelocal.probe.machine import Cpu, Gpu, GpuProcess, LlamaCpp, Machine, MainMemory, System
 

@@ -9,8 +9,7 @@ import pytest
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import Catalog, load_catalog
-from eaglelocal.catalog.draft_entries import BLOCKS, EAGLE
-from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
+from eaglelocal.catalog.draft_entries import BLOCKS, EAGLE, find_unsupported_reason
 from eaglelocal.errors import UsageError
 from eaglelocal.gguf.architectures import (
     EQUAL_WIDTH_ARCHITECTURES,

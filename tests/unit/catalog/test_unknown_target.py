@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.catalog.catalog import load_catalog
+from eaglelocal.catalog.catalog import describe_unknown_target, load_catalog
 from eaglelocal.catalog.reference import is_ollama_tag, split_entry
-from eaglelocal.catalog.unknown_target import describe_unknown_target
 from eaglelocal.errors import UsageError
 
 

@@ -12,12 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.client.server_reading import DISCONNECTED, ServerReading, ServerTotals
-from eaglelocal.client.servers.connection import KeepAliveConnection
-from eaglelocal.client.servers.eaglelocal_server import parse_snapshot
+from eaglelocal.client.servers.eaglelocal_server import KeepAliveConnection, parse_snapshot
 from eaglelocal.client.servers.llama_server import TokenCount, parse_llama_server
-from eaglelocal.client.servers.prometheus import Samples
 from eaglelocal.client.servers.server_watch import ServerWatch
-from eaglelocal.client.servers.vllm_server import parse_vllm
+from eaglelocal.client.servers.vllm_server import Samples, parse_vllm
 from eaglelocal.core.request import OFF, fixed_spec
 from eaglelocal.errors import RequestError, UsageError
 

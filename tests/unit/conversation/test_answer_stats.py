@@ -14,7 +14,7 @@ from eaglelocal.conversation.answer_stats import (
     statistics_line,
     total_lines,
 )
-from eaglelocal.core.drafting_words import describe_cut_length
+from eaglelocal.core.draft import describe_cut_length
 from eaglelocal.core.events import EngineSnapshot, Finished
 from eaglelocal.core.request import AUTO, OFF, fixed_spec
 from eaglelocal.core.stats import SpeculationStats, Timings

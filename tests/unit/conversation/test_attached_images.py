@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.conversation import conversation_file
-from eaglelocal.conversation.context_window import TokenEstimate
-from eaglelocal.conversation.conversation import Conversation, Turn
-from eaglelocal.conversation.markdown_export import format_markdown
+from eaglelocal.conversation.conversation import Conversation, TokenEstimate, Turn
+from eaglelocal.conversation.conversation_file import format_markdown
 from eaglelocal.conversation.pictures import (
     check_picture,
     complete_path,
@@ -23,7 +22,7 @@ from eaglelocal.conversation.pictures import (
     parse_paths,
     read_picture,
 )
-from eaglelocal.core.image_formats import MAX_PICTURE_BYTES, MAX_PICTURES, media_type
+from eaglelocal.core.image import MAX_PICTURE_BYTES, MAX_PICTURES, media_type
 from eaglelocal.core.request import Image, Message
 from eaglelocal.errors import UsageError
 

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.conversation import conversation_file
-from eaglelocal.conversation.context_window import TokenEstimate, calibrate_estimate, turns_to_forget
-from eaglelocal.conversation.conversation import Conversation, Turn
+from eaglelocal.conversation.conversation import Conversation, TokenEstimate, Turn, calibrate_estimate, turns_to_forget
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.conversation import Conversation, Turn
-from eaglelocal.conversation.markdown_export import export_markdown, format_markdown
+from eaglelocal.conversation.conversation_file import export_markdown, format_markdown
 from eaglelocal.conversation.question_history import MAX_ENTRIES, MAX_FILE_BYTES, QuestionHistory
 from eaglelocal.errors import ResourceError, UsageError
 

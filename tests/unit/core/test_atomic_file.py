@@ -15,8 +15,14 @@ import pytest
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.core import atomic_file
-from eaglelocal.core.atomic_file import flush_and_rename, remove_abandoned, write_atomically
-from eaglelocal.core.folders import PRIVATE, SHARED, make_folder
+from eaglelocal.core.atomic_file import (
+    PRIVATE,
+    SHARED,
+    flush_and_rename,
+    make_folder,
+    remove_abandoned,
+    write_atomically,
+)
 from eaglelocal.hub import download
 
 WRITER = """

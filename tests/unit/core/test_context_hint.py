@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eaglelocal.core.context_hint import suggest_ctx, suggest_smaller_ctx
+from eaglelocal.core.run_options import suggest_ctx, suggest_smaller_ctx
 
 
 @pytest.mark.parametrize(

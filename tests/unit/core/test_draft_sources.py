@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eaglelocal.core.draft_sources import parse_draft
+from eaglelocal.core.draft import parse_draft
 from eaglelocal.errors import UsageError
 
 

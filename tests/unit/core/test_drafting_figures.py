@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eaglelocal.core.drafting_words import MEASURING, NOT_REPORTED, SWITCHED_OFF, describe_drafting
+from eaglelocal.core.draft import MEASURING, NOT_REPORTED, SWITCHED_OFF, describe_drafting
 from eaglelocal.core.stats import SpeculationCounter, encode_stats
 
 

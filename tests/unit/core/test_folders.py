@@ -13,15 +13,14 @@ import pytest
 import eaglelocal
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.conversation import Conversation, Turn
-from eaglelocal.conversation.markdown_export import export_markdown
+from eaglelocal.conversation.conversation_file import export_markdown
 from eaglelocal.conversation.question_history import QuestionHistory
-from eaglelocal.core.atomic_file import write_atomically
-from eaglelocal.core.folders import PRIVATE, is_gone, make_absolute, make_folder
+from eaglelocal.core.atomic_file import PRIVATE, is_gone, make_absolute, make_folder, write_atomically
 from eaglelocal.server.access import write_key
 
 PACKAGE = Path(eaglelocal.__file__).parent
 # whoever builds the demo names the folders; the hub's are shared with other tools, and looked after there
-OTHERS = re.compile(r"(hub|demo)/|training/(tokenizer|shards)\.py$|core/folders\.py$")
+OTHERS = re.compile(r"(hub|demo)/|training/(tokenizer|shards)\.py$|core/atomic_file\.py$")
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eaglelocal.core.gpu_split import parse_split
+from eaglelocal.core.run_options import parse_split
 
 
 @pytest.mark.parametrize(

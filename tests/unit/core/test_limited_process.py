@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from doubles.timeouts import wait_until
 
-from eaglelocal.core import limited_process, process_usage
+from eaglelocal.core import limited_process, process_limits
 from eaglelocal.core.limited_process import LimitedProcess
 from eaglelocal.core.process_limits import (
     CallRaised,
@@ -28,8 +28,10 @@ from eaglelocal.core.process_limits import (
     TookTooLong,
     TookTooMuchMemory,
     TooLargeReply,
+    Usage,
+    read_ps,
+    read_usage,
 )
-from eaglelocal.core.process_usage import Usage, read_ps, read_usage
 from eaglelocal.errors import EagleLocalError, ModelFileError, RequestError
 
 MIB = 2**20
@@ -385,8 +387,8 @@ def without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise FileNotFoundError
 
-    monkeypatch.setattr(process_usage, "open", refuse, raising=False)
-    monkeypatch.setattr(process_usage.Path, "exists", lambda path: False)
+    monkeypatch.setattr(process_limits, "open", refuse, raising=False)
+    monkeypatch.setattr(process_limits.Path, "exists", lambda path: False)
 
 
 def test_ps_is_asked_for_two_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without_proc: None) -> None:

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from eaglelocal.core.package_file import find_package_file, read_package_version
+from eaglelocal.core.user_paths import find_package_file, read_package_version
 
 
 def install(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch, *, metadata: str = "") -> None:

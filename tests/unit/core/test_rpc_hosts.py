@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.core.rpc_hosts import parse_rpc_hosts
-from eaglelocal.core.run_options import RunOptions
+from eaglelocal.core.run_options import RunOptions, parse_rpc_hosts
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.core.surrogates import SurrogateJoiner, join_surrogates
+from eaglelocal.core.terminal_text import SurrogateJoiner, join_surrogates
 
 HALF = "\N{REPLACEMENT CHARACTER}"
 

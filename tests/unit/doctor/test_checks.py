@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from eaglelocal.cli.reports.doctor import WIDTH, findings_lines, findings_object, summarize
 from eaglelocal.doctor.checks import CHECKS, run_checks
-from eaglelocal.doctor.finding import Finding
+from eaglelocal.doctor.finding import NEWER_HEADERS, Finding
 from eaglelocal.doctor.gather import list_gated_repos
-from eaglelocal.doctor.gpu_parts import NEWER_HEADERS
 from eaglelocal.doctor.installation import DeviceFiles, Disk, Hub, Installation, LlamaTrial, NativePart, Port, Tools
 from eaglelocal.learning.drift import DriftReport, Level
 from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, MainMemory, System, Unified
-from eaglelocal.probe.visible_gpus import apply_visibility
+from eaglelocal.probe.nvml_gpus import apply_visibility
 
 GIB = 1 << 30
 NODE = Path("/dev/dri/renderD128")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from eaglelocal.core.draft import ROOT
 from eaglelocal.drafters.draft_model import MAX_WAITING_TOKENS, DraftModel
 from eaglelocal.drafters.drafter import Committed, Node
-from eaglelocal.engine.draft_loop import catch_up
+from eaglelocal.engine.step_learning import catch_up
 from eaglelocal.errors import EngineError
 
 

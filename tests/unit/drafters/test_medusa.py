@@ -9,8 +9,8 @@ from doubles.scripted_context import ScriptedFeatures, ScriptedMedusa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eaglelocal.drafters.block_drafter import Medusa
 from eaglelocal.drafters.drafter import NOTHING, Committed, Node
-from eaglelocal.drafters.medusa import Medusa
 
 NUM_HEADS = 5
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.batch import ExtraLevels
+from eaglelocal.drafters.block_drafter import PEagle
 from eaglelocal.drafters.drafter import NOTHING, Node
-from eaglelocal.drafters.p_eagle import PEagle
 
 NUM_DEPTHS = ScriptedParallelHead.mask.num_depths
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.engine.calibration import (
+from eaglelocal.engine.step_times import (
     FIRST_SIZES,
     MAX_PREPARE_S,
     REPETITIONS,

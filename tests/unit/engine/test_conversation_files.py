@@ -23,8 +23,7 @@ from eaglelocal.engine.conversation_files import (
     read_file,
     write_file,
 )
-from eaglelocal.scheduler.host_swap import SwappedText
-from eaglelocal.scheduler.stored_texts import StoredText
+from eaglelocal.scheduler.host_swap import StoredText, SwappedText
 
 TOKENS = list(range(1000))
 CELLS = np.arange(5000, dtype=np.uint8)

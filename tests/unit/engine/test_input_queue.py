@@ -15,7 +15,7 @@ from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.request import ChatRequest, EmbedRequest, Image, Infill, Message, Mixed, Ranking
 from eaglelocal.core.tools import Tool, ToolCall, ToolChoice, ToolUse
 from eaglelocal.engine.input_queue import INLINE, STACK_BYTES, InputQueue, Lanes, Prepared, start_lanes
-from eaglelocal.engine.input_size import (
+from eaglelocal.engine.prompt_tokens import (
     CONSTRAINT_LANE,
     LONG_LANE,
     MAX_CACHED_PROMPTS,
@@ -25,13 +25,13 @@ from eaglelocal.engine.input_size import (
     SHORT_CHARS,
     ChatLanes,
     PromptCache,
+    PromptTokens,
     choose_embed_lane,
     count_chars,
     is_read_quickly,
     make_prompt_key,
     may_take_long,
 )
-from eaglelocal.engine.prompt_tokens import PromptTokens
 from eaglelocal.errors import EngineError, RequestError
 
 LONG_WAIT_S = 60.0

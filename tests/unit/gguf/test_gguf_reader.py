@@ -29,9 +29,9 @@ from doubles.gguf_bytes import (
 
 from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.ggml_types import GGML_TYPES
+from eaglelocal.gguf.header import ArrayValue
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_indices, read_tensor
-from eaglelocal.gguf.values import ArrayValue
 
 
 def written(folder: Path, content: bytes, name: str = "model.gguf") -> Path:

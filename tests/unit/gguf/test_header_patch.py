@@ -8,8 +8,8 @@ import pytest
 from doubles.random_models import HeadShape, TargetShape, write_head
 
 from eaglelocal.errors import ModelFileError, ResourceError
-from eaglelocal.gguf.header_patch import patch_header
 from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.writer import patch_header
 
 SHAPE = TargetShape(n_embd=64, n_layer=4, n_ff=64)
 

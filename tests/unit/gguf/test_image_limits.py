@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eaglelocal.gguf.image_limits import RESERVED_TOKENS, max_image_tokens
+from eaglelocal.gguf.projector import RESERVED_TOKENS, max_image_tokens
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.core.file_fingerprint import fingerprint
-from eaglelocal.gguf.model_fingerprint import fingerprint_model
+from eaglelocal.core.own_files import fingerprint
+from eaglelocal.gguf.model_info import fingerprint_model
 
 NUM_PARTS = 3
 

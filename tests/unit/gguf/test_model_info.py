@@ -16,9 +16,9 @@ from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.architectures import FINAL_STATE, LAYER_INPUT_ARCHITECTURES, FinalState
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.head_info import check_head
-from eaglelocal.gguf.loaded_tensors import find_block
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.upper_layers import find_block
 
 
 def model_of(path: Path) -> ModelInfo:

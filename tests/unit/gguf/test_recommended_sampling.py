@@ -8,8 +8,8 @@ import pytest
 from doubles.gguf_bytes import BOOL, F32, I32, STRING, U32, GgufBytes
 
 from eaglelocal.core.sampling import SamplingParams, fill_recommended, sampling_text
+from eaglelocal.gguf.model_info import read_recommended_sampling
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.recommended_sampling import read_recommended_sampling
 
 
 def recommended(folder: Path, *entries: tuple[str, int, object]) -> dict[str, float]:

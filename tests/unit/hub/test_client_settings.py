@@ -187,7 +187,7 @@ def test_what_the_client_logs_later_is_heard(tmp_path: Path) -> None:
 
 HOST = """
 import huggingface_hub
-from eaglelocal.hub.hub_errors import make_gated_error, make_page_url, summarize_error
+from eaglelocal.hub.hub_api import make_gated_error, make_page_url, summarize_error
 error = summarize_error(OSError("no http://me:s3cret@127.0.0.1:9/x"))
 print(make_page_url("a/b"), error, make_gated_error("a/b"), make_gated_error("a/b").hint)
 """

@@ -19,12 +19,12 @@ from safetensors.numpy import load_file
 
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ResourceError, UsageError
 from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.header import ArrayValue
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_indices, read_tensor
-from eaglelocal.gguf.values import ArrayValue
 from eaglelocal.hub.heads import export_folder, head_store
-from eaglelocal.hub.heads.export_config import EXPORT_FORMATS, SPECFORGE, SPECULATORS, list_export_notes
 from eaglelocal.hub.heads.export_folder import check_folder, check_target_repo, find_target_repo, read_eagle_head
+from eaglelocal.hub.heads.export_tensors import EXPORT_FORMATS, SPECFORGE, SPECULATORS, list_export_notes
 
 SHAPE = TargetShape(n_embd=128, n_layer=6, n_ff=128)
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}

@@ -27,8 +27,7 @@ from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_rows, read_tensor
 from eaglelocal.hub.heads.head_config import list_tap_readings, read_config
-from eaglelocal.hub.heads.tensor_names import normalize_tensor_name
-from eaglelocal.hub.heads.vocabulary_map import map_target_tokens
+from eaglelocal.hub.heads.tensor_names import map_target_tokens, normalize_tensor_name
 
 SHAPE = TargetShape(n_embd=128, n_layer=6, n_ff=128)
 HEAD = random_checkpoint(Kind())

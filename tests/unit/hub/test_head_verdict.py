@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.hub.heads.trial_verdict import (
+from eaglelocal.hub.heads.version_records import (
     TrialAcceptance,
     has_better_first_token,
     has_longer_acceptance,

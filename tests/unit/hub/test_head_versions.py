@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.core.file_fingerprint import fingerprint
+from eaglelocal.core.own_files import fingerprint
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.heads import versions
 from eaglelocal.hub.heads.version_records import (

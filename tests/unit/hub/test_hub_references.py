@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from eaglelocal.catalog.catalog import Catalog, load_catalog
+from eaglelocal.catalog.draft_entries import find_unsupported_reason
 from eaglelocal.catalog.reference import File, Repo, parse_reference
-from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
 from eaglelocal.errors import UsageError
-from eaglelocal.hub.hub_references import find_nearest_repo, resolve_hub_reference
+from eaglelocal.hub.hub_cache import find_nearest_repo, resolve_hub_reference
 from eaglelocal.hub.pull_plan import plan_pull
 
 

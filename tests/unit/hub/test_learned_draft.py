@@ -11,13 +11,11 @@ from doubles.real_engine import TINY
 from eaglelocal.catalog.reference import File
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.gguf import head_requantization
-from eaglelocal.hub.draft_resolver import FoundDraft
+from eaglelocal.gguf import writer
+from eaglelocal.hub.draft_resolver import FoundDraft, find_files, note_paths
 from eaglelocal.hub.heads.version_records import LearnedFrom
 from eaglelocal.hub.heads.versions import RECORDS, HeadVersions, find_versions
-from eaglelocal.hub.learned_draft import note_paths
-from eaglelocal.hub.model_files import find_files
-from eaglelocal.planning.resolve import resolve
+from eaglelocal.planning.decision import resolve
 
 HEAD = HeadShape(width=64, fc_norm=True, norm_output=True)
 
@@ -113,7 +111,7 @@ def test_other_drafts_and_other_heads_are_left_alone(pair: Pair, tmp_path: Path)
 def test_a_copy_in_fewer_bits_of_a_learned_version_keeps_its_number(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(head_requantization, "MIN_BYTES", 1)
+    monkeypatch.setattr(writer, "MIN_BYTES", 1)
     options = RunOptions(target=str(pair.target), draft=str(pair.head), draft_type="q8_0", learns=True)
     plan = resolve(options, on_progress=lambda fraction, what: None)
     assert (plan.draft_version, plan.draft_base, plan.draft_origin) == (1, pair.head, pair.store.path(1))

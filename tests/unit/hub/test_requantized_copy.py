@@ -19,12 +19,12 @@ from eaglelocal import locations
 from eaglelocal.cli import main
 from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.errors import ModelFileError, ResourceError
-from eaglelocal.gguf import head_requantization
+from eaglelocal.gguf import writer
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
-from eaglelocal.gguf.head_requantization import choose_head_type, choose_tensor_types, requantize_header
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_indices, read_tensor
+from eaglelocal.gguf.writer import choose_head_type, choose_tensor_types, requantize_header
 from eaglelocal.hub.draft_resolver import FoundDraft
 from eaglelocal.hub.draft_resolver import requantize_draft as lightened_draft
 from eaglelocal.hub.heads.requantized_copy import (
@@ -43,7 +43,7 @@ Q4_STEP, Q8_STEP = 1.0 / 8.0, 1.0 / 127.0
 @pytest.fixture(autouse=True)
 def small_heads_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locations, "light_heads_dir", lambda: tmp_path / "copies")
-    monkeypatch.setattr(head_requantization, "MIN_BYTES", 1)
+    monkeypatch.setattr(writer, "MIN_BYTES", 1)
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_what_gets_no_lighter(head: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert copied(light) == light and copied(light, "q8_0") == light, "nothing is made of more bits than it has"
     target = write_target(tmp_path / "target.gguf", TargetShape())
     assert copied(target) == target, "a target answers: it stays as it is"
-    monkeypatch.setattr(head_requantization, "MIN_BYTES", read_header(head).tensor_bytes + 1)
+    monkeypatch.setattr(writer, "MIN_BYTES", read_header(head).tensor_bytes + 1)
     assert copied(head) == head, "small heads lie in caches anyway"
 
 

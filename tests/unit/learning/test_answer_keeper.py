@@ -12,8 +12,17 @@ from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest, Image
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EngineError, RequestError
 from eaglelocal.learning.answer_keeper import MIN_CANCELLED_TOKENS, AnswerKeeper, RequestActivity
-from eaglelocal.learning.kept_answers import KeptAnswers, hash_owner
-from eaglelocal.learning.text_kinds import CODE, DATA, KINDS, OTHER, PROSE, guess_kind, name_kind
+from eaglelocal.learning.kept_answers import (
+    CODE,
+    DATA,
+    KINDS,
+    OTHER,
+    PROSE,
+    KeptAnswers,
+    guess_kind,
+    hash_owner,
+    name_kind,
+)
 
 PROMPT = (7, 8, 9)
 

@@ -11,8 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal import locations
-from eaglelocal.learning.drift import MIN_HISTORY, KindHistory, Level, TargetHistory
-from eaglelocal.learning.drift_files import DriftWatch, find_file, read_history, read_reports
+from eaglelocal.learning.drift import (
+    MIN_HISTORY,
+    DriftWatch,
+    KindHistory,
+    Level,
+    TargetHistory,
+    find_file,
+    read_history,
+    read_reports,
+)
 
 BEFORE, AFTER = {"draft": "a", "system prompt": "1"}, {"draft": "a", "system prompt": "2"}
 

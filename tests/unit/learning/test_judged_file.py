@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from eaglelocal.learning.judged_file import SUFFIX, JudgedFile
-from eaglelocal.learning.judgement import JudgedText
+from eaglelocal.learning.judgement import SUFFIX, JudgedFile, JudgedText
 
 TEXT = JudgedText("ann", 1, 40, 2.5, 2.0, 0.75, 0.5)
 

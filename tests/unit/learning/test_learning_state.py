@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.core.learning_status import LEARNING_OFF, STATES, LearningStatus, describe_learning
+from eaglelocal.core.stats import LEARNING_OFF, STATES, LearningStatus, describe_learning
 from eaglelocal.errors import ResourceError
 from eaglelocal.learning.learning_child import read_report
-from eaglelocal.learning.learning_round import LearningRound
-from eaglelocal.learning.learning_state import (
+from eaglelocal.learning.learning_round import (
     CHECKPOINT,
     STATE,
+    LearningRound,
     LearningState,
     VersionWatch,
     delete_checkpoints,

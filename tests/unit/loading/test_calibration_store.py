@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.core.file_fingerprint import fingerprint
+from eaglelocal.core.own_files import fingerprint
 from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.target_resolver import demo_sources

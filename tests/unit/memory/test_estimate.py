@@ -17,17 +17,14 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
 from eaglelocal.gguf.header import TensorInfo
-from eaglelocal.gguf.image_limits import RESERVED_TOKENS
 from eaglelocal.gguf.model_shape import ModelShape, read_shape
-from eaglelocal.gguf.projector import Projector
+from eaglelocal.gguf.projector import RESERVED_TOKENS, Projector
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.memory.budget import RAM, AdjustableSizes, Buffer, FreeMemory, MemoryKind, check_fits, subtract_margins
 from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes, kv_bytes_of_layer, row_bytes
-from eaglelocal.memory.compute_buffers import converted_cache_bytes, inputs_bytes
-from eaglelocal.memory.contexts import plan_contexts
+from eaglelocal.memory.contexts import converted_cache_bytes, encoding_bytes, inputs_bytes, plan_contexts
 from eaglelocal.memory.estimate import RUNTIME_BYTES, estimate, runtime_bytes, sum_by_purpose
 from eaglelocal.memory.placement import place_layers
-from eaglelocal.memory.projector_bytes import encoding_bytes
 from eaglelocal.planning.options import make_catalog_options
 
 GIB, MIB = 2**30, 2**20

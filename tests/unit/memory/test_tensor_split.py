@@ -15,7 +15,7 @@ from eaglelocal.gguf.architectures import EAGLE
 from eaglelocal.gguf.model_shape import MTP, ModelShape
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 from eaglelocal.memory.estimate import estimate
-from eaglelocal.memory.tensor_split import check_tensor_gpus, explain_borrowed_output, explain_tensor_split
+from eaglelocal.memory.placement import check_tensor_gpus, explain_borrowed_output, explain_tensor_split
 from eaglelocal.planning.options import make_catalog_options
 
 GIB = 2**30

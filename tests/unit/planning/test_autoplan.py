@@ -12,19 +12,18 @@ from doubles.projectors import projector_bytes
 from doubles.weightless_models import REAL, SKETCHES, Sketch, write_sketch
 
 from eaglelocal import locations
-from eaglelocal.catalog.known_machines import CPU, CUDA, KnownMachine
+from eaglelocal.catalog.catalog import CPU, CUDA, KnownMachine
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.pulled_drafts import remember_draft
+from eaglelocal.hub.pull_plan import remember_draft
 from eaglelocal.memory.budget import RAM, device_load, subtract_margins
 from eaglelocal.memory.estimate import estimate
 from eaglelocal.planning import autoplan as module
 from eaglelocal.planning.autoplan import autoplan
-from eaglelocal.planning.decision import Decision
+from eaglelocal.planning.decision import Decision, make_plan
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
-from eaglelocal.planning.resolve import make_plan
 
 GIB, GIGA = 2**30, 10**9
 COMMIT = "a" * 40

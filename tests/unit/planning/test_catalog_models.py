@@ -10,18 +10,16 @@ from doubles.weightless_models import REAL, Sketch, write_sketch
 
 from eaglelocal import locations
 from eaglelocal.backend.llama_library import BUILD
-from eaglelocal.catalog.catalog import Catalog, load_catalog
-from eaglelocal.catalog.known_machines import CPU
+from eaglelocal.catalog.catalog import CPU, Catalog, load_catalog
 from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.model_shape import read_mtp_shape, read_shape
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.pulled_drafts import remember_draft
+from eaglelocal.hub.pull_plan import remember_draft
 from eaglelocal.loading import calibration_store
 from eaglelocal.memory.budget import RAM
-from eaglelocal.planning.catalog_models import list_entry_options
 from eaglelocal.planning.disk_choice import choose_on_disk
+from eaglelocal.planning.local_models import list_entry_options, read_measured_costs
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
-from eaglelocal.planning.measured_costs import read_measured_costs
 from eaglelocal.planning.options import ModelOption, make_catalog_options
 from eaglelocal.probe.machine import Cpu, LlamaCpp, Machine, MainMemory
 from eaglelocal.speculation.costs.step_costs import StepCosts

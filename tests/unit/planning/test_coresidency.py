@@ -12,7 +12,7 @@ from doubles.projectors import projector_bytes
 from doubles.random_models import TargetShape, write_target
 from doubles.weightless_models import REAL, write_sketch
 
-from eaglelocal.catalog.known_machines import CPU, CUDA
+from eaglelocal.catalog.catalog import CPU, CUDA
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.run_options import RunOptions
@@ -22,10 +22,9 @@ from eaglelocal.planning import autoplan as autoplan_module
 from eaglelocal.planning import coresidency
 from eaglelocal.planning.autoplan import CTX_KEPT, autoplan
 from eaglelocal.planning.coresidency import EvictionPolicy, estimate_needs, plan_together
-from eaglelocal.planning.decision import Decision
+from eaglelocal.planning.decision import Decision, make_plan
 from eaglelocal.planning.eviction import fit
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
-from eaglelocal.planning.resolve import make_plan
 
 GIB, GIGA = 2**30, 10**9
 On = Callable[[MachineSpec], None]

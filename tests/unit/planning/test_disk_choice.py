@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from doubles.weightless_models import REAL, Sketch, write_sketch
 
-from eaglelocal.catalog.catalog import load_catalog
-from eaglelocal.catalog.known_machines import CPU
-from eaglelocal.core.costs import MeasuredCosts, SizeCost
+from eaglelocal.catalog.catalog import CPU, load_catalog
+from eaglelocal.core.stats import MeasuredCosts, SizeCost
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.memory.budget import RAM
 from eaglelocal.planning.disk_choice import AS_USUAL, choose_on_disk

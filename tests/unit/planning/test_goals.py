@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.catalog.catalog import load_catalog
-from eaglelocal.catalog.quantizations import QuantLoss
-from eaglelocal.planning.goals import GOALS, Comfort, score
+from eaglelocal.catalog.target_entries import QuantLoss
+from eaglelocal.planning.candidate import GOALS, Comfort, score
 from eaglelocal.planning.quality import effective_b, estimate_divergence
 
 COMFORT = Comfort(n_ctx=8192, kv_type="f16", swa_full=True, on_host=False)

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from doubles.recorded_machines import recorded_machine
 
-from eaglelocal.catalog.catalog import load_catalog
-from eaglelocal.catalog.known_machines import VULKAN
+from eaglelocal.catalog.catalog import VULKAN, load_catalog
 from eaglelocal.memory.budget import RAM, Buffer, MemoryKind, device_load
 from eaglelocal.planning.machine_spec import (
     UNKNOWN_GPU_BYTES_S,
@@ -20,7 +19,7 @@ from eaglelocal.planning.machine_spec import (
 )
 from eaglelocal.probe.apple import default_working_set
 from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, MainMemory, Unified
-from eaglelocal.probe.visible_gpus import apply_visibility
+from eaglelocal.probe.nvml_gpus import apply_visibility
 
 GIB = 2**30
 BOTH = LlamaCpp(version="0.3.36", backends=("cpu", "cuda", "vulkan"))

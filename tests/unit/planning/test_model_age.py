@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.planning.model_age import MOST_YEARS, WORTH_OF_YEAR, Age, find_age
 from eaglelocal.planning.options import ModelOption, make_file_option
+from eaglelocal.planning.quality import MOST_YEARS, WORTH_OF_YEAR, Age, find_age
 
 months = st.builds("{:04}-{:02}".format, st.integers(2018, 2032), st.integers(1, 12))
 

@@ -24,19 +24,18 @@ from doubles.property_tests import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
-from eaglelocal.core.costs import MeasuredCosts, SizeCost
+from eaglelocal.catalog.draft_entries import find_unsupported_reason
 from eaglelocal.core.run_options import RunOptions
+from eaglelocal.core.stats import MeasuredCosts, SizeCost
 from eaglelocal.gguf.draft_pairing import branch_problem
 from eaglelocal.memory.budget import RAM
 from eaglelocal.memory.contexts import PLANNED_ROLLBACK
 from eaglelocal.memory.placement import WHOLE, Offload
+from eaglelocal.planning.candidate import COMFORTABLE_CTX, GOALS
 from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator, fits_gpus
-from eaglelocal.planning.goals import COMFORTABLE_CTX, GOALS
-from eaglelocal.planning.no_fit_hints import explain_no_fit
+from eaglelocal.planning.no_fit_hints import explain_choice, explain_no_fit
 from eaglelocal.planning.options import DraftOption, ModelOption
 from eaglelocal.planning.plan_search import DOES_NOT_PAY, exceeds_room, list_setups, search_plan
-from eaglelocal.planning.reasons import explain_choice
 from eaglelocal.planning.speed import HOST_S
 
 pytestmark = pytest.mark.full

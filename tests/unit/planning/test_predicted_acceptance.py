@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.planning.predicted_acceptance import HEAD_DEFAULT, PredictedAcceptance, probability, tokens_of_step
+from eaglelocal.planning.quality import HEAD_DEFAULT, PredictedAcceptance, probability, tokens_of_step
 
 
 @given(st.integers(1, 16), st.floats(0.0, 1.0))

@@ -19,9 +19,8 @@ from doubles.catalog_plans import (
 
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.memory.budget import RAM
-from eaglelocal.planning.candidate import Chosen, Rejected
+from eaglelocal.planning.candidate import GOALS, Chosen, Rejected
 from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator
-from eaglelocal.planning.goals import GOALS
 from eaglelocal.planning.options import DraftOption
 from eaglelocal.planning.plan_search import CONTEXTS, KV_TYPES, search_plan
 

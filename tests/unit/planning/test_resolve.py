@@ -18,8 +18,8 @@ from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import IncompatibleError, ModelFileError, UsageError
 from eaglelocal.hub.inflation.inflate import locate_inflated, parse_demo_reference
 from eaglelocal.hub.target_resolver import make_label
+from eaglelocal.planning.decision import resolve
 from eaglelocal.planning.plan_models import plan_models
-from eaglelocal.planning.resolve import resolve
 
 WIDTH, TAPS, FFN = 64, (0, 1, 2), 64
 

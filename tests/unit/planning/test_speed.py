@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.catalog.estimated_shapes import estimate_draft_shape
-from eaglelocal.core.costs import MeasuredCosts, SizeCost
+from eaglelocal.core.stats import MeasuredCosts, SizeCost
 from eaglelocal.memory.placement import place_blocks
 from eaglelocal.planning.machine_spec import MachineSpec, make_known_spec, make_machine_spec
 from eaglelocal.planning.options import ModelOption, make_catalog_options
-from eaglelocal.planning.predicted_acceptance import PredictedAcceptance
+from eaglelocal.planning.quality import PredictedAcceptance
 from eaglelocal.planning.speed import (
     Curve,
     Prediction,

@@ -18,11 +18,9 @@ from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import UsageError
 from eaglelocal.memory.budget import RAM
 from eaglelocal.memory.placement import WHOLE
-from eaglelocal.planning.gpu_selection import select_gpus
-from eaglelocal.planning.machine_spec import MachineSpec, replace_ram
-from eaglelocal.planning.no_fit_hints import explain_no_fit
+from eaglelocal.planning.machine_spec import MachineSpec, replace_ram, select_gpus
+from eaglelocal.planning.no_fit_hints import explain_choice, explain_no_fit
 from eaglelocal.planning.plan_search import search_plan
-from eaglelocal.planning.reasons import explain_choice
 
 
 def test_a_cache_that_was_asked_for_decides_over_the_context() -> None:

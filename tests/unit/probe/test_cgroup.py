@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.probe.cgroup import (
+from eaglelocal.probe.cpuinfo import (
     Cgroups,
     MemoryLimit,
     parse_cfs,

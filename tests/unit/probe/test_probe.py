@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.probe.cgroup import MemoryLimit
+from eaglelocal.probe.cpuinfo import MemoryLimit
 from eaglelocal.probe.machine import Cpu, LlamaCpp, Machine, MainMemory, to_json
 from eaglelocal.probe.probe import find_backends, find_library_folder, free_bytes, limit_memory, parse_marked, probe
 

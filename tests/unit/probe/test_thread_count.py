@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.probe.thread_count import (
+from eaglelocal.probe.cpuinfo import (
     count_threads,
     count_usable_threads,
     keep_capable,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, MainMemory
-from eaglelocal.probe.visible_gpus import apply_visibility, select_gpus
+from eaglelocal.probe.nvml_gpus import apply_visibility, select_gpus
 
 CARDS = tuple(
     Gpu(index=index, name=name, uuid=uuid, bandwidth_bytes_s=quick, total_bytes=1, free_bytes=1)

@@ -15,15 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.core.common_prefix import common_prefix
-from eaglelocal.core.request import Request
+from eaglelocal.core.request import Request, common_prefix
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.scheduler.checkpoints import Checkpoints
-from eaglelocal.scheduler.host_swap import HostSwap, SwappedText
+from eaglelocal.scheduler.host_swap import MIN_STORED_ROWS, HostSwap, StoredText, StoredTexts, SwappedText
 from eaglelocal.scheduler.prefix_cache import PrefixCache
 from eaglelocal.scheduler.scheduler import Scheduler
-from eaglelocal.scheduler.slot import SlotAssignment
-from eaglelocal.scheduler.stored_texts import MIN_STORED_ROWS, StoredText, StoredTexts
+from eaglelocal.scheduler.slot import Checkpoints, SlotAssignment
 
 FOREIGN = 1000  # first token of the alphabet that alice never uses
 SHARED = [9, 8, 9, 8, 9, 8]

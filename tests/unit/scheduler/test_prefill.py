@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.core.common_prefix import common_prefix
+from eaglelocal.core.request import common_prefix
 from eaglelocal.scheduler.prefill import (
     FLUENT_S,
     MIN_PROMPT_ROWS,

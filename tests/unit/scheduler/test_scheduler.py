@@ -16,12 +16,11 @@ from eaglelocal.core.request import Request
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.errors import ResourceError
-from eaglelocal.scheduler.checkpoints import BEFORE_END, Checkpoints
 from eaglelocal.scheduler.host_swap import HostSwap
 from eaglelocal.scheduler.prefill import PrefillPace
 from eaglelocal.scheduler.prefix_cache import PrefixCache
 from eaglelocal.scheduler.scheduler import TURN_S, Scheduler, StepPlan
-from eaglelocal.scheduler.slot import SlotAssignment
+from eaglelocal.scheduler.slot import BEFORE_END, Checkpoints, SlotAssignment
 
 N_CTX = 64
 

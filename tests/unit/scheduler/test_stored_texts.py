@@ -5,10 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.core.common_prefix import common_prefix
-from eaglelocal.core.request import Request
+from eaglelocal.core.request import Request, common_prefix
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.scheduler.stored_texts import MIN_STORED_ROWS, StoredText, StoredTexts
+from eaglelocal.scheduler.host_swap import MIN_STORED_ROWS, StoredText, StoredTexts
 
 LONG = list(range(2 * MIN_STORED_ROWS))
 PARTS = st.lists(st.integers(0, 2), max_size=4).map(lambda parts: [part for part in parts for _ in range(300)])

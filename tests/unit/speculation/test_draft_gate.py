@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from eaglelocal.core.drafting_words import MEASURING
+from eaglelocal.core.draft import MEASURING
 from eaglelocal.speculation.policy.draft_gate import (
     DEAR_IDLE_STEPS,
     FIRST_GAP,

@@ -55,7 +55,7 @@ def machine(name: str, seed: int = 0, hiccups: float = 0.02) -> SimulatedMachine
 
 def simulation(name: str, text: Text, *, num_slots: int = 1, seed: int = 0, **options: object) -> Simulation:
     texts = dict.fromkeys(range(num_slots), text)
-    together = [num_slots * rows for rows in (1, 2, 3, 5)]  # which an engine times next (engine/calibration.py)
+    together = [num_slots * rows for rows in (1, 2, 3, 5)]  # which an engine times next (engine/step_times.py)
     options = {"timed": sorted({*CALIBRATED_ROWS, *together}), **options}
     return Simulation(
         machine(name, seed),

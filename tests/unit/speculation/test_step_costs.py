@@ -14,7 +14,7 @@ from doubles.simulated_machine import BF16, Q4_0, Q8_0, SimulatedMachine, drifti
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.core.costs import SizeCost
+from eaglelocal.core.stats import SizeCost
 from eaglelocal.speculation.costs.cost_curve import (
     BEYOND,
     OPTIMISM,

@@ -14,10 +14,10 @@ from rich.cells import cell_len
 from eaglelocal.client.server_reading import DraftingState
 from eaglelocal.conversation.session import ActiveModel, ModelChoice
 from eaglelocal.core.adapters import AdapterFile
-from eaglelocal.core.drafting_words import SWITCHED_OFF
+from eaglelocal.core.draft import SWITCHED_OFF
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.tui.chat.chat_events import Activity, ModelChanged
-from eaglelocal.tui.chat.chat_lines import MIN_NAME_CELLS, format_activity, format_status, format_title, shorten
+from eaglelocal.tui.chat.chat_view import MIN_NAME_CELLS, format_activity, format_status, format_title, shorten
 from eaglelocal.tui.glyphs import UNICODE
 from eaglelocal.tui.panel.feed import PanelFrame
 from eaglelocal.tui.panel.snapshot_rates import SnapshotRates

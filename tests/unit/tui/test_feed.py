@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.client.server_reading import DraftingState, ServerReading, ServerTotals, make_reading
-from eaglelocal.core.drafting_words import SWITCHED_OFF
+from eaglelocal.core.draft import SWITCHED_OFF
 from eaglelocal.core.events import (
     EngineSnapshot,
     Failed,

@@ -9,17 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.client.json_fields import objects
+from eaglelocal.client.http_stream import objects
 from eaglelocal.client.server_reading import ServerReading
-from eaglelocal.client.servers.connection import HttpReply
-from eaglelocal.client.servers.eaglelocal_server import ENGINE_TOTALS, parse_snapshot
+from eaglelocal.client.servers.eaglelocal_server import ENGINE_TOTALS, HttpReply, parse_snapshot
 from eaglelocal.client.servers.llama_server import TokenCount, parse_llama_server
-from eaglelocal.client.servers.prometheus import Samples
 from eaglelocal.client.servers.server_watch import parse_ollama
-from eaglelocal.client.servers.vllm_server import parse_vllm
+from eaglelocal.client.servers.vllm_server import Samples, parse_vllm
 from eaglelocal.tui.glyphs import UNICODE
-from eaglelocal.tui.monitor.log_changes import ChangeLog
-from eaglelocal.tui.monitor.log_tail import LogTail
+from eaglelocal.tui.monitor.log_tail import ChangeLog, LogTail
 from eaglelocal.tui.monitor.machine_text import format_machine_rows
 from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot
 from eaglelocal.tui.monitor.monitor_text import (
@@ -31,9 +28,8 @@ from eaglelocal.tui.monitor.monitor_text import (
     format_table,
     name_setting,
 )
-from eaglelocal.tui.monitor.server_rows import format_servers
+from eaglelocal.tui.monitor.server_rows import ServerFrame, format_servers
 from eaglelocal.tui.monitor.table_text import COLUMNS, TableView
-from eaglelocal.tui.monitor.watched_servers import ServerFrame
 from eaglelocal.tui.panel.feed import Feed
 from eaglelocal.tui.panel.panel_text import format_panel
 from eaglelocal.tui.styled_lines import plain_text

@@ -12,7 +12,7 @@ import pytest
 from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
 from doubles.timeouts import wait_until
 
-from eaglelocal.conversation.message_output import MessageOutput
+from eaglelocal.conversation.answer_stats import MessageOutput
 from eaglelocal.conversation.sampling_form import FIELDS, format_field, parse_fields
 from eaglelocal.conversation.session import ActiveModel, ModelChoice, ModelLoader, Session
 from eaglelocal.core.plan import Plan
@@ -20,7 +20,7 @@ from eaglelocal.core.sampling import SamplingParams, fill_recommended
 from eaglelocal.errors import EagleLocalError, RequestError, UsageError
 from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_events import AnswerEnded, ChatEvent, QuestionSent, TaskFailed
-from eaglelocal.tui.chat.task_queue import TaskQueue
+from eaglelocal.tui.chat.chat_tasks import TaskQueue
 from eaglelocal.tui.panel.feed import Feed
 
 PATIENCE_S = 20.0

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from eaglelocal.client.server_reading import DraftingState, RequestRow, ServerReading, ServerTotals
-from eaglelocal.core.drafting_words import MEASURING, SWITCHED_OFF
+from eaglelocal.core.draft import MEASURING, SWITCHED_OFF
 from eaglelocal.probe.load_gauges import GpuGauge, MachineGauge
+from eaglelocal.tui.base_app import CPU_SHARE, FASTEST_S, IDLE_S, LONGEST_S, SLOWEST_S, FrameRate
 from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
-from eaglelocal.tui.monitor.log_changes import ChangeLog, describe_changes, describe_drafting_change
-from eaglelocal.tui.monitor.log_tail import KEPT_LINES, LogTail
+from eaglelocal.tui.monitor.log_tail import KEPT_LINES, ChangeLog, LogTail, describe_changes, describe_drafting_change
 from eaglelocal.tui.monitor.machine_text import compute_prefix_share, format_machine_rows
 from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot, RecentLoads
 from eaglelocal.tui.monitor.monitor_text import (
@@ -28,17 +28,16 @@ from eaglelocal.tui.monitor.monitor_text import (
 )
 from eaglelocal.tui.monitor.table_text import COLUMNS, TableView, arrange_rows, format_seconds, visible_columns
 from eaglelocal.tui.panel.feed import Feed, PanelFrame
-from eaglelocal.tui.panel.graph_text import format_graph
 from eaglelocal.tui.panel.panel_text import (
     describe_state,
     format_count,
     format_drafting,
+    format_graph,
     format_panel,
     format_positions,
     format_speed,
 )
 from eaglelocal.tui.panel.snapshot_rates import SnapshotRates
-from eaglelocal.tui.redraw_timer import CPU_SHARE, FASTEST_S, IDLE_S, LONGEST_S, SLOWEST_S, FrameRate
 from eaglelocal.tui.styled_lines import cell_width, cut_line, fit_line, join_columns, make_line, plain_text
 
 LLAMA = ServerReading(

@@ -14,6 +14,7 @@ from eaglelocal.conversation.conversation import Turn
 from eaglelocal.core.events import TextPiece
 from eaglelocal.tui.transcript.entries import (
     EntryKind,
+    LiveAnswer,
     RenderOptions,
     TranscriptEntry,
     estimate_height,
@@ -21,9 +22,7 @@ from eaglelocal.tui.transcript.entries import (
     mark_drafted,
     render_entry,
 )
-from eaglelocal.tui.transcript.live_answer import LiveAnswer
-from eaglelocal.tui.transcript.markdown_rows import measure_blocks, render_markdown
-from eaglelocal.tui.transcript.text_rows import Appearance, join_row, render_plain
+from eaglelocal.tui.transcript.text_rows import Appearance, join_row, measure_blocks, render_markdown, render_plain
 from eaglelocal.tui.transcript.transcript_layout import RowPositions
 
 DOCUMENT = (

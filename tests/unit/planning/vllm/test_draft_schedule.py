@@ -10,16 +10,19 @@ import pytest
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.planning.machine_spec import DeviceSpec, make_known_spec
 from eaglelocal.planning.options import make_catalog_options
-from eaglelocal.planning.predicted_acceptance import PredictedAcceptance
-from eaglelocal.planning.vllm.draft_schedule import BatchCosts, make_batch_costs, make_schedule, merge_lengths
+from eaglelocal.planning.quality import PredictedAcceptance
 from eaglelocal.planning.vllm.served_pair import (
     DRAFT_MODEL,
     EAGLE3,
     NGRAM,
     PEAGLE,
+    BatchCosts,
     VllmDraft,
     VllmTarget,
     WeightsPin,
+    make_batch_costs,
+    make_schedule,
+    merge_lengths,
     widen_model,
 )
 

@@ -16,8 +16,14 @@ from eaglelocal.planning.machine_spec import DeviceSpec, make_known_spec
 from eaglelocal.planning.options import make_catalog_options
 from eaglelocal.planning.vllm.describe_drafts import GivenSources, check_head_serves, compare_vocab
 from eaglelocal.planning.vllm.find_pair import choose_draft
-from eaglelocal.planning.vllm.served_pair import DRAFT_MODEL, ServedPair, VllmDraft, VllmTarget, WeightsPin
-from eaglelocal.planning.vllm.speculative_config import make_speculative_config
+from eaglelocal.planning.vllm.served_pair import (
+    DRAFT_MODEL,
+    ServedPair,
+    VllmDraft,
+    VllmTarget,
+    WeightsPin,
+    make_speculative_config,
+)
 
 CATALOG = load_catalog()
 INFO = read_eagle_head(demo_sources()[1])[1]

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from eaglelocal.planning.vllm.served_pair import METHODS, REPO_METHODS, VllmDraft, WeightsPin
-from eaglelocal.planning.vllm.speculative_config import SCHEDULE, make_speculative_config
+from eaglelocal.planning.vllm.served_pair import (
+    METHODS,
+    REPO_METHODS,
+    SCHEDULE,
+    VllmDraft,
+    WeightsPin,
+    make_speculative_config,
+)
 
 COMMIT = "0123456789abcdef" * 2 + "01234567"
 RANGES = ((1, 4, 5), (5, 16, 3), (17, 256, 0))
