@@ -94,7 +94,7 @@ def plan_here(target: str, draft: str, quant: str | None, output: Output) -> Pul
 
     None for the embedded model. Raises UsageError.
     """
-    from eaglelocal.cli.load_model import choose_build
+    from eaglelocal.cli.choose_build import choose_build
     from eaglelocal.core.draft import parse_draft
     from eaglelocal.core.run_options import NGRAM, NONE
     from eaglelocal.hub.pull_plan import plan_pull
@@ -148,7 +148,7 @@ def look_up_orders(plan: PullPlan, output: Output) -> list[DownloadOrder]:
 
 def add_image_projector(orders: list[DownloadOrder], mmproj: str) -> list[DownloadOrder]:
     """Return the orders; the first, the model's, includes a projector if its repository has one."""
-    from eaglelocal.hub.pull_plan import add_projector
+    from eaglelocal.hub.download_orders import add_projector
 
     return [add_projector(order, mmproj) if not number else order for number, order in enumerate(orders)]
 
@@ -170,7 +170,7 @@ def look_up_target(plan: PullPlan, patience: RetryPolicy, output: Output) -> Dow
 
     If a planned quantization is missing, the usual one is taken; raises UsageError if the user asked for it.
     """
-    from eaglelocal.hub.pull_plan import order_draft, order_model
+    from eaglelocal.hub.download_orders import order_draft, order_model
 
     try:
         return order_draft(plan.target, patience)
@@ -192,7 +192,7 @@ def suggest_repo(problem: DownloadError, repo: str) -> DownloadError:
 
 def look_up_draft(plan: PullPlan, patience: RetryPolicy, output: Output) -> list[DownloadOrder]:
     """Look up the draft. If that fails, raise only if it was asked for by name: the model runs without one."""
-    from eaglelocal.hub.pull_plan import order_draft
+    from eaglelocal.hub.download_orders import order_draft
 
     if plan.draft is None:
         return []
@@ -252,8 +252,8 @@ def check_files(plan: PullPlan, orders: Sequence[DownloadOrder], output: Output)
     Raises ModelFileError on a file that cannot run, IncompatibleError if a draft that was asked for does not fit.
     """
     from eaglelocal.gguf.mtp import has_mtp
+    from eaglelocal.hub.download_orders import needs_import
     from eaglelocal.hub.inventory import HEAD, describe_file
-    from eaglelocal.hub.pull_plan import needs_import
     from eaglelocal.hub.target_resolver import read_target
 
     if needs_import(orders[0]):
@@ -305,8 +305,8 @@ def check_draft(order: DownloadOrder, model: DownloadOrder, target: FoundTarget,
 
     A head that must be imported first is only mentioned. Raises IncompatibleError or ModelFileError.
     """
+    from eaglelocal.hub.download_orders import needs_import
     from eaglelocal.hub.draft_resolver import read_draft_file
-    from eaglelocal.hub.pull_plan import needs_import
 
     if needs_import(order):
         return mention_import(order, model.reference, output)

@@ -89,7 +89,7 @@ def find_removal(reference: str) -> Removal:
 
 def _find_generated(reference: str) -> Removal:
     """Return the generated files of an embedded model, including those of older versions."""
-    from eaglelocal.hub.inflation.inflate import parse_demo_reference
+    from eaglelocal.hub.inflation.inflated_sizes import parse_demo_reference
     from eaglelocal.hub.inventory import list_inflated, make_demo_reference
     from eaglelocal.hub.removal import plan_file_removal
     from eaglelocal.hub.target_resolver import NATIVE
@@ -106,7 +106,7 @@ def _find_generated(reference: str) -> Removal:
 def _find_derived(reference: Reference) -> Removal:
     """Return the file of a model that was made of another one, with its heads; the source need not exist."""
     from eaglelocal.catalog.reference import DerivedModel
-    from eaglelocal.hub.derived.derived_file import list_derived
+    from eaglelocal.hub.derived.derived_inventory import list_derived
     from eaglelocal.hub.derived.recipes import parse_recipe
     from eaglelocal.hub.removal import plan_file_removal
     from eaglelocal.hub.target_resolver import make_derived_reference

@@ -25,7 +25,7 @@ from eaglelocal.cli.json_output import JsonOutput
 from eaglelocal.cli.learning import open_learning
 from eaglelocal.cli.load_model import default_sampling, keep_conversations, load_settings, make_run_options
 from eaglelocal.cli.output import Output, standard_output
-from eaglelocal.cli.serve_screen import ServerEngines
+from eaglelocal.cli.server_engines import ServerEngines
 from eaglelocal.conversation.session import ModelChoice
 from eaglelocal.core.background_work import settle
 from eaglelocal.core.plan import Owners

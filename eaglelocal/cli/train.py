@@ -35,7 +35,7 @@ from eaglelocal.training.device import DEVICES, choose_device
 
 if TYPE_CHECKING:
     from eaglelocal.cli.reports.train import TrainResult
-    from eaglelocal.cli.train_options import TrainQuestions
+    from eaglelocal.cli.train_questions import TrainQuestions
     from eaglelocal.client.client import Client
     from eaglelocal.core.request import ChatRequest
     from eaglelocal.hub.heads.version_records import TrialAcceptance
@@ -119,7 +119,7 @@ def train(
     """
     from eaglelocal.cli.reports.import_head import LABEL
     from eaglelocal.cli.reports.train import begin_lines, report_object, result_lines
-    from eaglelocal.cli.train_options import load_questions
+    from eaglelocal.cli.train_questions import load_questions
 
     settings = load_settings(context.params)
     output = standard_output(colour=settings.colour)

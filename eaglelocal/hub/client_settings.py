@@ -1,41 +1,32 @@
-"""Checks of the environment variables that the hub's client and its HTTP library read, before either is loaded.
+"""Loads the hub's client, and reports the environment variables that it or its HTTP library cannot use.
 
-A value that they cannot use is reported here. Otherwise it would raise an exception of theirs on import, or look like
-a hub that does not answer and be retried in vain. Opens no connection.
+What makes the client raise while it is loaded is reported in its words. Checked here is only what would look like a hub
+that does not answer, and be retried in vain, or would show a password. Opens no connection.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import importlib.util
 import io
 import ipaddress
 import logging
 import os
-import ssl
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from urllib.parse import SplitResult, urlsplit
 
-from eaglelocal import locations
-from eaglelocal.core.own_files import read_regular
-from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import UsageError
 
 Environ = Mapping[str, str]
 
 ENDPOINT = "HF_ENDPOINT"
-TIMEOUTS = {"HF_HUB_ETAG_TIMEOUT": 10, "HF_HUB_DOWNLOAD_TIMEOUT": 10}  # seconds, for the hint
-MAX_TIMEOUT_S = 86_400
 TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 HEADERS = ("HF_HUB_USER_AGENT_ORIGIN",)
 PROXY_SCHEMES = ("http", "https", "all")  # the client uses all that are set, whatever the hub's scheme
 PROXY_KINDS = ("http", "https", "socks5", "socks5h")
 SOCKS_PACKAGE = "socksio"
-KEY_LOG = "SSLKEYLOGFILE"
 TRANSFER, VERBOSITY = "HF_HUB_ENABLE_HF_TRANSFER", "HF_HUB_VERBOSITY"
 LEVELS = ("debug", "info", "warning", "error", "critical")
 MAX_SHOWN_CHARS = 80
@@ -44,7 +35,7 @@ MAX_SHOWN_CHARS = 80
 def prepare_client(environ: Environ = os.environ, *, connects: bool = True) -> None:
     """Check what the client reads, then load it without its output.
 
-    connects  True if a hub will be asked; otherwise only variables that can prevent the import are checked
+    connects  True if a hub will be asked; otherwise only what can prevent the import is reported
 
     Raises UsageError with the variable and its value.
     """
@@ -55,14 +46,17 @@ def prepare_client(environ: Environ = os.environ, *, connects: bool = True) -> N
 
             if connects:
                 huggingface_hub.get_session()  # it reads these variables; nothing is sent yet
+                (huggingface_hub.get_token() or "").encode("ascii")
         except Exception as problem:  # the library's, caused by another setting: no hub was asked
             raise _make_setting_error(problem, environ) from problem
 
 
 def check_settings(environ: Environ, *, connects: bool = True) -> None:
     """Run the same checks without loading anything. Raises UsageError."""
-    for check in (*IMPORT_CHECKS, *(CONNECTION_CHECKS if connects else ())):
-        check(environ)
+    check_endpoint(environ)
+    if connects:
+        check_proxies(environ)
+        check_headers(environ)
 
 
 def list_unused_settings(environ: Environ = os.environ) -> list[str]:
@@ -130,28 +124,6 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-def check_timeouts(environ: Environ) -> None:
-    """Check the timeouts. The client takes whole numbers; 0 means its default."""
-    for name, usual in TIMEOUTS.items():
-        value = environ.get(name)
-        if value is not None and not _is_timeout(value):
-            what = f"{name} is {_quote(value)}, not a whole number of seconds up to {MAX_TIMEOUT_S}"
-            raise UsageError(what, hint=f"export {name}={_parse_digits(value) or usual}")
-
-
-def _is_timeout(value: str) -> bool:
-    try:
-        return 0 <= int(value) <= MAX_TIMEOUT_S
-    except ValueError:
-        return False
-
-
-def _parse_digits(value: str) -> str:
-    """Return `30` for `30s`; empty if it does not begin with a valid number."""
-    digits = value.strip().split(".")[0].rstrip("sec ")
-    return digits if digits.isdecimal() and _is_timeout(digits) else ""
-
-
 # ---- values that prevent a connection
 def check_proxies(environ: Environ) -> None:
     if "*" in [host.strip() for host in find_proxy_variable(environ, "no")[1].split(",")]:
@@ -181,98 +153,15 @@ def _check_proxy(name: str, value: str) -> None:
         raise UsageError(what, hint=f"pip install {SOCKS_PACKAGE}")
 
 
-def check_key_log(environ: Environ) -> None:
-    """Check SSLKEYLOGFILE, which Python opens whenever it reads certificates. It is not created here."""
-    path = environ.get(KEY_LOG)
-    if not path:
-        return
-    try:
-        _check_appendable(path)
-    except (OSError, ValueError) as problem:
-        what = problem.strerror if isinstance(problem, OSError) else str(problem)
-        message = f"{KEY_LOG} is {_quote(path)}, which cannot be written: {what}"
-        raise UsageError(message, hint=f"unset {KEY_LOG}") from problem
-
-
-def _check_appendable(path: str) -> None:
-    """Raise OSError if it is a folder, a pipe without a reader, or in a folder that cannot be written."""
-    try:
-        os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK))
-    except FileNotFoundError:
-        folder = os.path.dirname(os.path.realpath(path))
-        os.stat(folder)
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES)) from None
-
-
-def check_certificates(environ: Environ) -> None:
-    """Check the certificates. SSL_CERT_DIR counts only if SSL_CERT_FILE is not set."""
-    if file := environ.get("SSL_CERT_FILE"):
-        try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
-        except (OSError, ValueError) as problem:
-            what = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
-            message = f"SSL_CERT_FILE is {_quote(file)}, from which no certificates can be read: {what}"
-            raise UsageError(message, hint="unset SSL_CERT_FILE") from problem
-        return
-    folders = environ.get("SSL_CERT_DIR")
-    if folders and not any(Path(folder).is_dir() for folder in folders.split(os.pathsep)):
-        raise UsageError(f"SSL_CERT_DIR is {_quote(folders)}, which is not a folder", hint="unset SSL_CERT_DIR")
-
-
-def check_token(environ: Environ) -> None:
+def check_headers(environ: Environ) -> None:
     """Check the values that the client sends in headers. A token is never shown."""
-    for name in TOKENS:
-        if environ.get(name):
-            _check_header(name, environ[name].strip().replace("\r", "").replace("\n", ""), "")
-            break
-    else:
-        _check_token_file(environ)
-    for name in HEADERS:
-        _check_header(name, environ.get(name, ""), f" {_quote(environ.get(name, ''))}")
-
-
-def _check_header(name: str, value: str, shown: str) -> None:
-    if value and not (value.isascii() and value.isprintable()):
-        message = f"{name}{shown and f' is{shown}, which'} has a character that is not allowed in an HTTP header"
-        raise UsageError(message, hint=f"unset {name}" if name.isidentifier() else "hf auth login")
-
-
-def _check_token_file(environ: Environ) -> None:
-    path, name = (
-        locations.hub_token_file(environ),
-        _find_set_variable(environ, "HF_TOKEN_PATH", "HF_HOME", "XDG_CACHE_HOME"),
-    )
-    try:
-        token = read_regular(path).decode().strip()
-    except FileNotFoundError:
-        return  # nobody has logged in
-    except UnicodeDecodeError as problem:
-        raise UsageError(f"{path} does not hold a token", hint="hf auth login") from problem
-    except OSError as problem:
-        what = f"{name} is {_quote(environ[name])}, and " if name else ""
-        message = f"{what}the token in {path} cannot be read: {problem.strerror}"
-        raise UsageError(message, hint=f"unset {name}" if name else f"ls -l {quote_path(path)}") from problem
-    _check_header(str(path), token.replace("\r", "").replace("\n", ""), "")
-
-
-def check_folders(environ: Environ) -> None:
-    """Check that the cache is a folder, or can become one."""
-    path = locations.hub_cache_dir(environ).absolute()
-    existing = next(place for place in (path, *path.parents) if os.path.lexists(place))
-    if os.path.isdir(existing):
-        return
-    name = _find_set_variable(environ, "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")
-    what = f"{name} is {_quote(environ[name])}, and " if name else ""
-    problem = "is not a folder" if os.path.exists(existing) else "is a link that leads nowhere"
-    raise UsageError(
-        f"{what}{existing} {problem}", hint=f"unset {name}" if name else f"mv {quote_path(existing)} elsewhere"
-    )
-
-
-def _find_set_variable(environ: Environ, *names: str) -> str:
-    """Return the first of these variables that is set; empty if none is."""
-    return next((name for name in names if environ.get(name)), "")
+    for name in (*TOKENS, *HEADERS):
+        value = environ.get(name, "").strip().replace("\r", "").replace("\n", "")
+        if value and not (value.isascii() and value.isprintable()):
+            shown = "" if name in TOKENS else f" is {_quote(value)}, which"
+            raise UsageError(
+                f"{name}{shown} has a character that is not allowed in an HTTP header", hint=f"unset {name}"
+            )
 
 
 # ---- addresses
@@ -309,13 +198,3 @@ def mask_password(address: str) -> str:
 
 def _quote(value: str) -> str:
     return repr(value if len(value) <= MAX_SHOWN_CHARS else f"{value[:MAX_SHOWN_CHARS]}...")
-
-
-IMPORT_CHECKS: tuple[Callable[[Environ], None], ...] = (check_endpoint, check_timeouts)
-CONNECTION_CHECKS: tuple[Callable[[Environ], None], ...] = (
-    check_proxies,
-    check_key_log,
-    check_certificates,
-    check_token,
-    check_folders,
-)

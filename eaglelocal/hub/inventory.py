@@ -25,10 +25,11 @@ from eaglelocal.gguf.lora_adapter import is_adapter
 from eaglelocal.gguf.mtp import is_mtp_alone
 from eaglelocal.gguf.pooling import read_task
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.derived.derived_file import list_derived
+from eaglelocal.hub.derived.derived_inventory import list_derived
 from eaglelocal.hub.heads.head_store import TRAINED_HERE
 from eaglelocal.hub.hub_cache import CachedModel, list_models
-from eaglelocal.hub.inflation.inflate import DEFAULT_SIZE, TYPES, ModelSize, locate_inflated
+from eaglelocal.hub.inflation.inflate import locate_inflated
+from eaglelocal.hub.inflation.inflated_sizes import DEFAULT_SIZE, TYPES, ModelSize
 from eaglelocal.hub.model_library import list_library
 from eaglelocal.hub.projector_resolver import find_cached_projector
 from eaglelocal.hub.pull_plan import find_pulled_targets

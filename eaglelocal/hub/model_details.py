@@ -28,7 +28,8 @@ from eaglelocal.hub.hub_cache import (
     resolve_draft_reference,
     resolve_hub_reference,
 )
-from eaglelocal.hub.inflation.inflate import locate_inflated, parse_demo_reference, sketch_pair
+from eaglelocal.hub.inflation.inflate import locate_inflated, sketch_pair
+from eaglelocal.hub.inflation.inflated_sizes import parse_demo_reference
 from eaglelocal.hub.inventory import (
     HeaderSummary,
     InventoryEntry,

@@ -37,7 +37,8 @@ from eaglelocal.hub.hub_cache import (
     repo_folder,
     resolve_draft_reference,
 )
-from eaglelocal.hub.inflation.inflate import locate_inflated, parse_demo_reference, sketch_pair
+from eaglelocal.hub.inflation.inflate import locate_inflated, sketch_pair
+from eaglelocal.hub.inflation.inflated_sizes import parse_demo_reference
 from eaglelocal.hub.model_library import list_library
 from eaglelocal.hub.projector_resolver import find_projector, read_projector_file
 from eaglelocal.hub.repo_builds import normalize_quant

@@ -33,11 +33,12 @@ from starlette.types import Receive, Scope, Send
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.server.http_errors import NOT_FOUND, Problem, deepest_problem, parse_problem, to_problem
+from eaglelocal.server.http_errors import NOT_FOUND, Problem, to_problem
 from eaglelocal.server.json_body import read_body
 from eaglelocal.server.middleware.refusal import error_body
 from eaglelocal.server.request_record import current_record
 from eaglelocal.server.server_state import ServerState
+from eaglelocal.server.validation_errors import deepest_problem, parse_problem
 
 _log = logging.getLogger("eaglelocal.server")
 

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, TextIO, cast
 from eaglelocal.core.process_limits import TUNABLES, make_environment, tunables
 from eaglelocal.errors import EngineError
 from eaglelocal.worker.channel import Channel
-from eaglelocal.worker.crash_report import GROUP_SIGNALS, LOG_VARIABLE, ExitReason
+from eaglelocal.worker.exit_reason import GROUP_SIGNALS, ExitReason
+from eaglelocal.worker.unexpected_error import LOG_VARIABLE
 
 if TYPE_CHECKING:  # a process is started before these are imported
     from eaglelocal.core.events import Command

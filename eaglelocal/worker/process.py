@@ -53,7 +53,8 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest, Spec
 from eaglelocal.errors import EagleLocalError, EngineError, LibraryError, ResourceError
 from eaglelocal.worker.channel import Channel
-from eaglelocal.worker.crash_report import GROUP_SIGNALS, Broken, make_engine_error
+from eaglelocal.worker.exit_reason import GROUP_SIGNALS, Broken
+from eaglelocal.worker.unexpected_error import make_engine_error
 from eaglelocal.worker.watchdog import BEAT_S, Beat
 
 _PROGRESS_INTERVAL_S = 0.05  # least time between two of them

@@ -36,7 +36,8 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, EngineError, RpcServerError
 from eaglelocal.worker.child import EngineChild
-from eaglelocal.worker.crash_report import Broken, Crash, ExitReason, InFlight, format_log_line, write_report
+from eaglelocal.worker.crash_report import Crash, InFlight, format_log_line, write_report
+from eaglelocal.worker.exit_reason import Broken, ExitReason
 from eaglelocal.worker.spare_process import SpareProcess
 from eaglelocal.worker.watchdog import SilenceLimits, Watchdog, WatchedChild
 

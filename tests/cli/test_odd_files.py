@@ -27,7 +27,7 @@ from eaglelocal.core.own_files import fingerprint
 from eaglelocal.drafters.lookup_memory import LookupMemory
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.hub import model_library
-from eaglelocal.hub.derived.derived_file import list_derived
+from eaglelocal.hub.derived.derived_inventory import list_derived
 from eaglelocal.hub.heads.requantized_copy import list_copies
 from eaglelocal.hub.heads.versions import HeadVersions
 from eaglelocal.hub.hub_cache import read_main_commit

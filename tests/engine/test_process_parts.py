@@ -41,7 +41,7 @@ from eaglelocal.errors import EngineError, ModelFileError, RequestError
 from eaglelocal.probe.subprocess_calls import run
 from eaglelocal.worker.channel import Channel
 from eaglelocal.worker.child import _environment
-from eaglelocal.worker.crash_report import ExitReason
+from eaglelocal.worker.exit_reason import ExitReason
 from eaglelocal.worker.process import _Reporter
 from eaglelocal.worker.spare_process import SpareProcess
 

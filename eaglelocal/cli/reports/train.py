@@ -11,7 +11,8 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.hub.heads.version_records import TrialAcceptance
 
 if TYPE_CHECKING:
-    from eaglelocal.cli.train_options import TrainOptions, TrainQuestions
+    from eaglelocal.cli.train_options import TrainOptions
+    from eaglelocal.cli.train_questions import TrainQuestions
     from eaglelocal.training.batches import Accepted
     from eaglelocal.training.conversations import Collected
     from eaglelocal.training.draft_head import HeadSource

@@ -38,19 +38,12 @@ from eaglelocal.hub.inflation.generated_files import (
     remove_leftovers,
     write_plan,
 )
-from eaglelocal.hub.inflation.inflate import BLOCK_STEP, SUPERBLOCK_STEP, ModelSize
+from eaglelocal.hub.inflation.inflated_sizes import BLOCK_STEP, SUPERBLOCK_STEP, ModelSize
 from eaglelocal.probe.probe import free_bytes
 
 if TYPE_CHECKING:
     from eaglelocal.hub.inflation.widen import Growth
-import glob
-from collections.abc import Iterator
-from contextlib import suppress
-from urllib.parse import unquote_to_bytes
 
-from eaglelocal.core.own_files import list_own
-from eaglelocal.errors import EagleLocalError
-from eaglelocal.hub.derived.recipes import parse_recipe
 
 METHOD = "1"  # part of every name: raise it when the same source would give another file
 SOURCE_KEY = "eaglelocal.source"  # as a file: URL, for paths need not be text
@@ -218,46 +211,3 @@ def _write(made: DerivedFile, on_progress: Progress) -> None:
         whole.unlink()
     read_header(partial)
     flush_and_rename(partial, made.path)
-
-
-# ---- derived inventory: the files on this disk that were made of other models, as their headers describe them. Reads
-# no source
-@dataclass(frozen=True, slots=True)
-class DerivedEntry:
-    """A derived model on disk. `paths`: its file, then the heads that were inflated for it."""
-
-    reference: str
-    origin: str  # how it was made: a word for lists
-    paths: tuple[Path, ...]
-    is_outdated: bool  # its source has gone or changed, or another version of eaglelocal made it
-
-
-def list_derived() -> Iterator[DerivedEntry]:
-    """Yield the derived models in the cache, by file name; files of other kinds and damaged ones are skipped."""
-    for path in list_own(locations.generated_models_dir(), "*@*.gguf"):
-        with suppress(EagleLocalError, OSError):
-            if entry := _read_entry(path):
-                yield entry
-
-
-def _read_entry(path: Path) -> DerivedEntry | None:
-    metadata = read_header(path, keys=(REFERENCE_KEY, SOURCE_KEY, SOURCE_HASH_KEY)).metadata
-    reference, source, digest = (metadata.get(key) for key in (REFERENCE_KEY, SOURCE_KEY, SOURCE_HASH_KEY))
-    if not (isinstance(reference, str) and isinstance(source, str) and isinstance(digest, str)):
-        return None
-    recipe = parse_recipe(reference.rpartition("@")[2])
-    heads = sorted(path.parent.glob(f"{glob.escape(path.stem)}-head-*.gguf"))
-    is_current = path.stem.endswith(f"@{make_slug(recipe, digest)}") and _is_older(_parse_source(source), path)
-    return DerivedEntry(reference, recipe.origin, (path, *heads), not is_current)
-
-
-def _parse_source(url: str) -> Path:
-    return Path(os.fsdecode(unquote_to_bytes(url.removeprefix("file://"))))
-
-
-def _is_older(source: Path, made: Path) -> bool:
-    """Return whether the source still exists, and was not written after the file that was made of it."""
-    try:
-        return source.stat().st_mtime <= made.stat().st_mtime
-    except OSError:
-        return False

@@ -14,7 +14,7 @@ import re
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.inflation.file_plan import FILE_TYPES
-from eaglelocal.hub.inflation.inflate import DEFAULT_SIZE, ModelSize, parse_size
+from eaglelocal.hub.inflation.inflated_sizes import DEFAULT_SIZE, ModelSize, parse_size
 
 RECIPE_FORMS = "`@1b:q4_k_m` (its size and type), `@drop10` (layers left out), or `@q2_k` (a type)"
 # a key of derived files: the reference that finds them, which is their source's, `@` and the recipe

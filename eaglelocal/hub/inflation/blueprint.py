@@ -19,13 +19,7 @@ from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.tensors import read_indices
 from eaglelocal.gguf.writer import KeyValue, StreamedTensor
 from eaglelocal.hub.inflation.file_plan import FILE_TYPES, FilePlan
-from eaglelocal.hub.inflation.inflate import (
-    BLOCK_STEP,
-    LlamaShape,
-    ModelSize,
-    choose_head,
-    choose_target,
-)
+from eaglelocal.hub.inflation.inflated_sizes import BLOCK_STEP, LlamaShape, ModelSize, choose_head, choose_target
 from eaglelocal.hub.inflation.source_file import Rows, SourceFile
 from eaglelocal.hub.inflation.widen import (
     Growth,

@@ -18,7 +18,7 @@ import numpy as np
 from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.writer import StreamedTensor
 from eaglelocal.hub.inflation.ggml_blocks import Bytes, Floats, RandomPool, encode, ggml_type, make_pool
-from eaglelocal.hub.inflation.inflate import LlamaShape
+from eaglelocal.hub.inflation.inflated_sizes import LlamaShape
 from eaglelocal.hub.inflation.source_file import Rows, SourceFile
 
 

@@ -87,7 +87,7 @@ def _make_turn_entries(turn: Turn) -> list[TranscriptEntry]:
 
 def split_answer(text: str) -> list[TranscriptEntry]:
     """Return a whole answer as one entry for each top-level block of Markdown."""
-    from eaglelocal.tui.transcript.text_rows import measure_blocks  # too slow to import for the first screen
+    from eaglelocal.tui.transcript.markdown_rows import measure_blocks
 
     entries, begin = [], 0
     for length in filter(None, measure_blocks(text)):
@@ -104,7 +104,7 @@ def _render_question(entry: TranscriptEntry, width: int, view: RenderOptions) ->
 
 
 def _render_answer(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
-    from eaglelocal.tui.transcript.text_rows import render_markdown
+    from eaglelocal.tui.transcript.markdown_rows import render_markdown
 
     formulas = not view.marks_drafted  # the mask is of the source
     rows = render_markdown(entry.text, width, view.appearance, formulas=formulas)
@@ -254,7 +254,7 @@ class LiveAnswer:
         if num_whole == self._num_whole_chars:  # no line has been completed
             return []
         whole = self._text[:num_whole]
-        from eaglelocal.tui.transcript.text_rows import measure_blocks
+        from eaglelocal.tui.transcript.markdown_rows import measure_blocks
 
         finished = [entry for length in measure_blocks(whole)[:-1] for entry in self._take_block(length)]
         self._num_whole_chars = self._text.rfind("\n") + 1

@@ -19,7 +19,8 @@ from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
 from eaglelocal.hub.inflation.blueprint import grow_target, plan_head, plan_target
-from eaglelocal.hub.inflation.inflate import InflatedPaths, ModelSize, inflate, locate_inflated
+from eaglelocal.hub.inflation.inflate import InflatedPaths, inflate, locate_inflated
+from eaglelocal.hub.inflation.inflated_sizes import ModelSize
 
 pytestmark = pytest.mark.full
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eaglelocal.errors import ResourceError, UsageError
-from eaglelocal.hub.inflation.inflate import (
+from eaglelocal.hub.inflation.inflated_sizes import (
     DEFAULT_SIZE,
     LlamaShape,
     ModelSize,

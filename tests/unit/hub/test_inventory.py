@@ -12,7 +12,8 @@ from eaglelocal import locations
 from eaglelocal.cli.rm import find_removal
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.hub.hub_cache import HubReference, find_cached
-from eaglelocal.hub.inflation.inflate import locate_inflated, parse_demo_reference
+from eaglelocal.hub.inflation.inflate import locate_inflated
+from eaglelocal.hub.inflation.inflated_sizes import parse_demo_reference
 from eaglelocal.hub.inventory import describe_file, list_all_models, list_embedded, list_imported, list_inflated
 from eaglelocal.hub.model_details import describe_model
 from eaglelocal.hub.pull_plan import find_pulled_draft, remember_draft

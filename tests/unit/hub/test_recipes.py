@@ -10,7 +10,7 @@ from eaglelocal.errors import UsageError
 from eaglelocal.gguf.ggml_types import FILE_TYPES as NAMES
 from eaglelocal.hub.derived.recipes import Inflation, LayerDrop, Recipe, Requantization, parse_recipe
 from eaglelocal.hub.inflation.file_plan import FILE_TYPES
-from eaglelocal.hub.inflation.inflate import ModelSize
+from eaglelocal.hub.inflation.inflated_sizes import ModelSize
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AUTO, PID, Spec, fixed_spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import IncompatibleError, ModelFileError, UsageError
-from eaglelocal.hub.inflation.inflate import locate_inflated, parse_demo_reference
+from eaglelocal.hub.inflation.inflate import locate_inflated
+from eaglelocal.hub.inflation.inflated_sizes import parse_demo_reference
 from eaglelocal.hub.target_resolver import make_label
 from eaglelocal.planning.decision import resolve
 from eaglelocal.planning.plan_models import plan_models

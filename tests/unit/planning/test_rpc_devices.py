@@ -15,7 +15,7 @@ from eaglelocal.planning.machine_spec import MachineSpec, add_rpc_devices
 from eaglelocal.planning.plan_search import search_plan
 from eaglelocal.planning.speed import make_curve
 from eaglelocal.probe.rpc_servers import RpcDevice, RpcServer
-from eaglelocal.worker.crash_report import ExitReason
+from eaglelocal.worker.exit_reason import ExitReason
 
 
 def server(*free_gib: int, latency_s: float = 1e-3, bytes_s: float = 1e8) -> RpcServer:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.tui.transcript.formulas import convert_formula
-from eaglelocal.tui.transcript.text_rows import Appearance, join_row, render_markdown
+from eaglelocal.tui.transcript.markdown_rows import render_markdown
+from eaglelocal.tui.transcript.text_rows import Appearance, join_row
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ from eaglelocal.tui.transcript.entries import (
     mark_drafted,
     render_entry,
 )
-from eaglelocal.tui.transcript.text_rows import Appearance, join_row, measure_blocks, render_markdown, render_plain
+from eaglelocal.tui.transcript.markdown_rows import measure_blocks, render_markdown
+from eaglelocal.tui.transcript.text_rows import Appearance, join_row, render_plain
 from eaglelocal.tui.transcript.transcript_layout import RowPositions
 
 DOCUMENT = (

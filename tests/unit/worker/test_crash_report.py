@@ -14,12 +14,12 @@ from eaglelocal.worker.crash_report import (
     MAX_REPORT_BYTES,
     MAX_REPORTS,
     Crash,
-    ExitReason,
     InFlight,
     format_log_line,
     keep_safe_lines,
     write_report,
 )
+from eaglelocal.worker.exit_reason import ExitReason
 
 SECRET = "my secret question"
 
