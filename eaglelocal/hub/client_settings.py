@@ -12,6 +12,7 @@ import io
 import ipaddress
 import logging
 import os
+import ssl
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -45,6 +46,7 @@ def prepare_client(environ: Environ = os.environ, *, connects: bool = True) -> N
             import huggingface_hub.constants
 
             if connects:
+                ssl.create_default_context()  # it opens SSLKEYLOGFILE
                 huggingface_hub.get_session()  # it reads these variables; nothing is sent yet
                 (huggingface_hub.get_token() or "").encode("ascii")
         except Exception as problem:  # the library's, caused by another setting: no hub was asked

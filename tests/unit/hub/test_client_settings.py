@@ -126,6 +126,7 @@ except UsageError as problem:
                 ("HF_HUB_DOWNLOAD_TIMEOUT", "30s"),
                 ("SSL_CERT_FILE", "/nowhere/at/all.pem"),
                 ("SSL_CERT_FILE", __file__),
+                ("SSLKEYLOGFILE", "/nowhere/at/all"),
                 ("HF_TOKEN_PATH", str(Path(__file__).parent)),
                 ("HF_HOME", __file__),
             ]
