@@ -30,6 +30,7 @@ from eaglelocal.core.events import (
     Rested,
     SnapshotTaken,
     Tokens,
+    Warned,
     WorkEvent,
 )
 from eaglelocal.core.plan import Plan
@@ -297,6 +298,8 @@ class Supervisor:
                 self._listener.on_snapshot(snapshot)
             case HeadSwapped():
                 self._listener.on_head_swapped(message)
+            case Warned(text):
+                _log.warning("%s: %s", self._plan.target_label, text)
             case _:
                 child.kill(f"it sent an unknown message, {type(message).__name__}")
 

@@ -180,7 +180,8 @@ def test_a_server_serves_where_it_can_write_nothing(environ: dict[str, str], tmp
         _, said = program.communicate(timeout=60)
     assert program.returncode == 0, said
     assert "do not find this server" in said and "File too large" in said
-    assert not [path for path in tmp_path.rglob("*.json") if path.stat().st_size]
+    assert ": texts for lookups are no longer kept on disk: File too large" in said
+    assert not [path for path in (tmp_path / "state").rglob("*.json") if path.stat().st_size]
 
 
 @pytest.mark.parametrize("arguments", [("ps",), ("ls",), ("plan", "demo@native"), ("show", "demo@native"), ("heads",)])
