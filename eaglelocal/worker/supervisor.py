@@ -282,12 +282,7 @@ class Supervisor:
                 self._listener.on_progress(message)
             case Ready(info):
                 run.note_ready()
-                self._state = "ready"
-                self._num_starts_failed = 0
-                self._listener.on_ready(child, info)
-                if self._num_restarts:
-                    down_s = time.monotonic() - self._down_since_s
-                    _log.info("%s: the engine is back after %.1f s", self._plan.target_label, down_s)
+                self._note_ready(child, info)
             case LoadFailed(error):
                 run.note_failure(error)
             case Broken(error):
@@ -302,6 +297,14 @@ class Supervisor:
                 _log.warning("%s: %s", self._plan.target_label, text)
             case _:
                 child.kill(f"it sent an unknown message, {type(message).__name__}")
+
+    def _note_ready(self, child: EngineChild, info: EngineInfo) -> None:
+        self._state = "ready"
+        self._num_starts_failed = 0
+        self._listener.on_ready(child, info)
+        if self._num_restarts:
+            down_s = time.monotonic() - self._down_since_s
+            _log.info("%s: the engine is back after %.1f s", self._plan.target_label, down_s)
 
     def _decide_restart(self, run: _ChildRun, error: EagleLocalError) -> float | None:
         """Record how a process ended, notify the listener, and return the seconds until the next start, if any."""

@@ -190,6 +190,16 @@ def test_a_command_works_where_it_can_write_nothing(arguments: tuple[str, ...], 
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("command", ["show", "plan", "rm"])
+@pytest.mark.parametrize("more", ["", "x"])  # an empty file, and the name of one that is not there
+def test_a_name_makes_no_line_of_an_error(command: str, more: str, environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "x\nevil: yes\n#.gguf").touch()
+    done = run(environ, command, f"x\nevil: yes\n#{more}.gguf", cwd=tmp_path)
+    first, *others = done.stderr.splitlines()
+    assert done.returncode and first.startswith("error: ") and "evil: yes" in first
+    assert not any(line.startswith(("evil", " ", "#")) for line in others)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pipe", "folder", "loop"])
 def test_commands_work_beside_odd_files_in_the_place_of_all_theirs(
