@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes as C
 import os
-import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from eaglelocal.backend.weight_loading import UpperWeights, exclude_others, find
 from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import TENSOR
+from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import EagleLocalError, EngineError, ModelFileError, UsageError
 from eaglelocal.gguf.upper_layers import EXPERTS, UpperLayers
 
@@ -133,7 +133,7 @@ def load_failure(path: Path, reason: str, gpu_layers: int | None = None) -> Eagl
     if "does not support split buffers" in reason:
         return UsageError("--split row: these devices cannot share rows of a matrix", hint="--split layer")
     lacks_memory = any(word in reason.lower() for word in ("alloc", "memory"))
-    hint = f"--gpu-layers {(gpu_layers or 0) // 2}" if lacks_memory else f"eaglelocal show {shlex.quote(str(path))}"
+    hint = f"--gpu-layers {(gpu_layers or 0) // 2}" if lacks_memory else f"eaglelocal show {quote_path(path)}"
     return ModelFileError(f"llama.cpp cannot load {path}: {reason}", hint=hint)
 
 

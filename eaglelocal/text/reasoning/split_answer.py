@@ -109,8 +109,9 @@ def _make_parser(split: Split, collector: AnswerCollector) -> CallParser:
         return MessageParser(collector, answer, split.form.headers, split)
     if split.reasoning_markers is None:
         return answer
-    tail = ReasoningTail(split.form.begin if split.form else "", lambda own: _make_call_parser(split, own))
-    return ReasoningParser(collector, answer, split, tail=tail)
+    openings = (split.form.begin, *list_bare_openings(split.form, split.tools)) if split.form and split.tools else ()
+    tail = ReasoningTail(openings, lambda own: _make_call_parser(split, own))
+    return ReasoningParser(collector, answer, split, tail=tail, openings=openings)
 
 
 def _make_call_parser(split: Split, collector: AnswerCollector) -> CallParser:
@@ -238,12 +239,12 @@ class ReasoningTail:
     They are parsed separately, because only the end of the answer shows that they count.
     """
 
-    def __init__(self, begin: str, make_parser: Callable[[AnswerCollector], CallParser]) -> None:
-        self._begin, self._make_parser = begin, make_parser
-        self._reading: tuple[AnswerCollector, CallParser] | None = None  # from the marker that begins a call
+    def __init__(self, openings: Sequence[str], make_parser: Callable[[AnswerCollector], CallParser]) -> None:
+        self._openings, self._make_parser = openings, make_parser
+        self._reading: tuple[AnswerCollector, CallParser] | None = None  # from the marker or tag that begins a call
 
     def push(self, item: Item) -> None:
-        if self._reading is None and isinstance(item, Marker) and item.name == self._begin:
+        if self._reading is None and isinstance(item, Marker) and item.name in self._openings:
             collector = AnswerCollector(str)
             self._reading = collector, self._make_parser(collector)
         if self._reading is None:
@@ -268,17 +269,25 @@ class ReasoningTail:
 class ReasoningParser:
     """A parser of reasoning in front of one for text and calls. Implements call_parser.CallParser.
 
-    `split` has the markers.
+    `split` has the markers; `openings` are the marker and the tags that may begin a call.
     """
 
-    def __init__(self, collector: AnswerCollector, answer: CallParser, split: Split, *, tail: ReasoningTail) -> None:
+    def __init__(
+        self,
+        collector: AnswerCollector,
+        answer: CallParser,
+        split: Split,
+        *,
+        tail: ReasoningTail,
+        openings: Sequence[str],
+    ) -> None:
         assert split.reasoning_markers is not None
         self._collector, self._answer, self._tail = collector, answer, tail
         self._begin, self._end = split.reasoning_markers
         self._text_begin, self._text_end = split.text_markers
         # where a call ends the answer, it ends the reasoning as well
         self._call_begin = split.form.begin if split.form and split.form.ends_turn and split.tools else ""
-        self._call_openings = (split.form.begin, *split.form.section) if split.form and split.tools else ()
+        self._call_openings = (*openings, *split.form.section) if split.form else ()
         self._stray_end = ""  # a closing marker after text, and white space: dropped if a call follows
         self._is_begin_quoted = False  # the text has an opening marker, so the closing one belongs to it
         self._state = (
