@@ -27,16 +27,7 @@ ROW_KERNELS = (  # of llama.cpp: for one row, and how it quantizes one
     "quantize_row_q8_0",
 )
 MOST_OPERATIONS = 64  # of ggml, among which products come early
-MAX_WIDTH = 256  # elements of a key or value that the native code handles
 SWITCH = "EAGLELOCAL_ATTENTION"  # "llama.cpp" leaves llama.cpp's own attention in place, for comparisons
-
-
-def handles_widths(key_width: int, value_width: int) -> bool:
-    """Return whether this processor and heads of these widths (elements) are supported. Needs no llama.cpp.
-
-    value_width: 0 if values are a part of the keys (MLA), which is left to llama.cpp
-    """
-    return value_width > 0 and max(key_width, value_width) <= MAX_WIDTH and is_supported()
 
 
 @functools.cache

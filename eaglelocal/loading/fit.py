@@ -11,9 +11,8 @@ import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
-from eaglelocal.backend.cpu_attention import handles_widths
+from eaglelocal.backend.cpu_attention import is_supported
 from eaglelocal.backend.dry_run import DryRunPart, plan_buffers
-from eaglelocal.backend.flash_attention import resolve_flash_attn
 from eaglelocal.backend.llama_library import LlamaLibrary, free_memory
 from eaglelocal.backend.weight_loading import FLOAT_TYPES
 from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES, Plan, shares_cache
@@ -44,7 +43,15 @@ from eaglelocal.memory.budget import (
     minimum_buffers,
     subtract_margins,
 )
-from eaglelocal.memory.contexts import ROLLBACKS, image_buffers, plan_contexts, plan_rollback, scores_bytes
+from eaglelocal.memory.contexts import (
+    ROLLBACKS,
+    has_kernel_widths,
+    image_buffers,
+    plan_contexts,
+    plan_rollback,
+    resolve_flash_attn,
+    scores_bytes,
+)
 from eaglelocal.memory.estimate import estimate
 from eaglelocal.memory.placement import (
     BORROWS_OUTPUT,
@@ -235,7 +242,7 @@ def decide_flash_attn(plan: Plan, target: ModelHeader, free: Sequence[FreeMemory
         on_gpu=is_on_gpu(plan, free),
         kv_type=plan.kv_type,
         scores_bytes=scores_bytes(n_batch=plan.n_batch, num_cells=num_cells, n_head=target.shape.n_head),
-        has_kernel=handles_widths(target.shape.key_dim, target.shape.value_dim),
+        has_kernel=has_kernel_widths(target.shape) and is_supported(),
     )
     return dataclasses.replace(plan, flash_attn=chosen)
 

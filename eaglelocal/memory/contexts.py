@@ -22,6 +22,8 @@ ROLLBACKS = (8, 4, 2)
 PLANNED_ROLLBACK, PLANNED_LOOKUP_ROLLBACK = 4, 2  # the number that a plan assumes
 PLANNED_BLOCK_ROLLBACK = 8  # of a block head, which drafts its tokens together
 TREE_CELLS = 256  # of drafted tokens after which more are drafted: at most 16 levels of 8 and some chains' ends
+MAX_SCORES_BYTES = 512 * 2**20
+MAX_KERNEL_WIDTH = 256  # elements of a key or value that our attention kernel for processors handles
 HEAD_ROWS, MTP_ROWS, ROWS_PER_SLOT = 128, 64, 32  # the most rows of one call; long prompts take several
 
 
@@ -349,3 +351,28 @@ def output_bytes(shape: ModelShape, sizes: CacheParams, *, max_outputs: int) -> 
     is_mapped = shape.architecture == EAGLE and not shape.upper_vocab
     logits = logits_bytes(max_outputs, shape.n_vocab) * (2 if is_mapped else 1)
     return logits + sizes.n_batch * shape.n_expert_used * shape.n_embd * FLOAT_BYTES
+
+
+# ---- flash attention
+def has_kernel_widths(shape: ModelShape) -> bool:
+    """Return whether our attention kernel for processors handles the model's heads.
+
+    It leaves those whose values are a part of the keys (MLA) to llama.cpp.
+    """
+    return shape.value_dim > 0 and max(shape.key_dim, shape.value_dim) <= MAX_KERNEL_WIDTH
+
+
+def resolve_flash_attn(setting: str, *, on_gpu: bool, kv_type: str, scores_bytes: int, has_kernel: bool) -> str:
+    """Return `on` or `off` if there is a reason for it; else the setting as given.
+
+    has_kernel  our own kernel (backend/cpu_attention.py) runs this model on this processor
+
+    llama.cpp's own kernel for processors reads all cells once for each row, so that verifying several rows after a long
+    context takes several times as long as without (docs/measured.md). It is on only if it saves needed memory: without
+    it the scores of a whole batch are stored, and a quantized cache cannot be read.
+    """
+    if setting != "auto" or on_gpu or kv_type != "f16":
+        return setting
+    if has_kernel:
+        return "on"
+    return "off" if scores_bytes <= MAX_SCORES_BYTES else "auto"

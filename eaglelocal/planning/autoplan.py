@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from eaglelocal.backend.cpu_attention import is_supported
 from eaglelocal.catalog.catalog import KnownMachine, load_catalog, load_machines
 from eaglelocal.catalog.reference import EmbeddedModel
 from eaglelocal.core.model_task import ModelTask
@@ -110,7 +111,7 @@ def _plan_embedded(options: RunOptions, reference: str, other_needs: Needs) -> D
 
 def this_machine(known: Mapping[str, KnownMachine]) -> MachineSpec:
     """Return this machine as it is now. `known`: the catalog's machines."""
-    return make_machine_spec(probe(), known)
+    return dataclasses.replace(make_machine_spec(probe(), known), has_attention_kernel=is_supported())
 
 
 def add_servers(machine: MachineSpec, addresses: Sequence[str]) -> MachineSpec:

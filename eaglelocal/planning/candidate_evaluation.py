@@ -12,8 +12,6 @@ from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
-from eaglelocal.backend.cpu_attention import handles_widths
-from eaglelocal.backend.flash_attention import resolve_flash_attn
 from eaglelocal.catalog.draft_entries import NGRAM
 from eaglelocal.core.plan import Plan, shares_cache
 from eaglelocal.core.records import dataclass
@@ -23,7 +21,13 @@ from eaglelocal.gguf.draft_pairing import branch_problem
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.memory.budget import RAM, Buffer, DeviceLoad, FreeMemory, device_load, subtract_margins
 from eaglelocal.memory.cache_bytes import cache_bytes_of_layer
-from eaglelocal.memory.contexts import plan_rollback, plan_target_context, scores_bytes
+from eaglelocal.memory.contexts import (
+    has_kernel_widths,
+    plan_rollback,
+    plan_target_context,
+    resolve_flash_attn,
+    scores_bytes,
+)
 from eaglelocal.memory.estimate import MemorySummary, estimate, sum_by_purpose
 from eaglelocal.memory.placement import WHOLE, Offload, choose_gpus, place_layers
 from eaglelocal.planning.machine_spec import MachineSpec
@@ -261,7 +265,7 @@ class CandidateEvaluator:
             on_gpu=self._is_on_gpu(gpu_layers),
             kv_type=setup.kv_type,
             scores_bytes=scores_bytes(n_batch=N_BATCH, num_cells=cells, n_head=option.shape.n_head),
-            has_kernel=handles_widths(option.shape.key_dim, option.shape.value_dim),
+            has_kernel=self._machine.has_attention_kernel and has_kernel_widths(option.shape),
         )
 
     def _shares_cache(self, option: ModelOption, gpu_layers: int | None) -> bool:

@@ -69,6 +69,7 @@ class MachineSpec:
     notes: tuple[str, ...] = ()
     assumed: str = ""  # size and speed of the RAM, for people, if the catalog assumed them
     is_here: bool = False
+    has_attention_kernel: bool = True  # our own flash attention runs on its processor
     probed: Machine | None = None  # the probe, if it is this machine: the key of its measurements
 
     @property

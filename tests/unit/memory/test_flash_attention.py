@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eaglelocal.backend.flash_attention import MAX_SCORES_BYTES, resolve_flash_attn
-from eaglelocal.memory.contexts import scores_bytes
+from eaglelocal.memory.contexts import MAX_SCORES_BYTES, resolve_flash_attn, scores_bytes
 
 
 @pytest.mark.parametrize(
