@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import io
 import logging
 import os
@@ -52,16 +53,22 @@ def run_command(
 
 def _exit_code(environ: Mapping[str, str]) -> int:
     before = dict(os.environ)
-    wanted = dict(environ)
-    os.environ.clear()
-    os.environ.update(wanted)
+    set_environ(dict(environ))
     try:
         return main()
     except SystemExit as end:
         return int(end.code or 0)
     finally:
-        os.environ.clear()
-        os.environ.update(before)
+        set_environ(before)
+
+
+def set_environ(environ: Mapping[str, str]) -> None:
+    """Have this process see other variables, and so the hub's client, which reads them (its address!) on import."""
+    os.environ.clear()
+    os.environ.update(environ)
+    if constants := sys.modules.get("huggingface_hub.constants"):
+        importlib.reload(constants)
+        sys.modules["huggingface_hub"].close_session()  # it has read the proxies
 
 
 def _content(stream: object) -> str:

@@ -332,7 +332,7 @@ def test_a_process_that_gives_way_is_frozen_until_all_is_quiet(job: LearningJob)
 def test_a_process_that_was_frozen_saves_what_it_learned(job: LearningJob) -> None:
     def give_way(child: LearningChild, report: SessionReport) -> None:
         if report.state == "learning":
-            time.sleep(4.0)
+            wait_until(lambda: has_learned(job), "a step is done")
             child.give_way(lambda: True)
 
     run_child(job, give_way)
