@@ -158,12 +158,11 @@ def made_patterns() -> Iterator[tuple[str, re.Pattern[str], str]]:
     yield "controls", Spellings(("<|im_end|>", "<|im_start|>", "[INST]")).pattern, "finditer"
 
 
-EVERY = [*named_patterns(), *made_patterns()]
-
-
-@pytest.mark.parametrize(("pattern", "method"), [each[1:] for each in EVERY], ids=[f"{e[0]}-{e[2]}" for e in EVERY])
-def test_a_pattern_takes_time_in_proportion_to_its_text(pattern: re.Pattern[str], method: str) -> None:
-    assert attack_on(pattern, method) is None
+def test_patterns_take_time_in_proportion_to_their_texts() -> None:
+    every = [*named_patterns(), *made_patterns()]
+    assert len(every) > 100
+    found = {f"{where}-{method}": attack_on(pattern, method) for where, pattern, method in every}
+    assert {where: attack for where, attack in found.items() if attack is not None} == {}
 
 
 def test_all_patterns_are_looked_at() -> None:
@@ -175,7 +174,6 @@ def test_all_patterns_are_looked_at() -> None:
         if isinstance(function, ast.FunctionDef) and any(map(is_compile, ast.walk(function)))
     }
     assert inside == MADE_IN
-    assert len(EVERY) > 100
 
 
 @pytest.mark.parametrize(

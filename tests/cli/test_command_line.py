@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from doubles.commands import run_command
 from doubles.empty_home import home_variables
 from doubles.image_files import image_bytes
 from doubles.programs import ending
@@ -34,10 +35,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def run(environ: dict[str, str], *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "eaglelocal", *arguments], input=stdin, capture_output=True, env=environ, timeout=120
-    )
-    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+    return run_command(*arguments, environ=environ, stdin=stdin)
 
 
 def test_version(environ: dict[str, str]) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from doubles.commands import run_command
 
 from eaglelocal.cli import completion
 from eaglelocal.client.running_servers import describe_this_server, keep_announced
@@ -26,8 +25,7 @@ def completed(words: str, tmp_path: Path) -> list[str]:
         "COMP_WORDS": words,
         "COMP_CWORD": str(number),
     }
-    code = "import sys; from eaglelocal.cli.main import main; sys.exit(main())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, timeout=60)
+    done = run_command(environ=environ)
     assert done.stderr == ""
     return done.stdout.split()
 

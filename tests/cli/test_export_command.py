@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from doubles.commands import run_command
 from doubles.deadly_calls import Fault, write_program
 from doubles.empty_home import home_variables
 
@@ -37,8 +38,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def run(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "eaglelocal", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environ, timeout=300)
+    return run_command(*arguments, environ=environ)
 
 
 def assert_embedded(path: Path) -> None:

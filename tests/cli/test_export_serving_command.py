@@ -8,7 +8,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from doubles.commands import run_command
 from doubles.empty_home import home_variables
 from doubles.loopback_hub import HubRepo, LoopbackHub, serving
 from doubles.shell_words import split_command
@@ -70,8 +70,7 @@ def empty_home(folder: Path, hub: LoopbackHub) -> dict[str, str]:
 
 
 def run(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "eaglelocal", "export", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environ, timeout=120)
+    return run_command("export", *arguments, environ=environ)
 
 
 def read_flags(words: list[str]) -> dict[str, str]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+from doubles.commands import run_command
 
 from eaglelocal import locations
 from eaglelocal.cli import heads as heads_command
@@ -37,13 +38,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         monkeypatch.setenv(f"XDG_{kind}_HOME", str(tmp_path / kind.lower()))
     environ = {name: value for name, value in os.environ.items() if not name.startswith("EAGLELOCAL_")}
 
-    def run_heads(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "eaglelocal", "heads", *arguments]
-        return subprocess.run(
-            command, capture_output=True, text=True, env={**environ, "PYTHONPATH": str(ROOT)}, timeout=120
-        )
-
-    return run_heads
+    return partial(run_command, "heads", environ=environ)
 
 
 def learn(target: Path, base: Path, *, num_versions: int = 2, label: str = "the demo") -> HeadVersions:

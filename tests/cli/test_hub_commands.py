@@ -1,4 +1,4 @@
-"""`pull`, `ls`, `show` and `rm` as a person runs them: whole processes against a hub on loopback."""
+"""`pull`, `ls`, `show` and `rm` as a person runs them, against a hub on loopback."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from doubles.commands import run_command
 from doubles.empty_home import home_variables
 from doubles.hub_models import model_bytes
 from doubles.loopback_hub import HubFile, HubRepo, LoopbackHub, guide_repo, serving
@@ -63,6 +64,9 @@ class Person:
         return [sys.executable, "-P", "-m", "eaglelocal", *arguments]
 
     def runs(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        """Run a command: in this process, or in one that finds more variables when it imports the hub's client."""
+        if not more:
+            return run_command(*arguments, environ=self.environ)
         return subprocess.run(
             self.command(*arguments),
             capture_output=True,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from doubles.commands import run_command
 from doubles.eagle_checkpoints import DIALECTS, Checkpoint, checkpoint_of, write_checkpoint
 from doubles.empty_home import home_variables
 from doubles.imported_heads import imported
@@ -36,8 +36,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def run(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "eaglelocal", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environ, timeout=300)
+    return run_command(*arguments, environ=environ)
 
 
 def embedded() -> Checkpoint:

@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from doubles.commands import run_command
 from doubles.empty_home import home_variables
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,8 +48,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def run(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "eaglelocal", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environ, stdin=subprocess.DEVNULL, timeout=300)
+    return run_command(*arguments, environ=environ)
 
 
 @contextlib.contextmanager

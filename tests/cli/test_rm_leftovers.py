@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+from doubles.commands import run_command
 
 from eaglelocal import locations
 from eaglelocal.gguf.model_info import fingerprint_model
@@ -17,7 +18,6 @@ from eaglelocal.hub.heads.versions import HeadVersions, find_versions
 from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.learning.kept_answers import note_target
 
-ROOT = Path(__file__).parents[2]
 REPO, NAME = "a/x-GGUF", "x-Q8_0.gguf"
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -31,13 +31,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("HOME", str(tmp_path))
     environ = {name: value for name, value in os.environ.items() if not name.startswith("EAGLELOCAL_")}
 
-    def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "eaglelocal", *arguments]
-        return subprocess.run(
-            command, capture_output=True, text=True, env={**environ, "PYTHONPATH": str(ROOT)}, timeout=120
-        )
-
-    return run_command
+    return partial(run_command, environ=environ)
 
 
 def put_in_cache(repo: str = REPO) -> Path:

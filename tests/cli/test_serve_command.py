@@ -22,6 +22,7 @@ from typing import cast
 import httpx
 import psutil
 import pytest
+from doubles.commands import run_command
 from doubles.timeouts import PATIENCE_S, wait_until
 
 from eaglelocal.cli import serve_log
@@ -115,10 +116,7 @@ def free_port() -> int:
 
 
 def refused(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "eaglelocal", "serve", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, env=environ, timeout=PATIENCE_S, cwd=environ["XDG_STATE_HOME"]
-    )
+    return run_command("serve", *arguments, environ=environ, cwd=Path(environ["XDG_STATE_HOME"]))
 
 
 def chat(**more: object) -> dict[str, object]:

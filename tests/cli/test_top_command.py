@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from doubles.commands import run_command
 from doubles.pages_server import Page, Pages, llama_pages, serving, vllm_pages
 
 pytestmark = pytest.mark.full
@@ -16,10 +17,7 @@ TIMEOUT_S = 60
 
 
 def top(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "eaglelocal", "top", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=TIMEOUT_S, env={**os.environ, **environ}, check=False
-    )
+    return run_command("top", *arguments, environ={**os.environ, **environ})
 
 
 @pytest.mark.parametrize(("pages", "kind"), [(llama_pages(), "llama-server"), (vllm_pages(), "vLLM")])

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from doubles.commands import run_command
 from doubles.empty_home import home_variables
 from doubles.random_models import TargetShape, write_head, write_target
 from doubles.timeouts import wait_until
@@ -45,10 +46,7 @@ def target(tmp_path: Path) -> Path:
 
 
 def run(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "eaglelocal", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, env=environ, timeout=PATIENCE_S, stdin=subprocess.DEVNULL
-    )
+    return run_command(*arguments, environ=environ)
 
 
 @contextmanager
@@ -140,7 +138,8 @@ def test_one_at_a_time_in_a_folder(environ: dict[str, str], target: Path, tmp_pa
 def test_without_torch_the_way_to_it_is_reported(environ: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('none here')")
     without = {**environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    done = run(without, "train", "--target", "demo@native")
+    command = [sys.executable, "-P", "-m", "eaglelocal", "train", "--target", "demo@native"]
+    done = subprocess.run(command, capture_output=True, text=True, env=without, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == 'error: training needs torch\n\nhint: pip install ".[train]", in the checkout\n'
 

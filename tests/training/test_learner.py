@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 
 from doubles.deadly_calls import Fault, write_program  # noqa: E402
 from doubles.learning_demo import TARGET, keep_answers, make_job, make_plan, make_requests, write_worse_head  # noqa: E402
-from doubles.timeouts import wait_until  # noqa: E402
+from doubles.timeouts import PATIENCE_S, wait_until  # noqa: E402
 
 from eaglelocal.core.plan import Plan  # noqa: E402
 from eaglelocal.errors import EagleLocalError  # noqa: E402
@@ -329,10 +329,13 @@ def test_a_process_that_gives_way_is_frozen_until_all_is_quiet(job: LearningJob)
     check_loadable(job)
 
 
-def test_a_process_that_was_frozen_saves_what_it_learned(job: LearningJob) -> None:
+def test_a_process_that_was_frozen_saves_what_it_learned(job: LearningJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning_child, "SAVE_S", PATIENCE_S)  # on a busy machine a checkpoint takes longer
+
     def give_way(child: LearningChild, report: SessionReport) -> None:
         if report.state == "learning":
-            time.sleep(4.0)
+            enough_s = read_state_and_time(child.pid)[1] + 4.0  # of the processor, which others may use too
+            wait_until(lambda: read_state_and_time(child.pid)[1] > enough_s, "a step is done")
             child.give_way(lambda: True)
 
     run_child(job, give_way)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from doubles.sources import nodes_of
 from typer.main import get_command
 
 from eaglelocal.cli.command_table import ALL, make_app
 
 PACKAGE = Path(__file__).parents[2] / "eaglelocal"
+FILES = sorted(PACKAGE.rglob("*.py"))
 FLAG = re.compile(r"(?:(?P<out>leave|no|without) )?(?P<flag>--[a-z][a-z-]+)(?P<rest>[= ][^\s,;`)]+)?")
 VALUE = re.compile(
     r"[A-Z0-9'\"*~./{]|auto\b|none\b|on\b|off\b|cpu\b|ngram\b|layer\b|file\b|p-eagle\b|[a-z]+[-_/@:]?[a-z0-9]*[/0-9]"
@@ -44,8 +46,8 @@ def texts_of(node: ast.expr) -> Iterator[str]:
                 yield from texts_of(below)
 
 
-def hints_of(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+def hints_of(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.keyword) and node.arg == "hint":
             yield from texts_of(node.value)
         elif isinstance(node, ast.Assign):
@@ -64,15 +66,15 @@ def flags_without_value(hint: str) -> list[str]:
 def test_flags_in_hints_have_their_values() -> None:
     found = {
         f"{path.relative_to(PACKAGE)}: {hint}"
-        for path in PACKAGE.rglob("*.py")
-        for hint in hints_of(ast.parse(path.read_text(encoding="utf-8")))
+        for path in FILES
+        for hint in hints_of(nodes_of(path))
         if flags_without_value(hint)
     }
     assert not found
 
 
 def test_commands_in_hints_are_known() -> None:
-    hints = {hint for path in PACKAGE.rglob("*.py") for hint in hints_of(ast.parse(path.read_text(encoding="utf-8")))}
+    hints = {hint for path in FILES for hint in hints_of(nodes_of(path))}
     own = [text for hint in hints if (text := hint.strip("`")).startswith("eaglelocal ") and "`" not in text]
     assert len(own) > 10
     for hint in own:
@@ -103,9 +105,9 @@ QUOTED = re.compile(r"quote_(?:path|word)\(|shlex\.(?:quote|join)\(|getattr|\.po
 CHECKED = {"entry.targets[0]", "settings.target_key"}  # of the catalog
 
 
-def unquoted_names(tree: ast.AST) -> Iterator[str]:
+def unquoted_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """The names that commands in hints hold as they are; a blank or a line end in one makes another command of it."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.keyword) and node.arg == "hint" and isinstance(node.value, ast.JoinedStr):
             before = ""
             for part in node.value.values:
@@ -117,6 +119,5 @@ def unquoted_names(tree: ast.AST) -> Iterator[str]:
                         yield value
 
 
-@pytest.mark.parametrize("file", sorted(PACKAGE.rglob("*.py")), ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_names_in_commands_are_quoted(file: Path) -> None:
-    assert list(unquoted_names(ast.parse(file.read_text()))) == []
+def test_names_in_commands_are_quoted() -> None:
+    assert [(file, name) for file in FILES for name in unquoted_names(nodes_of(file))] == []
