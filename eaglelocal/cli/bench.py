@@ -44,16 +44,12 @@ if TYPE_CHECKING:
 
 FEWEST_PROMPTS = 2  # of each category, however long they take: a single one has no interval
 # The flags that are settings; --spec, --temperature, --max-tokens and --seed are bench's own.
-SETTINGS = ("target", "mmproj", "draft", "draft_type", *flags.MACHINE, "parallel")
+SETTINGS = (*flags.MODEL, *flags.MACHINE, "parallel")
 
 
-@flags.add_machine_flags(before="parallel")
+@flags.takes(*SETTINGS, before="report")
 def bench(
     context: typer.Context,
-    target: flags.Target = None,
-    mmproj: flags.Mmproj = None,
-    draft: flags.Draft = None,
-    draft_type: flags.DraftType = None,
     spec: bench_flags.Modes = None,
     category: bench_flags.Category = "",
     prompts: bench_flags.Prompts = None,

@@ -62,26 +62,22 @@ from eaglelocal.core.image import media_type
 from eaglelocal.errors import Cancelled, EngineError
 
 
-@flags.add_machine_flags(before="cache_ram", more=flags.ANSWERING)
+@flags.takes(
+    "url",
+    "spec",
+    "lora",
+    "system",
+    "seed",
+    *flags.MODEL,
+    *flags.MACHINE,
+    *flags.SAMPLING,
+    *flags.KEEPING,
+    before="plain",
+)
 def chat(  # many parameters: typer reads the flags from the signature
     context: typer.Context,
     prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="Your question.", show_default=False)] = None,
-    target: flags.Target = None,
-    url: flags.Url = None,
-    mmproj: flags.Mmproj = None,
     image: flags.Images = None,
-    draft: flags.Draft = None,
-    draft_type: flags.DraftType = None,
-    spec: flags.Spec = None,
-    system: flags.System = None,
-    temperature: flags.Temperature = None,
-    max_tokens: flags.MaxTokens = None,
-    seed: flags.Seed = None,
-    top_k: flags.TopK = None,
-    top_p: flags.TopP = None,
-    min_p: flags.MinP = None,
-    cache_ram: flags.CacheRam = None,
-    lookup_memory: flags.LookupMemory = None,
     parallel: flags.Slots = None,
     plain: Annotated[bool, typer.Option("--plain", help="Chat line by line, without the full screen.")] = False,
     as_json: Annotated[

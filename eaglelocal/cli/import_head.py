@@ -37,11 +37,10 @@ NoTrial = Annotated[
 ]
 
 
-@flags.add_machine_flags(before="as_json")
+@flags.takes("target", *flags.MACHINE, before="as_json")
 def import_head(
     context: typer.Context,
     head: Head,
-    target: flags.Target = None,
     out: flags.HeadOut = None,
     type: flags.HeadType = "bf16",
     no_trial: NoTrial = False,

@@ -162,13 +162,11 @@ Arguments = Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Its
 Print = Annotated[bool, typer.Option("--print", help="Show what would be run, and run nothing.")]
 
 
+@flags.takes("target", "url", "ctx", before="shows")
 def launch(
     context: typer.Context,
     program: Program,
     arguments: Arguments = None,
-    target: flags.Target = None,
-    url: flags.Url = None,
-    ctx: flags.Ctx = None,
     shows: Print = False,
 ) -> None:
     """Run a coding agent with a local model.

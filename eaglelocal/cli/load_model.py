@@ -22,7 +22,7 @@ from eaglelocal.core.run_options import AUTO, NONE, RunOptions
 from eaglelocal.core.sampling import RECOMMENDED, SamplingParams
 from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import UsageError
-from eaglelocal.settings import READERS, Settings
+from eaglelocal.settings import SETTINGS, Settings
 
 if TYPE_CHECKING:
     from eaglelocal.client.engine_client import EngineClient, WatchSubmit
@@ -52,7 +52,7 @@ EMBEDDER = "eaglelocal.loading.embedding_builder:build"
 
 def load_settings(parameters: Mapping[str, object]) -> Settings:
     """Return the settings; those among a command's parameters override the environment and the config file."""
-    given = {name: value for name, value in parameters.items() if name in READERS}
+    given = {name: value for name, value in parameters.items() if name in SETTINGS}
     # a flag that can be repeated is an empty sequence, not None, if it was not given
     flags = {name: value for name, value in given.items() if value not in ((), [])}
     return Settings.load(flags, os.environ, locations.config_file())

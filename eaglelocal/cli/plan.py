@@ -48,26 +48,12 @@ MachineNames = Annotated[
 Ctx = Annotated[str | None, typer.Option(metavar="N", help="Tokens of a conversation. Unset: as many as fit well.")]
 Parallel = Annotated[str | None, typer.Option(metavar="N", help="Answers at once; each has --ctx tokens.")]
 Ram = Annotated[float | None, typer.Option(metavar="GIB", min=1, max=4096, help="RAM of --machine, in GiB.")]
-OF_SETTINGS = (
-    *(
-        "ctx",
-        "parallel",
-        "mmproj",
-        "lora",
-        "draft",
-        "gpu_layers",
-        "n_cpu_moe",
-        "device",
-        "split",
-        "rpc",
-        "kv_type",
-        "flash_attn",
-    ),
-)
+OF_SETTINGS = ("mmproj", "lora", "draft", *flags.PLACEMENT, "parallel")
 LIST = "list"  # value of --machine
 ShowAll = Annotated[bool, typer.Option("--all", help="Show every rejected option and why.")]
 
 
+@flags.takes(*OF_SETTINGS, before="as_json")
 def plan(
     context: typer.Context,
     targets: Targets = None,
@@ -76,16 +62,6 @@ def plan(
     parallel: Parallel = None,
     machine: MachineNames = None,
     ram: Ram = None,
-    mmproj: flags.Mmproj = None,
-    lora: flags.Lora = None,
-    draft: flags.Draft = None,
-    gpu_layers: flags.GpuLayers = None,
-    n_cpu_moe: flags.NCpuMoe = None,
-    device: flags.Device = None,
-    split: flags.Split = None,
-    rpc: flags.Rpc = None,
-    kv_type: flags.KvType = None,
-    flash_attn: flags.FlashAttn = None,
     show_all: ShowAll = False,
     as_json: flags.AsJson = False,
 ) -> None:

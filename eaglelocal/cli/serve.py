@@ -50,42 +50,16 @@ DEFAULT_PARALLEL = 4
 MAX_OFFERED = 20  # models of Ollama and LM Studio that a server offers though nobody named them
 
 
-@flags.add_machine_flags(before="cache_ram", more=flags.ANSWERING)
-def serve(  # many parameters: typer reads the flags from the signature
+@flags.takes(
+    *(*flags.MODEL, "spec", "lora", "models", "max_loaded", "alias"),
+    *("host", "port", "api_key_file", "shared_prefix", "allowed_hosts", "cors_origins", "ssl", "ssl_cert", "ssl_key"),
+    *("parallel", "max_waiting", "request_timeout", "idle_unload", "drain"),
+    *(*flags.MACHINE, *flags.SAMPLING, *flags.KEEPING, "log", "web", "web_port"),
+    before="no_tui",
+)
+def serve(
     context: typer.Context,
-    target: flags.Target = None,
-    mmproj: flags.Mmproj = None,
-    draft: flags.Draft = None,
-    draft_type: flags.DraftType = None,
-    spec: flags.Spec = None,
-    host: flags.Host = None,
-    port: flags.Port = None,
-    parallel: flags.Parallel = None,
-    ctx: flags.Ctx = None,
-    models: flags.Models = None,
-    max_loaded: flags.MaxLoaded = None,
-    alias: flags.Alias = None,
-    api_key_file: flags.ApiKeyFile = None,
-    shared_prefix: flags.SharedPrefix = None,
-    allowed_hosts: flags.AllowedHosts = None,
-    cors_origins: flags.CorsOrigins = None,
-    ssl: flags.Ssl = None,
-    ssl_cert: flags.SslCert = None,
-    ssl_key: flags.SslKey = None,
-    max_waiting: flags.MaxWaiting = None,
-    request_timeout: flags.RequestTimeout = None,
-    idle_unload: flags.IdleUnload = None,
-    drain: flags.Drain = None,
-    temperature: flags.Temperature = None,
-    top_k: flags.TopK = None,
-    top_p: flags.TopP = None,
-    min_p: flags.MinP = None,
-    max_tokens: flags.MaxTokens = None,
-    cache_ram: flags.CacheRam = None,
-    lookup_memory: flags.LookupMemory = None,
-    log: flags.Log = None,
     web: flags.Web = False,
-    web_port: flags.WebPort = None,
     no_tui: Annotated[bool, typer.Option("--no-tui", help="Log to stderr instead of showing the monitor.")] = False,
 ) -> None:
     """Serve models over the APIs of OpenAI, Anthropic and Ollama.

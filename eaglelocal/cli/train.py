@@ -88,10 +88,9 @@ Work = Annotated[
 TorchDevice = Annotated[str, typer.Option(metavar="|".join(DEVICES), help="Device to train on.")]
 
 
-@flags.add_machine_flags(before="parallel")
+@flags.takes("target", "parallel", *flags.MACHINE, before="as_json")
 def train(
     context: typer.Context,
-    target: flags.Target = None,
     start: Start = "auto",
     method: Method = "eagle",
     prompts: Prompts = None,
@@ -106,7 +105,6 @@ def train(
     type: flags.HeadType = "bf16",
     work: Work = None,
     torch_device: TorchDevice = "auto",
-    parallel: flags.Parallel = None,
     as_json: flags.AsJson = False,
 ) -> None:
     """Train a draft head for your target, on the target's own answers.
