@@ -5,11 +5,12 @@ So a wrong value gives the same message, whether it came from a flag, the enviro
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -50,31 +51,58 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on s
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 Command = Callable[..., None]
+KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
 def takes(*names: str, before: str = "") -> Callable[[Command], Command]:
     """Return a decorator that adds the flags of these settings to a command's signature, which typer reads.
 
-    Their values are in the `params` of the command's context. A parameter that the command declares itself stays.
+    Their values are in the `params` of the command's context. A parameter that the command declares itself stays; one
+    that is a dataclass becomes a flag for each field.
 
     before  the parameter before which --help lists them; without it they stand last
     """
 
     def decorate(command: Command) -> Command:
-        signature = inspect.signature(command, eval_str=True)
-        own = signature.parameters
+        declared = inspect.signature(command, eval_str=True).parameters.values()
+        own = {each.name: each for parameter in declared for each in expand(parameter)}
         others = [parameter for name, parameter in own.items() if name not in names]
         place = next((number for number, each in enumerate(others) if each.name == before), len(others))
-        added = [own.get(name) or make_parameter(name) for name in names]
+        parameters = [*others[:place], *(own.get(name) or make_parameter(name) for name in names), *others[place:]]
 
         @functools.wraps(command)
         def run(**values: object) -> None:
-            command(**{name: value for name, value in values.items() if name in own})
+            command(**{parameter.name: bind(parameter, values) for parameter in declared})
 
-        run.__signature__ = signature.replace(parameters=[*others[:place], *added, *others[place:]])  # type: ignore[attr-defined]
+        run.__signature__ = inspect.Signature([each.replace(kind=KEYWORD) for each in parameters])  # type: ignore[attr-defined]
         return run
 
     return decorate
+
+
+def expand(parameter: inspect.Parameter) -> list[inspect.Parameter]:
+    """Return the parameter, or one for each field of its dataclass."""
+    record = parameter.annotation
+    if not dataclasses.is_dataclass(record):
+        return [parameter]
+    kinds = get_type_hints(record, include_extras=True)
+    return [
+        inspect.Parameter(
+            each.name,
+            KEYWORD,
+            default=inspect.Parameter.empty if each.default is dataclasses.MISSING else each.default,
+            annotation=kinds[each.name],
+        )
+        for each in dataclasses.fields(record)
+    ]
+
+
+def bind(parameter: inspect.Parameter, values: Mapping[str, object]) -> object:
+    """Return the value of a parameter, or its dataclass with the values of the fields."""
+    record = parameter.annotation
+    if not dataclasses.is_dataclass(record):
+        return values[parameter.name]
+    return record(**{each.name: values[each.name] for each in dataclasses.fields(record)})  # type: ignore[operator]
 
 
 def make_parameter(name: str) -> inspect.Parameter:
@@ -85,7 +113,7 @@ def make_parameter(name: str) -> inspect.Parameter:
         f"--{name.replace('_', '-')}", metavar=flag.metavar or None, help=flag.help, autocompletion=complete
     )
     kind = Annotated[flag.kind, option]  # type: ignore[name-defined]
-    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=kind)
+    return inspect.Parameter(name, KEYWORD, default=None, annotation=kind)
 
 
 # ---- flag variables: environment variables of flags that are no settings: EAGLELOCAL_NO_TUI for --no-tui,

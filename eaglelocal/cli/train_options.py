@@ -9,9 +9,13 @@ import dataclasses
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from eaglelocal import locations
+from eaglelocal.cli import flags
+from eaglelocal.cli.completion import complete_words
 from eaglelocal.cli.import_head import check_layer_inputs, find_head_target, resolve_out
 from eaglelocal.cli.load_model import make_run_options, plan_run
 from eaglelocal.cli.output import Output
@@ -19,6 +23,7 @@ from eaglelocal.conversation.session import ModelChoice
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import UsageError
+from eaglelocal.training.device import DEVICES
 
 if TYPE_CHECKING:
     from eaglelocal.core.plan import Plan
@@ -80,29 +85,54 @@ class TrainOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossFlags:
-    """The flags of `train` on what a step learns, as typed. unroll: None: as many steps as the kind of head has."""
+class TrainFlags:
+    """The flags that only `train` has, as typed. unroll: None: as many steps as the kind of head has."""
 
-    loss: str = "soft"
-    unroll: int | None = None
-    state_noise: float = 0.0
-    on_policy: int = 0
+    start: Annotated[
+        str, typer.Option("--from", metavar="auto|none|REF", help="Head to train further; none: a new one.")
+    ] = "auto"
+    method: Annotated[
+        str,
+        typer.Option(
+            "--kind", metavar="eagle|p-eagle|medusa", help="Kind of head; p-eagle and medusa draft in one pass."
+        ),
+    ] = "eagle"
+    prompts: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="File of questions, as for `bench`; unset: your chats and built-in ones."),
+    ] = None
+    tokens: Annotated[int, typer.Option(metavar="N", min=1000, help="Tokens of answers to learn from.")] = 200_000
+    epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Passes over the answers.")] = 4
+    draft_vocab: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=256, help="Tokens that a new head predicts; unset: those that its texts have."),
+    ] = None
+    loss: Annotated[
+        str,
+        typer.Option(
+            metavar="soft|lk|tv|nla",
+            help="What a step learns; the others are experiments.",
+            autocompletion=complete_words("soft", "lk", "tv", "nla"),
+        ),
+    ] = "soft"
+    unroll: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=16, help="Draft steps that an EAGLE head learns; 5 if unset.")
+    ] = None
+    state_noise: Annotated[
+        float, typer.Option(metavar="SHARE", min=0.0, max=1.0, help="Noise on the states that it reads; 0.05 is 5 %.")
+    ] = 0.0
+    on_policy: Annotated[
+        int, typer.Option(metavar="STEPS", min=0, help="At the end, steps that learn from the head's own drafts.")
+    ] = 0
+    out: flags.HeadOut = None
+    type: flags.HeadType = "bf16"
+    work: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Folder for the answers and the state of a stopped run.")
+    ] = None
+    torch_device: Annotated[str, typer.Option(metavar="|".join(DEVICES), help="Device to train on.")] = "auto"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadFlags:
-    """The flags of `train` on the head and its files, as typed."""
-
-    start: str
-    work: str | None
-    out: str | None
-    kind: str
-    draft_vocab: int | None
-    method: str
-    losses: LossFlags = LossFlags()
-
-
-def resolve_options(settings: Settings, output: Output, device: str, given: HeadFlags) -> TrainOptions:
+def resolve_options(settings: Settings, output: Output, device: str, given: TrainFlags) -> TrainOptions:
     """Resolve the flags of a run. Raises UsageError, IncompatibleError or ResourceError for what cannot work."""
     found = find_head_target(settings, output)
     num_depths, is_medusa = choose_num_depths(given.method), given.method == MEDUSA
@@ -120,16 +150,16 @@ def resolve_options(settings: Settings, output: Output, device: str, given: Head
         output=output,
         folder=folder,
         device=device,
-        path=choose_path(source, given.kind, given.out),
+        path=choose_path(source, given.type, given.out),
         is_named=given.out is not None,
-        kind=given.kind,
+        kind=given.type,
         draft_vocab=given.draft_vocab,
-        unrolling=choose_unrolling(source, given.losses),
-        num_policy_steps=given.losses.on_policy,
+        unrolling=choose_unrolling(source, given),
+        num_policy_steps=given.on_policy,
     )
 
 
-def choose_unrolling(source: HeadSource, given: LossFlags) -> Unrolling:
+def choose_unrolling(source: HeadSource, given: TrainFlags) -> Unrolling:
     """Return what a step of training does. Raises UsageError on an unknown loss, or steps that the head does not have.
 
     A head that drafts in one pass has a step for each token of it.
