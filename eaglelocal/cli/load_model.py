@@ -6,8 +6,10 @@ Imports nothing heavy before a model is needed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from eaglelocal import locations
@@ -18,6 +20,7 @@ from eaglelocal.core.draft import parse_draft
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import AUTO, NONE, RunOptions
 from eaglelocal.core.sampling import RECOMMENDED, SamplingParams
 from eaglelocal.core.user_paths import quote_path
@@ -29,22 +32,9 @@ if TYPE_CHECKING:
     from eaglelocal.core.events import EngineInfo
     from eaglelocal.learning.idle_learning import IdleLearning, ModelLearning
     from eaglelocal.planning.decision import Decision
-    from eaglelocal.worker.spare_process import SpareProcess
-
-import shlex
-from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING
-
-from eaglelocal.catalog.catalog import load_catalog
-from eaglelocal.catalog.reference import Profile, parse_reference
-from eaglelocal.cli.plan import options_for
-from eaglelocal.core.records import dataclass
-from eaglelocal.planning.plan_models import plan_models
-
-if TYPE_CHECKING:
     from eaglelocal.planning.model_choices import ModelOutlook
     from eaglelocal.tui.chat.model_picker import ModelSource
+    from eaglelocal.worker.spare_process import SpareProcess
 
 
 EMBEDDER = "eaglelocal.loading.embedding_builder:build"
@@ -254,6 +244,11 @@ def choose_build(target: str, *, draft: str = "auto") -> ChosenBuild | None:
     Returns None if the target is no catalog entry, or has a quantization: then there is nothing to choose.
     Raises UsageError with the closest name if the catalog has no such entry.
     """
+    from eaglelocal.catalog.catalog import load_catalog
+    from eaglelocal.catalog.reference import Profile, parse_reference
+    from eaglelocal.cli.plan import options_for
+    from eaglelocal.planning.plan_models import plan_models
+
     parsed = parse_reference(target)
     if not isinstance(parsed, Profile) or parsed.quant:
         return None

@@ -8,38 +8,33 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import replace
 from typing import TYPE_CHECKING, TextIO, cast
 
+from eaglelocal.cli.load_model import LoadingEngine, write_plan
 from eaglelocal.cli.output import Output, colour_environ
+from eaglelocal.conversation.answer_stats import model_line
+from eaglelocal.core.plan import NO_OWNERS, Owners, Plan
+from eaglelocal.core.stats import LEARNING_OFF, LearningStatus
 from eaglelocal.core.terminal_text import can_move_cursor
 from eaglelocal.errors import TRACEBACK_VARIABLE
 from eaglelocal.settings import Settings
 from eaglelocal.tui.monitor.log_tail import LogTail
 
 if TYPE_CHECKING:
-    from eaglelocal.client.running_servers import RunningServer
-    from eaglelocal.tui.monitor.monitor_app import Monitor, OpenWatch, Outcome
-import re
-import threading
-from collections.abc import Sequence
-from concurrent.futures import Future, wait
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
-from eaglelocal.cli.load_model import LoadingEngine, write_plan
-from eaglelocal.conversation.answer_stats import model_line
-from eaglelocal.core.plan import NO_OWNERS, Owners, Plan
-from eaglelocal.core.stats import LEARNING_OFF, LearningStatus
-
-if TYPE_CHECKING:
     from eaglelocal.cli.output import Output
+    from eaglelocal.client.running_servers import RunningServer
     from eaglelocal.learning.idle_learning import IdleLearning
     from eaglelocal.planning.coresidency import EvictionPolicy
     from eaglelocal.planning.decision import Decision
     from eaglelocal.server.loaded_models import LoadResult
+    from eaglelocal.tui.monitor.monitor_app import Monitor, OpenWatch, Outcome
     from eaglelocal.worker.spare_process import SpareProcess
 
 

@@ -27,23 +27,20 @@ if TYPE_CHECKING:
 BETWEEN_S = 1.0  # between the two readings of --once and --json, which give the rates
 DEFAULT_WIDTH = 80
 
-Urls = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="URL ...",
-        help="Servers to watch; unset: the one on this machine.",
-        show_default=False,
-        autocompletion=complete_server,
-    ),
-]
-Once = Annotated[bool, typer.Option("--once", help="Print one frame as text and exit.")]
-
 
 @flags.takes(*flags.PAGE)
 def top(
     context: typer.Context,
-    urls: Urls = None,
-    once: Once = False,
+    urls: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="URL ...",
+            help="Servers to watch; unset: the one on this machine.",
+            show_default=False,
+            autocompletion=complete_server,
+        ),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame as text and exit.")] = False,
     as_json: flags.AsJson = False,
     web: flags.Web = False,
 ) -> None:

@@ -7,22 +7,30 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from eaglelocal import locations
+from eaglelocal.bench.bench_prompts import read_prompts, training_questions
 from eaglelocal.cli import flags
 from eaglelocal.cli.completion import complete_words
 from eaglelocal.cli.import_head import check_layer_inputs, find_head_target, resolve_out
 from eaglelocal.cli.load_model import make_run_options, plan_run
 from eaglelocal.cli.output import Output
+from eaglelocal.conversation.conversation_file import list_names, load_conversation
 from eaglelocal.conversation.session import ModelChoice
+from eaglelocal.core.byte_sizes import count_noun
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.request import ChatRequest, Message
+from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.user_paths import expand_path
-from eaglelocal.errors import UsageError
+from eaglelocal.errors import EagleLocalError, UsageError
+from eaglelocal.training.conversations import question_key
 from eaglelocal.training.device import DEVICES
 
 if TYPE_CHECKING:
@@ -31,17 +39,6 @@ if TYPE_CHECKING:
     from eaglelocal.settings import Settings
     from eaglelocal.training.batches import Unrolling
     from eaglelocal.training.draft_head import HeadSource
-import itertools
-from collections.abc import Iterator
-from contextlib import suppress
-
-from eaglelocal.bench.bench_prompts import read_prompts, training_questions
-from eaglelocal.conversation.conversation_file import list_names, load_conversation
-from eaglelocal.core.byte_sizes import count_noun
-from eaglelocal.core.request import ChatRequest, Message
-from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.errors import EagleLocalError
-from eaglelocal.training.conversations import question_key
 
 MEDUSA = "medusa"
 HEAD_KINDS = {"eagle": 1, "p-eagle": 8, MEDUSA: 4}  # and the tokens that one pass drafts
