@@ -409,7 +409,7 @@ Entry = tuple[str, object, str]
 
 def _read_file(path: Path) -> Iterator[Entry]:
     for name, value in _parse(path).items():
-        yield _check_name(name, str(path), _as_key, otherwise=_suggest_edit(path)), value, str(path)
+        yield _check_name(name, str(path), str, otherwise=_suggest_edit(path)), value, str(path)
 
 
 def _read_environment(environ: Mapping[str, str]) -> Iterator[Entry]:
@@ -451,10 +451,6 @@ def _check_name(name: str, place: str, style: Callable[[str], str], *, otherwise
 
 def _suggest_edit(path: Path) -> str:
     return f"${{EDITOR:-vi}} {shlex.quote(str(path))}"
-
-
-def _as_key(name: str) -> str:
-    return name
 
 
 def _as_variable(name: str) -> str:

@@ -282,7 +282,6 @@ def make_model_source(settings: Settings) -> ModelSource:
 
 
 def list_model_names(settings: Settings) -> Sequence[str]:
-    """Return the references of the models on this disk, for completion."""
     from eaglelocal.planning.model_choices import list_names
 
     return list_names(settings.model_folders)

@@ -91,7 +91,9 @@ def run_server(
     from eaglelocal.cli.browser import bind_page
 
     access, key_names, own_key = open_access(settings, output)
-    owners = Owners(access.keys.names_on_disk, read_shared_prefixes(settings))
+    owners = Owners(
+        access.keys.names_on_disk, tuple(read_shared_prefix(expand_path(name)) for name in settings.shared_prefix)
+    )
     decisions = plan_all(settings, output)
     certificate = find_certificate(settings)
     listening = bind_server_socket(settings)
@@ -203,12 +205,8 @@ def open_access(settings: Settings, output: Output) -> tuple[Access, list[str], 
     return access, [name for name, _ in listed_keys.by_name], own_key
 
 
-def read_shared_prefixes(settings: Settings) -> tuple[str, ...]:
-    """Return the texts of --shared-prefix, without white space at their ends. Raises UsageError."""
-    return tuple(read_shared_prefix(expand_path(name)) for name in settings.shared_prefix)
-
-
 def read_shared_prefix(path: Path) -> str:
+    """Return the text of a --shared-prefix, without white space at its ends. Raises UsageError."""
     try:
         text = read_text_file(path).strip()
     except (OSError, FaultInLine) as error:

@@ -111,7 +111,6 @@ def read_fingerprint(path: Path) -> str:
 
 @contextmanager
 def mention_resuming(output: Output) -> Iterator[None]:
-    """Tell the user on interruption that the same command resumes the run."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):

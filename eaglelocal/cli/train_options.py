@@ -77,7 +77,6 @@ class TrainOptions:
 
     @property
     def ctx(self) -> int:
-        """The most tokens of a conversation."""
         return min(self.settings.ctx or TRAINING_CTX, self.found.info.context_length or TRAINING_CTX)
 
 
@@ -324,5 +323,4 @@ def _iter_saved_questions() -> Iterator[tuple[Message, ...]]:
 
 
 def iter_builtin_questions() -> Iterator[tuple[Message, ...]]:
-    """Yield built-in questions of all categories, alternating between them."""
     return (prompt.messages for prompt in training_questions())

@@ -53,7 +53,6 @@ class BenchResult:
     too_long: Sequence[EagleLocalError] = ()  # one per skipped task: a prompt does not fit the context
 
     def check_whole(self) -> None:
-        """Raise the error that ended the run early, if there was one."""
         if self.error is not None:
             raise self.error
 
