@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import difflib
 import os
+<<<<<<< HEAD
 from collections.abc import Callable, Iterator, Mapping
+=======
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field, fields
+>>>>>>> flags
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from eaglelocal.core.atomic_file import OWN_FILE, write_atomically
 from eaglelocal.core.own_files import read_regular
 from eaglelocal.core.plan import MAX_SLOTS
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.run_options import parse_rpc_hosts, parse_split
+from eaglelocal.core.run_options import MODES, parse_rpc_hosts, parse_split
 from eaglelocal.core.sampling import RANGES
 from eaglelocal.core.terminal_text import decode_text, join_surrogates
 from eaglelocal.core.toml_text import read_toml_file, set_text_key
@@ -26,6 +32,8 @@ from eaglelocal.errors import ResourceError, UsageError
 
 PREFIX = "EAGLELOCAL_"
 DEFAULT = "default"
+FLAG = "flag"  # in the metadata of a setting
+KV_TYPES, SWITCH, LOGS = ("f16", "q8_0", "q4_0"), ("auto", "on", "off"), ("text", "json")
 MAX_CACHE_DISK = 100_000.0  # GB
 MAX_LOOKUP_MEMORY = 2_000_000  # tokens; the index in RAM takes up to 600 bytes for each
 OWN_VARIABLES = frozenset({"TRACEBACK", "ENGINE_LOG", "API_KEY", "ATTENTION"})
@@ -42,6 +50,7 @@ FLAG_VARIABLES = frozenset({
 OTHER_VARIABLES = frozenset(PREFIX + name for name in OWN_VARIABLES | FLAG_VARIABLES)  # ours, but not settings
 
 
+<<<<<<< HEAD
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The value of each setting; None means unset: chosen for this machine or model."""
@@ -226,8 +235,11 @@ def _as_flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+=======
+>>>>>>> flags
 # ---- readers: raw value -> value; the text of a ValueError says what the value must be
 Reader = Callable[[object], object]
+T = TypeVar("T")
 
 
 def _text(value: object) -> str:
@@ -345,61 +357,296 @@ def _as_float(value: object) -> float | None:
         return None
 
 
-READERS: Mapping[str, Reader] = MappingProxyType(
-    {
-        "target": _text,
-        "url": _text,
-        "mmproj": _text,
-        "draft": _text,
-        "lora": _files,
-        "draft_type": _choice("auto", "q4_0", "q8_0", "file"),
-        "spec": _or("auto", "auto", _or("off", "off", _or("pid", "pid", _whole(0)))),
-        "threads": _or("auto", None, _whole(1)),
-        "gpu_layers": _or("auto", None, _whole(0)),
-        "n_cpu_moe": _or("auto", None, _whole(0)),
-        "device": _text,
-        "split": _split,
-        "rpc": _rpc,
-        "kv_type": _choice("f16", "q8_0", "q4_0"),
-        "flash_attn": _choice("auto", "on", "off"),
-        "cache_ram": _or("auto", None, _whole(0)),
-        "lookup_memory": _or("off", 0, _whole(0, MAX_LOOKUP_MEMORY)),
-        "cache_disk": _or("off", 0.0, _number(0.0, MAX_CACHE_DISK)),
-        "learn": _boolean,
-        "learn_gb": _number(0.001, 10_000),
-        "learn_days": _number(1, 3650),
-        "learn_after": _number(1, 86_400),
-        "ctx": _or("auto", None, _whole(1)),
-        "parallel": _or("auto", None, _whole(1, MAX_SLOTS)),
-        "temperature": _number(*RANGES["temperature"]),
-        "top_k": _whole(*RANGES["top_k"]),
-        "top_p": _number(*RANGES["top_p"]),
-        "min_p": _number(*RANGES["min_p"]),
-        "max_tokens": _whole(1, RANGES["max_tokens"][1]),
-        "seed": _whole(0, 2**32 - 1),
-        "system": _prose,
-        "colour": _choice("auto", "always", "never"),
-        "host": _text,
-        "ssl": _choice("off", "auto"),
-        "ssl_cert": _text,
-        "ssl_key": _text,
-        "port": _whole(0, 65535),
-        "web_port": _whole(0, 65535),
-        "models": _list,
-        "alias": _list,
-        "api_key_file": _text,
-        "shared_prefix": _files,
-        "allowed_hosts": _list,
-        "cors_origins": _list,
-        "max_waiting": _whole(0, 10_000),
-        "request_timeout": _number(1, 86_400),
-        "max_loaded": _whole(0, 64),
-        "idle_unload": _number(0, 31_536_000),
-        "drain": _number(0, 3600),
-        "log": _choice("text", "json"),
-        "theme": _choice("dark", "light", "contrast", "terminal"),
-        "glyphs": _choice("auto", "unicode", "ascii"),
-        "figures": _boolean,
-        "keys": _keys,
-    }
+# ---- the settings: each row is a setting, its default, how its value is read, and its flag
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """How a setting is read, and how its flag is shown. Without a metavar it has no flag, or a switch.
+
+    words  what a shell completes
+    """
+
+    read: Reader
+    metavar: str = ""
+    help: str = ""
+    words: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> object:
+        """Return the type of the flag's value as typed: READERS check and convert it, wherever it comes from."""
+        if self.read is _boolean:
+            return bool | None
+        return list[str] | None if self.read is _files else str | None
+
+
+def setting(default: T, read: Reader, metavar: str = "", help: str = "", words: Sequence[str] = ()) -> T:
+    made: T = field(default=default, metadata={FLAG: Flag(read, metavar, help, tuple(words))})
+    return made
+
+
+COUNT, POSITIVE = _or("auto", None, _whole(0)), _or("auto", None, _whole(1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The value of each setting; None means unset: chosen for this machine or model."""
+
+    # what answers
+    target: str | None = setting(
+        None, _text, "REF", "The model: demo, demo@1b:bf16, qwen3-8b, user/repo:Q8_0, ./x.gguf."
+    )
+    url: str | None = setting(None, _text, "URL|none", "Ask this OpenAI-compatible server; none: load a model here.")
+    mmproj: str = setting("auto", _text, "auto|none|FILE", "Projector for images; auto: the one beside the model.")
+    draft: str = setting(
+        "auto",
+        _text,
+        "REF[,...]",
+        "What drafts: auto (unset), ngram, lookahead, mtp, none, or a head or small model (user/repo, GGUF).",
+    )
+    lora: tuple[str, ...] = setting((), _files, "FILE[:SCALE]", "LoRA adapter of the model, a GGUF; can be repeated.")
+    draft_type: str = setting(
+        "auto",
+        _choice("auto", "q4_0", "q8_0", "file"),
+        "TYPE",
+        "Weight type of a draft head: auto (q4_0), q8_0, q4_0, file: as it is stored.",
+        ("auto", "q8_0", "q4_0", "file"),
+    )
+    spec: str | int = setting(
+        "auto",
+        _or("auto", "auto", _or("off", "off", _or("pid", "pid", _whole(0)))),
+        "auto|off|pid|N",
+        "Draft length: auto (unset) and pid adapt it, N (at most 16) is fixed.",
+        ("auto", "off", "pid"),
+    )
+
+    # how it runs; unset: the planner decides
+    threads: int | None = setting(None, POSITIVE, "N", "CPU threads; unset: the cores that this process may use.")
+    gpu_layers: int | None = setting(None, COUNT, "auto|N", "Layers on the GPU; unset: as many as fit.")
+    n_cpu_moe: int | None = setting(
+        None, COUNT, "auto|N", "Keep the experts of the first N layers in RAM; unset: as planned."
+    )
+    device: str | None = setting(None, _text, "NAME", "GPUs to use, in llama.cpp's names: CUDA0; unset: all.")
+    split: str = setting(
+        "layer", _split, "HOW", "Split over several GPUs: layer (unset), tensor, row, none, or shares as 3,1.", MODES
+    )
+    rpc: tuple[str, ...] = setting(
+        (), _rpc, "HOST:PORT,...", "Place layers on llama.cpp's rpc-servers, in a network that you trust."
+    )
+    kv_type: str = setting(
+        "f16", _choice(*KV_TYPES), "TYPE", "Type of the KV cache: f16, q8_0 or q4_0; unset: f16 if it fits.", KV_TYPES
+    )
+    flash_attn: str = setting("auto", _choice(*SWITCH), "auto|on|off", "Use flash attention.", SWITCH)
+    cache_ram: int | None = setting(
+        None, COUNT, "MIB", "RAM for conversations that lost their slot; 0: none; unset: an eighth of what is free."
+    )
+    lookup_memory: int = setting(
+        0,
+        _or("off", 0, _whole(0, MAX_LOOKUP_MEMORY)),
+        "off|TOKENS",
+        "Keep so many tokens of each key's texts on disk, to draft from; `eaglelocal forget` deletes them.",
+    )
+    cache_disk: float = setting(
+        0.0,
+        _or("off", 0.0, _number(0.0, MAX_CACHE_DISK)),
+        "off|GB",
+        "Keep long conversations' caches on disk, so that they go on after a restart without being read anew.",
+    )
+    learn: bool = setting(
+        False, _boolean, help="Keep answers on disk, and let the head learn from them while nobody asks."
+    )
+    learn_gb: float = setting(1.0, _number(0.001, 10_000), "GB", "Most that --learn keeps of each model's answers.")
+    learn_days: float = setting(30.0, _number(1, 3650), "DAYS", "Days after which --learn drops an answer.")
+    learn_after: float = setting(60.0, _number(1, 86_400), "SECONDS", "Time without a request until learning begins.")
+    ctx: int | None = setting(None, POSITIVE, "N", "Context of a conversation, in tokens; unset: as long as fits.")
+    parallel: int | None = setting(
+        None,
+        _or("auto", None, _whole(1, MAX_SLOTS)),
+        "N",
+        "Answers at once, at most 16; 4 if unset. Each has --ctx tokens.",
+    )
+
+    # how it answers
+    temperature: float = setting(
+        0.7,
+        _number(*RANGES["temperature"]),
+        "T",
+        "Sampling temperature; 0: always the likeliest token. Unset: the model's own, or 0.7.",
+    )
+    top_k: int = setting(40, _whole(*RANGES["top_k"]), "N", "Sample from the N likeliest tokens; 0: from all.")
+    top_p: float = setting(
+        0.95, _number(*RANGES["top_p"]), "P", "Sample from the likeliest tokens whose probabilities reach P."
+    )
+    min_p: float = setting(0.05, _number(*RANGES["min_p"]), "P", "Leave out tokens below P times the likeliest.")
+    max_tokens: int | None = setting(
+        None, _whole(1, RANGES["max_tokens"][1]), "N", "Longest answer in tokens; unset: until the context is full."
+    )
+    seed: int | None = setting(None, _whole(0, 2**32 - 1), "N", "The same seed gives the same answer.")
+    system: str | None = setting(None, _prose, "TEXT", "The system message.")
+
+    # how it serves
+    colour: str = setting("auto", _choice("auto", "always", "never"))
+    host: str = setting("127.0.0.1", _text, "ADDRESS", "Address to listen on, 127.0.0.1 if unset; others need a key.")
+    ssl: str = setting(
+        "off", _choice("off", "auto"), "off|auto", "HTTPS with a certificate of our own, whose fingerprint is shown."
+    )
+    ssl_cert: str | None = setting(None, _text, "FILE", "HTTPS with this certificate, in PEM.")
+    ssl_key: str | None = setting(None, _text, "FILE", "Key of that certificate, in PEM.")
+    port: int = setting(8421, _whole(0, 65535), "N", "Port to listen on; 8421 if unset.")
+    web_port: int = setting(8422, _whole(0, 65535), "N", "Port of the monitor in a browser; 8422 if unset.")
+    models: tuple[str, ...] = setting((), _list, "REF,REF", "More models, loaded when a request names them.")
+    alias: tuple[str, ...] = setting((), _list, "NAME,NAME", "More names for the first model; '*' accepts any name.")
+    api_key_file: str | None = setting(
+        None, _text, "FILE", "Keys, in lines `name: key`; a missing file is written with a new key."
+    )
+    shared_prefix: tuple[str, ...] = setting(
+        (), _files, "FILE", "System prompt, or how it begins, that is read once for all keys; can be repeated."
+    )
+    allowed_hosts: tuple[str, ...] = setting(
+        (), _list, "NAME,NAME", "More host names by which clients may call this server."
+    )
+    cors_origins: tuple[str, ...] = setting((), _list, "URL,URL", "Web pages that may call this server from a browser.")
+    max_waiting: int = setting(
+        64, _whole(0, 10_000), "N", "Requests that may wait, 64 if unset; the server refuses more with 429."
+    )
+    request_timeout: float = setting(
+        3600.0, _number(1, 86_400), "S", "Seconds that a request may take, including its wait; 3600 if unset."
+    )
+    max_loaded: int = setting(0, _whole(0, 64), "N", "Most models loaded at once; 0 or unset: what fits.")
+    idle_unload: float = setting(
+        0.0, _number(0, 31_536_000), "S", "Unload a model after S seconds without requests; 0 (unset): never."
+    )
+    drain: float = setting(
+        30.0, _number(0, 3600), "S", "Seconds for running answers when the server stops; 30 if unset."
+    )
+    log: str = setting("text", _choice(*LOGS), "text|json", "Format of the log on stderr.", LOGS)
+
+    # how it looks
+    theme: str = setting("dark", _choice("dark", "light", "contrast", "terminal"))
+    glyphs: str = setting("auto", _choice("auto", "unicode", "ascii"))  # auto: ascii unless the locale is UTF-8
+    figures: bool = setting(True, _boolean)  # a line of figures below each answer of a chat
+    keys: tuple[tuple[str, str], ...] = setting((), _keys)  # of screens: (action, keys) that replace the defaults
+    set_by: tuple[tuple[str, str], ...] = ()  # (setting, place) of every setting that was set
+
+    @classmethod
+    def load(cls, flags: Mapping[str, object], environ: Mapping[str, str], config_file: Path) -> Settings:
+        """Read all sources and return the settings; a flag that is None was not given. Raises UsageError."""
+        values: dict[str, Any] = {}
+        places: dict[str, str] = {}
+        for name, value, place in (*_read_file(config_file), *_read_environment(environ), *_read_flags(flags)):
+            try:
+                values[name], places[name] = READERS[name](value), place
+            except ValueError as error:
+                subject = place if place == _as_flag(name) else f"{place}: {name}"
+                hint = f"unset {place}" if place.startswith(PREFIX) else _suggest_edit(config_file)
+                if place == _as_flag(name):
+                    default = getattr(cls(), name)
+                    usual = f"{default:g}" if isinstance(default, float) else default
+                    hint = f"{place} {usual}" if isinstance(default, str | int | float) else f"leave {place} out"
+                raise UsageError(f"{subject} must be {error}, not {value!r}", hint=hint) from None
+        return cls(**values, set_by=tuple(places.items()))
+
+    def is_set(self, name: str) -> bool:
+        """Return whether any source set this setting, even to its default."""
+        return any(setting == name for setting, _ in self.set_by)
+
+    @property
+    def model_folders(self) -> tuple[str, ...]:
+        """Return the folders among `models`; they are written as paths."""
+        paths = (one for one in self.models if one.startswith(("/", "~", "./", "../")))
+        return tuple(path for path in paths if os.path.isdir(os.path.expanduser(path)))
+
+    def origins(self) -> Mapping[str, str]:
+        """Return the source of each setting: `default`, the config file's path, the variable or the flag."""
+        return MappingProxyType(dict.fromkeys(READERS, DEFAULT) | dict(self.set_by))
+
+
+SETTINGS: Mapping[str, Flag] = MappingProxyType(
+    {each.name: each.metadata[FLAG] for each in fields(Settings) if FLAG in each.metadata}
 )
+READERS: Mapping[str, Reader] = MappingProxyType({name: flag.read for name, flag in SETTINGS.items()})
+
+
+def write_setting(config_file: Path, name: str, value: str) -> None:
+    """Set one setting in the config file, which is made if it is missing; the rest of it stays as it is.
+
+    Raises UsageError if it cannot be changed by itself, ResourceError if the file cannot be written.
+    """
+    path = config_file.resolve()  # a link to a file elsewhere stays a link
+    try:
+        exists = path.exists()
+        content = decode_text(read_regular(path)) if exists else ""
+        mode = path.stat().st_mode & 0o777 if exists else OWN_FILE
+        write_atomically(path, set_text_key(content, name, value), mode=mode)
+    except OSError as problem:
+        raise ResourceError(
+            f"cannot write {path}: {problem.strerror}", hint=f"ls -ld {quote_path(path.parent)}"
+        ) from problem
+    except ValueError as problem:
+        raise UsageError(f"{path} was not changed: {problem}", hint=f"write {name} = {value!r} yourself") from problem
+
+
+def peek_setting(name: str, environ: Mapping[str, str], config_file: Path) -> object:
+    """Return a setting's raw value, whether or not the other settings are valid; None if it is unset or unreadable."""
+    if found := environ.get(_as_variable(name)):
+        return found
+    try:
+        return _parse(config_file).get(name)
+    except UsageError:
+        return None
+
+
+# ---- sources: (setting, raw value, place)
+Entry = tuple[str, object, str]
+
+
+def _read_file(path: Path) -> Iterator[Entry]:
+    for name, value in _parse(path).items():
+        yield _check_name(name, str(path), str, otherwise=_suggest_edit(path)), value, str(path)
+
+
+def _read_environment(environ: Mapping[str, str]) -> Iterator[Entry]:
+    for variable in sorted(environ):
+        if variable.startswith(PREFIX) and variable not in OTHER_VARIABLES and environ[variable]:
+            name = variable.removeprefix(PREFIX).lower()
+            known = _check_name(name, "environment", _as_variable, otherwise=f"unset {variable}")
+            yield known, environ[variable], variable
+
+
+def _read_flags(flags: Mapping[str, object]) -> Iterator[Entry]:
+    for name, value in flags.items():
+        if value is not None:
+            yield _check_name(name, "command line", _as_flag, otherwise="eaglelocal --help"), value, _as_flag(name)
+
+
+def _parse(path: Path) -> dict[str, object]:
+    try:
+        return read_toml_file(path)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _check_name(name: str, place: str, style: Callable[[str], str], *, otherwise: str) -> str:
+    """Return the name if it is a setting, else raise UsageError; `style` writes a name as in its source.
+
+    otherwise  the hint if no name is near
+    """
+    if name in READERS:
+        return name
+    near = difflib.get_close_matches(name, READERS, n=1)
+    hint = f"did you mean {style(near[0])}?" if near else otherwise
+    raise UsageError(f"{place}: unknown setting {style(name)}", hint=hint)
+
+
+def _suggest_edit(path: Path) -> str:
+    return f"${{EDITOR:-vi}} {shlex.quote(str(path))}"
+
+
+def _as_variable(name: str) -> str:
+    return PREFIX + name.upper()
+
+
+def _as_flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

@@ -17,13 +17,20 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from eaglelocal.cli import bench_flags, flags
-from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, LIMIT_S, MIN_ANSWER
+from eaglelocal.cli import flags
+from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, LIMIT_S, MIN_ANSWER, BenchFlags
 from eaglelocal.cli.chat_connection import find_api_key
 from eaglelocal.cli.load_model import count_slots, load_model, load_settings, make_run_options, plan_run
 from eaglelocal.cli.output import Output, standard_output
-from eaglelocal.cli.reports.bench import SERVER_SIDE, BenchFiles, BenchOptions, BenchResult, BenchSubject, finish
-from eaglelocal.cli.reports.bench_page import check_report_file, predict_unmeasured
+from eaglelocal.cli.reports.bench import (
+    SERVER_SIDE,
+    BenchOptions,
+    BenchResult,
+    BenchSubject,
+    check_report_file,
+    finish,
+    predict_unmeasured,
+)
 from eaglelocal.conversation.session import ModelChoice
 from eaglelocal.core.draft import describe_cut_length
 from eaglelocal.core.events import EngineInfo, LoadProgress
@@ -44,36 +51,11 @@ if TYPE_CHECKING:
 
 FEWEST_PROMPTS = 2  # of each category, however long they take: a single one has no interval
 # The flags that are settings; --spec, --temperature, --max-tokens and --seed are bench's own.
-SETTINGS = ("target", "mmproj", "draft", "draft_type", *flags.MACHINE, "parallel")
+SETTINGS = (*flags.MODEL, *flags.MACHINE, "parallel")
 
 
-@flags.add_machine_flags(before="parallel")
-def bench(
-    context: typer.Context,
-    target: flags.Target = None,
-    mmproj: flags.Mmproj = None,
-    draft: flags.Draft = None,
-    draft_type: flags.DraftType = None,
-    spec: bench_flags.Modes = None,
-    category: bench_flags.Category = "",
-    prompts: bench_flags.Prompts = None,
-    pairs: bench_flags.Pairs = None,
-    repeats: bench_flags.Repeats = 1,
-    warm_up: bench_flags.WarmUp = 2,
-    concurrency: bench_flags.Concurrency = "1",
-    max_tokens: bench_flags.MaxTokens = 64,
-    skip: bench_flags.Skip = 0,
-    ignore_eos: bench_flags.IgnoreEos = False,
-    temperature: bench_flags.Temperature = 0.0,
-    seed: bench_flags.Seed = 0,
-    against: bench_flags.Against = None,
-    against_model: bench_flags.AgainstModel = None,
-    against_key_file: bench_flags.KeyFile = None,
-    parallel: bench_flags.Parallel = None,
-    svg: bench_flags.Svg = None,
-    report: bench_flags.Report = None,
-    as_json: bench_flags.AsJson = False,
-) -> None:
+@flags.takes(*SETTINGS, before="report")
+def bench(context: typer.Context, given: BenchFlags) -> None:
     """Compare the speed of speculative and plain decoding.
 
     Both answer the same prompts in turn on one engine, and so does another server (--against). Every figure is a
@@ -85,45 +67,27 @@ def bench(
     """
     settings = load_settings({name: context.params[name] for name in SETTINGS})
     output = standard_output(colour=settings.colour)
-    sampling = make_sampling(settings, temperature=temperature, seed=seed, max_tokens=max_tokens, ignore_eos=ignore_eos)
-    limit_s = LIMIT_S if pairs is None and prompts is None and repeats == 1 else math.inf
-    options = make_options(settings, spec=spec, concurrency=concurrency, params=sampling, limit_s=limit_s, skip=skip)
-    categories = [part.strip() for part in category.split(",") if part.strip()]
-    chosen = choose_prompts(prompts, categories, pairs, warm_up)
-    check_chart_folder(svg)
-    check_report_file(report)
-    groups = order_groups(chosen, options, repeats)
-    other_server = OtherServer(against, against_model, against_key_file)
+    options = make_options(settings, given)
+    chosen = choose_prompts(given)
+    check_chart_folder(given.svg)
+    check_report_file(given.report)
+    groups = order_groups(chosen, options, given.repeats)
     settings = drop_unused_projector(settings, chosen)
-    subject, result = run(settings, options, groups, other_server=other_server, output=output)
-    if report is not None:
+    subject, result = run(settings, options, groups, given, output)
+    if given.report is not None:
         subject = dataclasses.replace(subject, predicted=predict_unmeasured(make_run_options(settings, ModelChoice())))
-    finish(result, subject, output, BenchFiles(svg, report), as_json=as_json)
-
-
-@dataclass(frozen=True, slots=True)
-class OtherServer:
-    """A server to compare with, which gets the same prompts; `url` None: there is none."""
-
-    url: str | None
-    model: str | None  # None: its first model
-    key_file: Path | None
+    finish(result, subject, output, given)
 
 
 def run(
-    settings: Settings,
-    options: BenchOptions,
-    groups: Sequence[PromptGroup],
-    *,
-    other_server: OtherServer,
-    output: Output,
+    settings: Settings, options: BenchOptions, groups: Sequence[PromptGroup], given: BenchFlags, output: Output
 ) -> tuple[BenchSubject, BenchResult]:
     """Load the model, measure, and close it. Returns the run's description and its result."""
     from eaglelocal.bench.text_identity import TextComparer, tie_bound, weight_type
     from eaglelocal.gguf.reader import read_header
 
     with contextlib.ExitStack() as opened:
-        server = open_server(other_server, opened)
+        server = open_server(given, opened)
         server_info = server.start() if server is not None else None  # fails before a model is loaded
         plan = plan_bench(settings, options, output)
         weights = weight_type(read_header(plan.target))
@@ -158,22 +122,27 @@ class ChosenPrompts:
 
 
 # ---- before the measurement
-def make_options(
-    settings: Settings, *, spec: str | None, concurrency: str, params: SamplingParams, limit_s: float, skip: int
-) -> BenchOptions:
+def make_options(settings: Settings, given: BenchFlags) -> BenchOptions:
     """Check the flags and return the run's options. Without --spec the mode is that of the settings (off: auto).
 
-    Raises UsageError, also if `skip` leaves fewer than MIN_ANSWER tokens.
+    Raises UsageError, also if --skip leaves fewer than MIN_ANSWER tokens.
     """
     from eaglelocal.bench.measure import parse_levels, parse_modes
 
-    if skip and params.max_tokens is not None and params.max_tokens - skip < MIN_ANSWER:
+    if given.skip and given.max_tokens - given.skip < MIN_ANSWER:
         raise UsageError(
-            f"--skip {skip} of --max-tokens {params.max_tokens} leaves too little to measure",
-            hint=f"--max-tokens {skip + 4 * MIN_ANSWER}",
+            f"--skip {given.skip} of --max-tokens {given.max_tokens} leaves too little to measure",
+            hint=f"--max-tokens {given.skip + 4 * MIN_ANSWER}",
         )
+    sets_length = given.pairs is not None or given.prompts is not None or given.repeats != 1
     default_mode = "auto" if settings.spec == "off" else str(settings.spec)
-    return BenchOptions(parse_modes(spec or default_mode), parse_levels(concurrency), params, limit_s, skip)
+    return BenchOptions(
+        modes=parse_modes(given.spec or default_mode),
+        levels=parse_levels(given.concurrency),
+        params=make_sampling(settings, given),
+        limit_s=math.inf if sets_length else LIMIT_S,
+        skip=given.skip,
+    )
 
 
 def drop_unused_projector(settings: Settings, chosen: ChosenPrompts) -> Settings:
@@ -183,39 +152,38 @@ def drop_unused_projector(settings: Settings, chosen: ChosenPrompts) -> Settings
     return dataclasses.replace(settings, mmproj="none")
 
 
-def make_sampling(
-    settings: Settings, *, temperature: float, seed: int, max_tokens: int, ignore_eos: bool
-) -> SamplingParams:
+def make_sampling(settings: Settings, given: BenchFlags) -> SamplingParams:
     """Return greedy sampling unless --temperature is given; the settings' temperature is for chats only."""
     from eaglelocal.core.sampling import GREEDY, SamplingParams
 
-    if temperature == 0:
-        return dataclasses.replace(GREEDY, max_tokens=max_tokens, ignore_eos=ignore_eos)
+    if given.temperature == 0:
+        return dataclasses.replace(GREEDY, max_tokens=given.max_tokens, ignore_eos=given.ignore_eos)
     return SamplingParams(
-        temperature=temperature,
+        temperature=given.temperature,
         top_k=settings.top_k,
         top_p=settings.top_p,
         min_p=settings.min_p,
-        seed=seed,
-        max_tokens=max_tokens,
-        ignore_eos=ignore_eos,
+        seed=given.seed,
+        max_tokens=given.max_tokens,
+        ignore_eos=given.ignore_eos,
     )
 
 
-def choose_prompts(file: Path | None, categories: Sequence[str], pairs: int | None, num_warm_up: int) -> ChosenPrompts:
+def choose_prompts(given: BenchFlags) -> ChosenPrompts:
     """Return the prompts of the file, or held-out tasks of the embedded model's corpus.
 
     The warm-up uses the first prompts of a file, but other tasks of the corpus than those measured.
     """
     from eaglelocal.bench.bench_prompts import builtin_prompts, group_by_category, read_prompts
 
-    if file is not None:
-        prompts = read_prompts(file, categories)
-        return ChosenPrompts(group_by_category(prompts, pairs), prompts[:num_warm_up])
-    num = pairs or DEFAULT_PAIRS
-    groups = group_by_category(builtin_prompts(categories, num + num_warm_up))
-    warm_up = [group[num + i] for i in range(num_warm_up) for group in groups.values()]
-    return ChosenPrompts({category: group[:num] for category, group in groups.items()}, warm_up[:num_warm_up])
+    categories = [part.strip() for part in given.category.split(",") if part.strip()]
+    if given.prompts is not None:
+        prompts = read_prompts(given.prompts, categories)
+        return ChosenPrompts(group_by_category(prompts, given.pairs), prompts[: given.warm_up])
+    num = given.pairs or DEFAULT_PAIRS
+    groups = group_by_category(builtin_prompts(categories, num + given.warm_up))
+    warm_up = [group[num + i] for i in range(given.warm_up) for group in groups.values()]
+    return ChosenPrompts({category: group[:num] for category, group in groups.items()}, warm_up[: given.warm_up])
 
 
 def order_groups(chosen: ChosenPrompts, options: BenchOptions, repeats: int) -> list[PromptGroup]:
@@ -230,15 +198,15 @@ def check_chart_folder(svg: Path | None) -> None:
         raise UsageError(f"the folder of the chart {svg} does not exist")
 
 
-def open_server(other: OtherServer, opened: contextlib.ExitStack) -> HttpClient | None:
-    if other.url is None:
-        if other.model:
-            raise UsageError(f"--against-model {other.model} needs a server", hint="--against URL")
+def open_server(given: BenchFlags, opened: contextlib.ExitStack) -> HttpClient | None:
+    if given.against is None:
+        if given.against_model:
+            raise UsageError(f"--against-model {given.against_model} needs a server", hint="--against URL")
         return None
     from eaglelocal.client.http_client import HttpClient
 
-    key = read_key(other.key_file) or find_api_key(other.url, os.environ)
-    return opened.enter_context(HttpClient(other.url, api_key=key, model=other.model or ""))
+    key = read_key(given.against_key_file) or find_api_key(given.against, os.environ)
+    return opened.enter_context(HttpClient(given.against, api_key=key, model=given.against_model or ""))
 
 
 def read_key(file: Path | None) -> str:

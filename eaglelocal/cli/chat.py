@@ -5,12 +5,14 @@ Combines settings, plan, engine, line mode and the screen; nothing heavy is impo
 
 from __future__ import annotations
 
+import os
+import select
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -38,50 +40,40 @@ from eaglelocal.cli.load_model import (
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.action_context import ListModels
-from eaglelocal.conversation.answer_stats import MessageOutput, model_line
+from eaglelocal.conversation.answer_stats import MessageOutput, answer_object, model_line
 from eaglelocal.conversation.conversation import Conversation
 from eaglelocal.conversation.pictures import Pictures, read_pictures
 from eaglelocal.conversation.session import ModelChoice, ModelLoader, Session, describe_other_model, save_session
+from eaglelocal.conversation.slash_commands import names_command
+from eaglelocal.core.image import media_type
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.terminal_text import join_surrogates
-from eaglelocal.errors import EagleLocalError, UsageError
+from eaglelocal.errors import Cancelled, EagleLocalError, EngineError, UsageError
 from eaglelocal.settings import Settings
 from eaglelocal.worker.spare_process import SpareProcess
 
 if TYPE_CHECKING:
     from eaglelocal.learning.idle_learning import IdleLearning
     from eaglelocal.planning.decision import Decision
-import os
-import select
-from typing import TextIO
-
-from eaglelocal.conversation.answer_stats import answer_object
-from eaglelocal.conversation.slash_commands import names_command
-from eaglelocal.core.image import media_type
-from eaglelocal.errors import Cancelled, EngineError
 
 
-@flags.add_machine_flags(before="cache_ram", more=flags.ANSWERING)
+@flags.takes(
+    "url",
+    "spec",
+    "lora",
+    "system",
+    "seed",
+    *flags.MODEL,
+    *flags.MACHINE,
+    *flags.SAMPLING,
+    *flags.KEEPING,
+    before="plain",
+)
 def chat(  # many parameters: typer reads the flags from the signature
     context: typer.Context,
     prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="Your question.", show_default=False)] = None,
-    target: flags.Target = None,
-    url: flags.Url = None,
-    mmproj: flags.Mmproj = None,
     image: flags.Images = None,
-    draft: flags.Draft = None,
-    draft_type: flags.DraftType = None,
-    spec: flags.Spec = None,
-    system: flags.System = None,
-    temperature: flags.Temperature = None,
-    max_tokens: flags.MaxTokens = None,
-    seed: flags.Seed = None,
-    top_k: flags.TopK = None,
-    top_p: flags.TopP = None,
-    min_p: flags.MinP = None,
-    cache_ram: flags.CacheRam = None,
-    lookup_memory: flags.LookupMemory = None,
     parallel: flags.Slots = None,
     plain: Annotated[bool, typer.Option("--plain", help="Chat line by line, without the full screen.")] = False,
     as_json: Annotated[

@@ -168,7 +168,6 @@ def copy_to_desktop(text: str, output: Output) -> None:
 
 
 def _continued_lines(session: Session) -> list[str]:
-    """Return a line on the conversation that is continued, if one is."""
     conversation = session.conversation
     if not conversation.turns:
         return []

@@ -12,7 +12,6 @@ Complete = Callable[[str], list[str]]
 
 
 def complete_words(*words: str) -> Complete:
-    """Return a completion of fixed words."""
 
     def complete(incomplete: str) -> list[str]:
         return list_matches(words, incomplete)
@@ -62,7 +61,6 @@ def complete_head(incomplete: str) -> list[str]:
 
 
 def complete_port(incomplete: str) -> list[str]:
-    """Return the ports of the servers on this machine."""
     from eaglelocal.client.running_servers import find_running_servers
 
     ports = [str(server.port) for server in find_running_servers(remove_stale=False)]
@@ -70,7 +68,6 @@ def complete_port(incomplete: str) -> list[str]:
 
 
 def complete_server(incomplete: str) -> list[str]:
-    """Return the addresses of the servers on this machine."""
     from eaglelocal.client.running_servers import find_running_servers
 
     return list_matches([server.url for server in find_running_servers(remove_stale=False)], incomplete)

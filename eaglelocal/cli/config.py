@@ -65,7 +65,6 @@ def format_value(value: object) -> str:
 
 
 def to_json_value(value: object) -> object:
-    """Return the value for JSON: a table becomes an object."""
     is_table = isinstance(value, tuple) and value and all(isinstance(entry, tuple) for entry in value)
     return dict(value) if is_table else value  # type: ignore[call-overload]
 

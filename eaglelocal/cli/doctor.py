@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from typing import TYPE_CHECKING
 
 import typer
 
 from eaglelocal.cli import flags
 from eaglelocal.cli.output import standard_output
+from eaglelocal.core.byte_sizes import count_noun
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
 
@@ -26,7 +28,6 @@ def doctor(as_json: flags.AsJson = False) -> None:
     eaglelocal doctor
     eaglelocal doctor --json | jq -r '.findings[] | select(.level != "ok").command'
     """
-    from eaglelocal.cli.reports.doctor import count_findings, findings_lines, findings_object, summarize
     from eaglelocal.doctor.checks import run_checks
     from eaglelocal.doctor.gather import gather_facts
     from eaglelocal.probe.probe import probe
@@ -72,3 +73,50 @@ def check_chat() -> Finding:
     if settings.url is not None and settings.url != NO_SERVER:
         return check_server(settings.url, find_api_key(settings.url, os.environ), "", complete)
     return check_model(make_run_options(settings, ModelChoice()), complete)
+
+
+# ---- the report: the findings as lines and as a JSON object
+WIDTH = 79
+INDENT = " " * 9
+
+
+def findings_object(findings: list[Finding]) -> dict[str, object]:
+    rows = [
+        {"check": each.check, "level": each.level, "text": each.text, "command": each.command or None}
+        for each in findings
+    ]
+    return {
+        "findings": rows,
+        "problems": count_findings(findings, "problem"),
+        "warnings": count_findings(findings, "warning"),
+    }
+
+
+def findings_lines(findings: list[Finding]) -> list[str]:
+    """Return the findings as lines, the worst first, each command on its own line so that it can be copied."""
+    ordered = [each for level in ("problem", "warning", "ok") for each in findings if each.level == level]
+    return [line for finding in ordered for line in _finding_lines(finding)]
+
+
+def summarize(findings: list[Finding]) -> str:
+    problems, warnings = count_findings(findings, "problem"), count_findings(findings, "warning")
+    if not problems and not warnings:
+        return "nothing is wrong"
+    words = [(problems, "problem"), (warnings, "warning")]
+    return ", ".join(count_noun(number, word) for number, word in words if number)
+
+
+def count_findings(findings: list[Finding], level: str) -> int:
+    return sum(finding.level == level for finding in findings)
+
+
+def _finding_lines(finding: Finding) -> list[str]:
+    text = textwrap.wrap(
+        finding.text,
+        WIDTH,
+        initial_indent=f"{finding.level:<9}",
+        subsequent_indent=INDENT,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    return [*text, f"{INDENT}$ {finding.command}"] if finding.command else text

@@ -8,33 +8,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from eaglelocal.cli.export_flags import FORMATS, TYPES, ExportFlags
 from eaglelocal.cli.import_head import show_fraction
 from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import standard_output
-from eaglelocal.core.records import dataclass
 from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import UsageError
 
 if TYPE_CHECKING:
     from eaglelocal.hub.heads.export_tensors import ExportHead
 
-FORMATS = ("speculators", "specforge")
-TYPES = ("keep", "bf16", "f16", "f32")
 
-
-@dataclass(frozen=True, slots=True)
-class HeadOrder:
-    """The arguments of an export of a head, each named as its flag; None: not given."""
-
-    head: str
-    form: str
-    out: str | None
-    target_repo: str | None
-    weight_type: str
-    is_forced: bool
-
-
-def export_head(order: HeadOrder, *, as_json: bool = False, is_quiet: bool = False) -> None:
+def export_head(given: ExportFlags, *, as_json: bool = False, is_quiet: bool = False) -> None:
     """Write a draft head for vLLM or SGLang, and report it unless `is_quiet`. Raises UsageError on impossible flags."""
     from eaglelocal.cli.reports.export import export_lines, folder_lines, make_serve_command, report_object
     from eaglelocal.hub.heads.export_folder import check_folder, find_head_file, read_eagle_head, write_head_folder
@@ -47,12 +32,12 @@ def export_head(order: HeadOrder, *, as_json: bool = False, is_quiet: bool = Fal
     )
 
     output = standard_output(colour=load_settings({}).colour)
-    form = order.form
-    head_file = find_head_file(order.head)
-    folder = check_export_flags(form, order.weight_type, order.out)
-    check_folder(folder, is_forced=order.is_forced)
-    read = ExportHead(*read_eagle_head(head_file), EXPORT_FORMATS[form], order.weight_type)
-    target = choose_target_repo(read, form, order.target_repo)
+    form = given.form
+    head_file = find_head_file(given.what)
+    folder = check_export_flags(form, given.weight_type, given.out)
+    check_folder(folder, is_forced=given.force)
+    read = ExportHead(*read_eagle_head(head_file), EXPORT_FORMATS[form], given.weight_type)
+    target = choose_target_repo(read, form, given.target_repo)
     config, tensors = make_config(read, form, target), make_published_tensors(read)
     notes = tuple(list_export_notes(read.info, form))
     tell = output.message if as_json else output.data

@@ -7,16 +7,16 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from eaglelocal.cli.export_head import HeadOrder, export_head
+from eaglelocal.cli.export_flags import COMPOSE, HELM, LOADS, METHODS, VLLM, ExportFlags
+from eaglelocal.cli.export_head import export_head
 from eaglelocal.cli.load_model import load_settings, make_run_options
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.core.own_files import open_regular
-from eaglelocal.core.records import dataclass
 from eaglelocal.core.terminal_text import HALVES, make_printable
 from eaglelocal.core.user_paths import expand_path, quote_word
 from eaglelocal.errors import IncompatibleError, ResourceError, UsageError
@@ -25,44 +25,10 @@ if TYPE_CHECKING:
     from eaglelocal.planning.vllm.served_pair import ServedPair
     from eaglelocal.planning.vllm.vllm_arguments import VllmPlan
 
-VLLM, COMPOSE, HELM = FORMS = ("vllm", "compose", "helm")
-LOADS = ("interactive", "batch")
-METHODS = ("eagle3", "peagle", "draft_model", "dflash", "dspark", "medusa", "mtp")
 MAX_VALUES_BYTES = 1 << 20
 SUFFIX_NAME = "suffix"
 UNPINNED = ("auto", "none", "ngram", "ngram-mod", SUFFIX_NAME)  # values of --draft that name no weights
 QUEUE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingOrder:
-    """The arguments of an export for a target, each named as its flag; empty or None: not given."""
-
-    form: str
-    target: str
-    draft: str
-    out: str | None
-    is_forced: bool
-    target_repo: str
-    revision: str
-    draft_repo: str
-    draft_revision: str
-    draft_method: str
-    machine: str | None
-    ctx: int | None
-    parallel: int | None
-    load: str
-    wants_slice: bool
-    queue: str
-
-    @property
-    def file(self) -> Path | None:
-        return expand_path(self.out) if self.out else None
-
-    def locate_head(self, head: Path) -> Path:
-        """Return the folder on this machine that a head is exported to: beside the file that is written."""
-        beside = self.file.parent if self.file else Path()
-        return (beside / f"{head.stem}-{digest_head(head)}-export").resolve()
 
 
 @functools.lru_cache(maxsize=4)
@@ -72,8 +38,16 @@ def digest_head(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()[:8]
 
 
-def export_serving(order: ServingOrder, *, as_json: bool) -> None:
+def locate_head(order: ExportFlags, head: Path) -> Path:
+    """Return the folder on this machine that a head is exported to: beside the file that is written."""
+    beside = order.file.parent if order.file else Path()
+    return (beside / f"{head.stem}-{digest_head(head)}-export").resolve()
+
+
+def export_serving(order: ExportFlags, *, as_json: bool) -> None:
     """Plan the pair and write the command, compose file or values. Raises UsageError on what does not go together."""
+    if order.target is None:
+        raise UsageError("TARGET is missing", hint=f"eaglelocal export {order.what} qwen3-8b")
     check_order(order)
     output = standard_output(colour=load_settings({}).colour)
     plan = plan_order(order)
@@ -93,23 +67,7 @@ def export_serving(order: ServingOrder, *, as_json: bool) -> None:
         output.data(text.rstrip("\n"))
 
 
-def make_order(given: Mapping[str, Any]) -> ServingOrder:
-    """Return the order of the command's parameters, by their names. Raises UsageError without a target."""
-    if given["target"] is None:
-        raise UsageError("TARGET is missing", hint=f"eaglelocal export {given['what']} qwen3-8b")
-    texts = ("target_repo", "revision", "draft_repo", "draft_revision", "draft_method")
-    same = ("target", "draft", "out", "machine", "ctx", "parallel", "load")
-    fields: dict[str, Any] = {name: given[name] or "" for name in texts} | {name: given[name] for name in same}
-    return ServingOrder(
-        form=given["what"],
-        is_forced=given["force"],
-        wants_slice=given["mig"],
-        queue=given["queue"] or given["load"],
-        **fields,
-    )
-
-
-def check_order(order: ServingOrder) -> None:
+def check_order(order: ExportFlags) -> None:
     """Raise UsageError if flags have impossible values or exclude each other."""
     if order.load not in LOADS:
         raise UsageError(f"--load must be interactive or batch, not {order.load!r}", hint="leave --load out")
@@ -118,33 +76,33 @@ def check_order(order: ServingOrder) -> None:
         raise UsageError(
             f"--draft-method must be one of {known}, not {order.draft_method!r}", hint="--draft-method eagle3"
         )
-    if not QUEUE_NAME.fullmatch(order.queue):
-        raise UsageError(f"--queue {order.queue!r} is not a name in Kubernetes", hint="leave --queue out")
+    if not QUEUE_NAME.fullmatch(order.queue_name):
+        raise UsageError(f"--queue {order.queue_name!r} is not a name in Kubernetes", hint="leave --queue out")
     for is_useless, what in list_useless(order):
         if is_useless:
             raise UsageError(what, hint=f"leave {what.split()[0]} out")
-    if order.form != VLLM and order.draft == SUFFIX_NAME:
+    if order.what != VLLM and order.draft == SUFFIX_NAME:
         raise UsageError(
-            f"suffix needs arctic-inference, which the image of {order.form} does not have", hint="--draft ngram"
+            f"suffix needs arctic-inference, which the image of {order.what} does not have", hint="--draft ngram"
         )
-    if order.file is not None and order.file.exists() and not (order.is_forced and order.file.is_file()):
+    if order.file is not None and order.file.exists() and not (order.force and order.file.is_file()):
         raise UsageError(f"{order.file} exists", hint="`--force` replaces it")
 
 
-def list_useless(order: ServingOrder) -> Iterator[tuple[bool, str]]:
+def list_useless(order: ExportFlags) -> Iterator[tuple[bool, str]]:
     """Yield whether a flag changes nothing beside the others, and why; the text begins with the flag."""
     is_named = bool(order.draft_repo) or order.draft not in UNPINNED
     yield bool(order.draft_revision) and not is_named, "--draft-revision needs a draft that is named"
     yield bool(order.draft_method) and not order.draft_repo, "--draft-method needs --draft-repo"
     yield bool(order.draft_repo) and order.draft != "auto", f"--draft {order.draft} excludes --draft-repo"
-    yield order.form != HELM and order.queue != order.load, f"--queue is of helm, not of {order.form}"
+    yield order.what != HELM and order.queue_name != order.load, f"--queue is of helm, not of {order.what}"
     yield (
-        order.form != HELM and order.parallel is not None and order.load != LOADS[0],
+        order.what != HELM and order.parallel is not None and order.load != LOADS[0],
         "--load changes nothing beside --parallel",
     )
 
 
-def plan_order(order: ServingOrder) -> VllmPlan:
+def plan_order(order: ExportFlags) -> VllmPlan:
     """Return the plan for the machine that the order names, or this one. Raises what planning raises."""
     from eaglelocal.catalog.catalog import load_catalog
     from eaglelocal.conversation.session import ModelChoice
@@ -157,80 +115,80 @@ def plan_order(order: ServingOrder) -> VllmPlan:
 
     catalog = load_catalog()
     machine = find_known_machine(order.machine, catalog, None) if order.machine else this_machine(catalog.machines)
-    if order.form != VLLM and not machine.gpus:
-        raise UsageError(f"{order.form} needs an NVIDIA card, {machine.name} has none", hint="--machine rtx-4090")
+    if order.what != VLLM and not machine.gpus:
+        raise UsageError(f"{order.what} needs an NVIDIA card, {machine.name} has none", hint="--machine rtx-4090")
     settings = load_settings({"draft": order.draft} if order.draft != SUFFIX_NAME else {})
     options = make_run_options(settings, ModelChoice(target=order.target), parallel=order.parallel or 1)
 
     def place_head(head: Path) -> str:
-        folder = order.locate_head(head)
-        return f"{HEADS}/{folder.name}" if order.form == COMPOSE else str(folder)
+        folder = locate_head(order, head)
+        return f"{HEADS}/{folder.name}" if order.what == COMPOSE else str(folder)
 
     given = GivenSources(
-        target_repo=order.target_repo,
-        revision=order.revision,
-        draft_repo=order.draft_repo,
-        draft_revision=order.draft_revision,
-        draft_method=order.draft_method,
+        target_repo=order.target_repo or "",
+        revision=order.revision or "",
+        draft_repo=order.draft_repo or "",
+        draft_revision=order.draft_revision or "",
+        draft_method=order.draft_method or "",
         head_folder=place_head,
     )
-    limits = ServingLimits(ctx=order.ctx, parallel=order.parallel, load=order.load, wants_slice=order.wants_slice)
+    limits = ServingLimits(ctx=order.ctx, parallel=order.parallel, load=order.load, wants_slice=order.mig)
     options = replace(options, target=order.target, draft=order.draft)
     pair = find_pair(options, given, catalog, lambda pair: find_fit(pair, machine, limits).device)
     check_pair(order, pair)
     return plan_vllm(pair, find_fit(pair, machine, limits))
 
 
-def check_pair(order: ServingOrder, pair: ServedPair) -> None:
+def check_pair(order: ExportFlags, pair: ServedPair) -> None:
     """Raise UsageError if a commit is of no repository, or a container or a cluster needs a folder of this machine."""
     if order.draft_revision and (pair.draft is None or pair.draft.pin is None or pair.draft.pin.is_folder):
         what = f"--draft-revision: the draft of {pair.target.id} is in no repository of its own"
         raise UsageError(what, hint="leave --draft-revision out")
-    if order.form == VLLM:
+    if order.what == VLLM:
         return
     if pair.target.pin.is_folder:
-        raise UsageError(f"{order.form} needs a target in a repository", hint="--target-repo USER/REPO")
+        raise UsageError(f"{order.what} needs a target in a repository", hint="--target-repo USER/REPO")
     draft = pair.draft
     if draft is None or draft.pin is None or not draft.pin.is_folder:
         return
     hint = "--draft-repo USER/REPO --draft-revision COMMIT --draft-method eagle3"
     if draft.head_file is None:
-        raise UsageError(f"{order.form} needs a draft in a repository, not in {draft.pin.repo}", hint=hint)
-    if order.form == HELM:
+        raise UsageError(f"{order.what} needs a draft in a repository, not in {draft.pin.repo}", hint=hint)
+    if order.what == HELM:
         raise UsageError(
             "a cluster cannot read a head of this machine: put the exported head into a repository", hint=hint
         )
 
 
-def export_own_head(order: ServingOrder, plan: VllmPlan, head: Path) -> list[str]:
+def export_own_head(order: ExportFlags, plan: VllmPlan, head: Path) -> list[str]:
     """Write a head of this machine beside the file; without a file, return the command that does."""
-    folder, repo = order.locate_head(head), plan.pair.target.pin.repo
+    folder, repo = locate_head(order, head), plan.pair.target.pin.repo
     if order.file is None:
         command = ["eaglelocal", "export", str(head), "--target-repo", repo, "--out", str(folder)]
         return [f"write the head first: {shlex.join(command)}"]
-    if folder.exists() and not order.is_forced:
+    if folder.exists() and not order.force:
         return [f"the head in {folder} is used as it is; `--force` writes it anew"]
-    export_head(HeadOrder(str(head), "speculators", str(folder), repo, "keep", order.is_forced), is_quiet=True)
+    export_head(ExportFlags(what=str(head), out=str(folder), target_repo=repo, force=order.force), is_quiet=True)
     return [f"the head is written to {folder}"]
 
 
-def format_plan(order: ServingOrder, plan: VllmPlan) -> str:
+def format_plan(order: ExportFlags, plan: VllmPlan) -> str:
     """Return the text of the command or file. Raises UsageError on a name that is no text."""
     from eaglelocal.planning.vllm.helm_values import make_helm_values
     from eaglelocal.planning.vllm.vllm_arguments import VLLM_VERSION, make_command, make_compose_file
 
-    if order.form == VLLM:
+    if order.what == VLLM:
         return check_is_text(make_command(plan)) + "\n"
     draft = plan.pair.draft
-    if order.form == COMPOSE:
-        folder = order.locate_head(draft.head_file) if draft and draft.head_file and plan.schedule else None
+    if order.what == COMPOSE:
+        folder = locate_head(order, draft.head_file) if draft and draft.head_file and plan.schedule else None
         content = make_compose_file(plan, folder)
     else:
-        content = make_helm_values(plan, order.queue)
+        content = make_helm_values(plan, order.queue_name)
     import yaml
 
     name = make_printable(plan.pair.target.id)
-    head = f"# {name} in vLLM {VLLM_VERSION}, by eaglelocal export {order.form}\n"
+    head = f"# {name} in vLLM {VLLM_VERSION}, by eaglelocal export {order.what}\n"
     check_is_text(json.dumps(content, ensure_ascii=False))
     return head + str(yaml.safe_dump(content, sort_keys=False, width=1 << 16))  # U+0085 must be escaped
 
@@ -242,11 +200,11 @@ def check_is_text(text: str) -> str:
     return text
 
 
-def describe_plan(order: ServingOrder, plan: VllmPlan, text: str, notes: list[str]) -> dict[str, object]:
+def describe_plan(order: ExportFlags, plan: VllmPlan, text: str, notes: list[str]) -> dict[str, object]:
     fit, draft, target = plan.fit, plan.pair.draft, plan.pair.target
     pinned = draft.pin if draft else None
     return {
-        "form": order.form,
+        "form": order.what,
         "target": {"id": target.id, "repo": target.pin.repo, "revision": target.pin.revision or None},
         "draft": None
         if draft is None or not plan.schedule

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import shutil
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -14,25 +11,26 @@ import typer
 from eaglelocal import locations
 from eaglelocal.cli import flags
 from eaglelocal.cli.completion import complete_on_disk
+from eaglelocal.cli.kept_folders import delete_folder, delete_light_copies, format_size, list_files
 from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import Output, confirm, path_text, standard_output
 from eaglelocal.core.atomic_file import make_absolute
-from eaglelocal.core.byte_sizes import count_noun, format_disk
-from eaglelocal.errors import ModelFileError, ResourceError, UsageError
-
-TRIES = 5
-Target = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="TARGET",
-        help="Only the answers that were kept to learn from this model.",
-        autocompletion=complete_on_disk,
-    ),
-]
-Heads = Annotated[bool, typer.Option("--heads", help="Delete the learned versions of heads too.")]
+from eaglelocal.core.byte_sizes import count_noun
+from eaglelocal.errors import ModelFileError, UsageError
 
 
-def forget(target: Target = None, heads: Heads = False, yes: flags.Yes = False) -> None:
+def forget(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TARGET",
+            help="Only the answers that were kept to learn from this model.",
+            autocompletion=complete_on_disk,
+        ),
+    ] = None,
+    heads: Annotated[bool, typer.Option("--heads", help="Delete the learned versions of heads too.")] = False,
+    yes: flags.Yes = False,
+) -> None:
     """Delete the texts that lookups and learning have kept on disk, and the caches of conversations.
 
     Saved conversations, models and heads stay; --heads deletes the learned versions of heads too. A server that runs
@@ -45,13 +43,8 @@ def forget(target: Target = None, heads: Heads = False, yes: flags.Yes = False) 
     """
     output, learned = standard_output(), locations.learned_dir()
     if target is not None:
-        if heads:
-            raise UsageError(
-                f"--heads and {target} contradict each other: --heads is for all models",
-                hint=shlex.join(["eaglelocal", "forget", target]),
-            )
-        forget_answers(target, output, yes=yes)
-        return
+        check_flags(target, heads=heads)
+        return forget_answers(target, output, yes=yes)
     kept = (locations.lookups_dir(), locations.conversation_cells_dir(), locations.learning_dir())
     folders = [folder for folder in kept if list_files(folder)]
     if list_files(learned):
@@ -60,8 +53,7 @@ def forget(target: Target = None, heads: Heads = False, yes: flags.Yes = False) 
         else:
             output.message(f"{path_text(learned)}: learned heads stay; `eaglelocal forget --heads` deletes them")
     if not folders:
-        output.message("nothing is kept")
-        return
+        return output.message("nothing is kept")
     for folder in folders:
         output.message(describe_folder(folder))
     confirm("delete them?", output, yes=yes, default=False)
@@ -70,8 +62,18 @@ def forget(target: Target = None, heads: Heads = False, yes: flags.Yes = False) 
     for folder in folders:
         delete_folder(folder)
     if learned in folders:
+        from eaglelocal.hub.heads.requantized_copy import delete_stale_copies
+
         delete_stale_copies(locations.light_heads_dir())  # of versions that were deleted before
-    output.message("deleted")
+    return output.message("deleted")
+
+
+def check_flags(target: str, *, heads: bool) -> None:
+    if heads:
+        raise UsageError(
+            f"--heads and {target} contradict each other: --heads is for all models",
+            hint=shlex.join(["eaglelocal", "forget", target]),
+        )
 
 
 def forget_answers(target: str, output: Output, *, yes: bool) -> None:
@@ -80,8 +82,7 @@ def forget_answers(target: str, output: Output, *, yes: bool) -> None:
     if not folders:
         output.message(f"no answers of {target} are kept")
         return
-    size = format_disk(sum(measure_file(path) for folder in folders for path in list_files(folder)))
-    output.message(f"answers of {target} to learn from, {size}")
+    output.message(f"answers of {target} to learn from, {format_size(folders)}")
     confirm("delete them?", output, yes=yes, default=False)
     for folder in folders:
         delete_folder(folder)
@@ -125,8 +126,7 @@ def locate_files(target: str) -> list[Path]:
 
 
 def describe_folder(folder: Path) -> str:
-    files = list_files(folder)
-    size = format_disk(sum(map(measure_file, files)))
+    files, size = list_files(folder), format_size([folder])
     if folder == locations.learned_dir():
         return f"{path_text(folder)}: learned heads, {size}"
     if folder == locations.conversation_cells_dir():
@@ -148,50 +148,7 @@ def name_models(folder: Path) -> list[str]:
     known = {each.target_key: each.target_path for each in (head.read()[0] for head in list_learned_heads())}
     names = []
     for kept in sorted(folder.iterdir()):
-        if not (files := list_files(kept)):
-            continue
-        path = read_target(kept) or known.get(kept.name, "")
-        size = format_disk(sum(map(measure_file, files)))
-        names.append(f"{path_text(Path(path)) if path else 'an unknown model'}: {size}")
+        if list_files(kept):
+            path = read_target(kept) or known.get(kept.name, "")
+            names.append(f"{path_text(Path(path)) if path else 'an unknown model'}: {format_size([kept])}")
     return names
-
-
-def list_files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()]
-
-
-def measure_file(path: Path) -> int:
-    """Return the bytes of a file; 0 if it was deleted meanwhile."""
-    with suppress(FileNotFoundError):
-        return path.stat().st_size
-    return 0
-
-
-def delete_stale_copies(folder: Path) -> None:
-    from eaglelocal.hub.heads import requantized_copy
-
-    requantized_copy.delete_stale_copies(folder)
-
-
-def delete_light_copies(learned: Path) -> None:
-    """Delete the copies of learned heads in fewer bits, which are kept elsewhere."""
-    from eaglelocal.hub.heads.requantized_copy import find_copies
-
-    copies: Iterator[Path] = (copy for head in learned.rglob("*.gguf") for copy in find_copies(head))
-    for copy in copies:
-        with suppress(OSError):
-            copy.unlink()
-
-
-def delete_folder(folder: Path) -> None:
-    """Delete a folder; tried again where a server writes into it just then. Raises ResourceError."""
-    for left in reversed(range(TRIES)):
-        try:
-            shutil.rmtree(folder)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            if not left:
-                raise ResourceError(
-                    f"cannot delete {path_text(folder)}: {error.strerror}", hint="check its permissions"
-                ) from error

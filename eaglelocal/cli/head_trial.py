@@ -159,7 +159,6 @@ def check_knows_target(name: str, figures: TrialAcceptance, *, hint: str = OTHER
 
 
 def choose_prompts() -> list[BenchPrompt]:
-    """Return prompts of all categories, alternating between them."""
     kinds: dict[str, list[BenchPrompt]] = {}
     for prompt in builtin_prompts((), PROMPTS_PER_KIND):
         kinds.setdefault(prompt.category, []).append(prompt)

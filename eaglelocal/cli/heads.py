@@ -12,6 +12,7 @@ import typer
 from eaglelocal import locations
 from eaglelocal.cli import flags
 from eaglelocal.cli.completion import complete_on_disk
+from eaglelocal.cli.kept_folders import delete_folder, delete_light_copies
 from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import confirm, path_text, standard_output
 from eaglelocal.core.atomic_file import make_absolute
@@ -20,24 +21,20 @@ from eaglelocal.errors import UsageError
 if TYPE_CHECKING:
     from eaglelocal.hub.heads.versions import HeadVersions
 
-Target = Annotated[
-    str | None,
-    typer.Argument(metavar="TARGET", help="Only the heads of this model.", autocompletion=complete_on_disk),
-]
-Pin = Annotated[
-    int | None, typer.Option("--pin", metavar="N", min=0, help="Draft with this version, whatever is learned; 0: base.")
-]
-Unpin = Annotated[bool, typer.Option("--unpin", help="Draft with the current version again.")]
-Prune = Annotated[
-    bool, typer.Option("--prune", help="Delete the versions whose model or first head is gone or has changed.")
-]
-
 
 def heads(
-    target: Target = None,
-    pin: Pin = None,
-    unpin: Unpin = False,
-    prune: Prune = False,
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="TARGET", help="Only the heads of this model.", autocompletion=complete_on_disk),
+    ] = None,
+    pin: Annotated[
+        int | None,
+        typer.Option("--pin", metavar="N", min=0, help="Draft with this version, whatever is learned; 0: base."),
+    ] = None,
+    unpin: Annotated[bool, typer.Option("--unpin", help="Draft with the current version again.")] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Delete the versions whose model or first head is gone or has changed.")
+    ] = False,
     yes: flags.Yes = False,
     as_json: flags.AsJson = False,
 ) -> None:
@@ -147,7 +144,6 @@ def change_pin(found: list[HeadVersions], number: int | None, models: frozenset[
 
 def delete_orphans(found: Sequence[HeadVersions], models: frozenset[str], *, yes: bool) -> None:
     """Delete the versions that draft for nothing, with their copies and what they were learning."""
-    from eaglelocal.cli.forget import delete_folder, delete_light_copies
     from eaglelocal.cli.reports.heads import name_head
 
     output = standard_output()

@@ -28,22 +28,19 @@ if TYPE_CHECKING:
     from eaglelocal.hub.target_resolver import FoundTarget
     from eaglelocal.settings import Settings
 
-Head = Annotated[
-    str, typer.Argument(metavar="HEAD", help="Folder with config.json and weights, or user/repo in the hub's cache.")
-]
-NoTrial = Annotated[
-    bool, typer.Option("--no-trial", help="Trust the head's configuration: do not try it on the target.")
-]
 
-
-@flags.add_machine_flags(before="as_json")
+@flags.takes("target", *flags.MACHINE, before="as_json")
 def import_head(
     context: typer.Context,
-    head: Head,
-    target: flags.Target = None,
+    head: Annotated[
+        str,
+        typer.Argument(metavar="HEAD", help="Folder with config.json and weights, or user/repo in the hub's cache."),
+    ],
     out: flags.HeadOut = None,
     type: flags.HeadType = "bf16",
-    no_trial: NoTrial = False,
+    no_trial: Annotated[
+        bool, typer.Option("--no-trial", help="Trust the head's configuration: do not try it on the target.")
+    ] = False,
     as_json: flags.AsJson = False,
 ) -> None:
     """Convert a published EAGLE or Medusa head to a draft for your target.

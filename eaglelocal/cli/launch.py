@@ -7,14 +7,17 @@ with it.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field
 from io import BufferedWriter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,20 +30,15 @@ from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.own_files import append_own, read_own
+from eaglelocal.core.records import dataclass
+from eaglelocal.core.terminal_text import make_printable
+from eaglelocal.core.toml_text import write_text_value
 from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import EngineError, ResourceError, UsageError
 
 if TYPE_CHECKING:
     from eaglelocal.client.running_servers import RunningServer
     from eaglelocal.settings import Settings
-import json
-import re
-from collections.abc import Callable
-from dataclasses import field
-
-from eaglelocal.core.records import dataclass
-from eaglelocal.core.terminal_text import make_printable
-from eaglelocal.core.toml_text import write_text_value
 
 # ---- agents: the programs that `eaglelocal launch` runs, and how each gets a server: by environment and arguments
 # alone
@@ -157,19 +155,15 @@ START_S, END_S, POLL_S = 600.0, 45.0, 0.2
 LOG = "launch.log"
 LOG_TAIL = 5  # lines
 
-Program = Annotated[str, typer.Argument(metavar="|".join(AGENTS), help="Program to run.")]
-Arguments = Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.", show_default=False)]
-Print = Annotated[bool, typer.Option("--print", help="Show what would be run, and run nothing.")]
 
-
+@flags.takes("target", "url", "ctx", before="shows")
 def launch(
     context: typer.Context,
-    program: Program,
-    arguments: Arguments = None,
-    target: flags.Target = None,
-    url: flags.Url = None,
-    ctx: flags.Ctx = None,
-    shows: Print = False,
+    program: Annotated[str, typer.Argument(metavar="|".join(AGENTS), help="Program to run.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.", show_default=False)
+    ] = None,
+    shows: Annotated[bool, typer.Option("--print", help="Show what would be run, and run nothing.")] = False,
 ) -> None:
     """Run a coding agent with a local model.
 

@@ -59,7 +59,6 @@ class LazyLearning:
         self._learning: IdleLearning | None = None
 
     def open(self, output: MessageOutput) -> IdleLearning | None:
-        """Return the learning, opened at the first call."""
         if self._learning is None:
             self._learning = open_learning(self._settings, ("",), output)
         return self._learning

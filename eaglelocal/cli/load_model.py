@@ -6,8 +6,10 @@ Imports nothing heavy before a model is needed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from eaglelocal import locations
@@ -18,17 +20,19 @@ from eaglelocal.core.draft import parse_draft
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import AUTO, NONE, RunOptions
 from eaglelocal.core.sampling import RECOMMENDED, SamplingParams
 from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import UsageError
-from eaglelocal.settings import READERS, Settings
+from eaglelocal.settings import SETTINGS, Settings
 
 if TYPE_CHECKING:
     from eaglelocal.client.engine_client import EngineClient, WatchSubmit
     from eaglelocal.core.events import EngineInfo
     from eaglelocal.learning.idle_learning import IdleLearning, ModelLearning
     from eaglelocal.planning.decision import Decision
+<<<<<<< HEAD
     from eaglelocal.worker.spare_process import SpareProcess
 
 import shlex
@@ -37,8 +41,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+=======
+>>>>>>> flags
     from eaglelocal.planning.model_choices import ModelOutlook
     from eaglelocal.tui.chat.model_picker import ModelSource
+    from eaglelocal.worker.spare_process import SpareProcess
 
 
 EMBEDDER = "eaglelocal.loading.embedding_builder:build"
@@ -46,7 +53,7 @@ EMBEDDER = "eaglelocal.loading.embedding_builder:build"
 
 def load_settings(parameters: Mapping[str, object]) -> Settings:
     """Return the settings; those among a command's parameters override the environment and the config file."""
-    given = {name: value for name, value in parameters.items() if name in READERS}
+    given = {name: value for name, value in parameters.items() if name in SETTINGS}
     # a flag that can be repeated is an empty sequence, not None, if it was not given
     flags = {name: value for name, value in given.items() if value not in ((), [])}
     return Settings.load(flags, os.environ, locations.config_file())
@@ -228,6 +235,53 @@ class LoadingEngine:
         self._client.close()
 
 
+<<<<<<< HEAD
+=======
+# ---- choose build: choose the quantization and the draft for this machine, for a catalog entry that was named
+# without them
+GOAL = "balanced"
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenBuild:
+    """The planner's choice. `draft`: a catalog id, or `none` for a lookup or no draft; `problem`: why none fits."""
+
+    quant: str | None = None
+    draft: str = "none"
+    problem: str = ""
+
+
+def choose_build(target: str, *, draft: str = "auto") -> ChosenBuild | None:
+    """Plan a catalog entry with the settings that `chat` will have; no draft if `draft` or the settings say none.
+
+    Returns None if the target is no catalog entry, or has a quantization: then there is nothing to choose.
+    Raises UsageError with the closest name if the catalog has no such entry.
+    """
+    from eaglelocal.catalog.catalog import load_catalog
+    from eaglelocal.catalog.reference import Profile, parse_reference
+    from eaglelocal.cli.plan import options_for
+    from eaglelocal.planning.plan_models import plan_models
+
+    parsed = parse_reference(target)
+    if not isinstance(parsed, Profile) or parsed.quant:
+        return None
+    catalog = load_catalog()
+    catalog.target(parsed.id, parsed.quant)
+    options = options_for(target, {}, goal=GOAL, is_elsewhere=False)
+    drafts = "none" if "none" in (draft, options.draft) else "auto"
+    try:
+        outcome = plan_models(replace(options, draft=drafts))
+    except UsageError as error:  # e.g. the settings name a missing GPU: the model can be fetched all the same
+        return ChosenBuild(problem=error.message)
+    if outcome.chosen is None:
+        reason = outcome.rejected[0].reason if outcome.rejected else "nothing of it is known to fit"
+        return ChosenBuild(problem=reason)
+    best = outcome.chosen.candidate
+    is_known = best.draft.id in catalog.drafts and best.draft.shape is not None
+    return ChosenBuild(best.option.quant, best.draft.id if is_known else "none")
+
+
+>>>>>>> flags
 # ---- models on disk: the source of the model picker: the models on this disk, and how each would run with these
 # settings
 def make_model_source(settings: Settings) -> ModelSource:
@@ -242,7 +296,6 @@ def make_model_source(settings: Settings) -> ModelSource:
 
 
 def list_model_names(settings: Settings) -> Sequence[str]:
-    """Return the references of the models on this disk, for completion."""
     from eaglelocal.planning.model_choices import list_names
 
     return list_names(settings.model_folders)

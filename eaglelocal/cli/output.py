@@ -14,25 +14,18 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from eaglelocal import locations
 from eaglelocal.cli.word_wrap import Run, WordWrap
 from eaglelocal.core.terminal_text import can_move_cursor, clean_line, clean_text, escape_in_json
-from eaglelocal.errors import EagleLocalError, ResourceError
+from eaglelocal.core.user_paths import quote_path
+from eaglelocal.errors import Cancelled, EagleLocalError, ResourceError, UsageError
 
 if TYPE_CHECKING:
     from eaglelocal.core.events import LoadProgress, TextPiece
-
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from eaglelocal.core.user_paths import quote_path
-from eaglelocal.errors import Cancelled, UsageError
-
-if TYPE_CHECKING:
     from eaglelocal.hub.target_resolver import FoundTarget
-
-from eaglelocal import locations
 
 ACCEPTED, QUIET, BAD = "32", "2", "31"  # SGR codes: green, faint, red
 BAR_CELLS = 16

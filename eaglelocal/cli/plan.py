@@ -12,6 +12,7 @@ from eaglelocal.cli import flags
 from eaglelocal.cli.completion import complete_machine, complete_target, complete_words
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.conversation.spelling import closest_word
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 
 if TYPE_CHECKING:
@@ -19,76 +20,51 @@ if TYPE_CHECKING:
     from eaglelocal.core.run_options import RunOptions
     from eaglelocal.planning.plan_search import SearchOutcome
 
-Targets = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="TARGET",
-        help="qwen3-8b, qwen3-8b:Q5_K_M, demo@8b:q4_0, ./model.gguf; several give a table.",
-        autocompletion=complete_target,
-    ),
-]
-GoalName = Annotated[
-    str,
-    typer.Option(
-        "--goal",
-        metavar="speed|balanced|quality",
-        help="Prefer speed, quality, or a balance.",
-        autocompletion=complete_words("speed", "balanced", "quality"),
-    ),
-]
-MachineNames = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--machine",
-        metavar="NAME,NAME|list",
-        help="Plan for another machine: rtx-3090, m2-max-32gb, cpu-16gb; several give a table, list lists them.",
-        autocompletion=complete_machine,
-    ),
-]
-Ctx = Annotated[str | None, typer.Option(metavar="N", help="Tokens of a conversation. Unset: as many as fit well.")]
-Parallel = Annotated[str | None, typer.Option(metavar="N", help="Answers at once; each has --ctx tokens.")]
-Ram = Annotated[float | None, typer.Option(metavar="GIB", min=1, max=4096, help="RAM of --machine, in GiB.")]
-OF_SETTINGS = (
-    *(
-        "ctx",
-        "parallel",
-        "mmproj",
-        "lora",
-        "draft",
-        "gpu_layers",
-        "n_cpu_moe",
-        "device",
-        "split",
-        "rpc",
-        "kv_type",
-        "flash_attn",
-    ),
-)
+OF_SETTINGS = ("mmproj", "lora", "draft", *flags.PLACEMENT, "parallel")
 LIST = "list"  # value of --machine
-ShowAll = Annotated[bool, typer.Option("--all", help="Show every rejected option and why.")]
 
 
-def plan(
-    context: typer.Context,
-    targets: Targets = None,
-    ctx: Ctx = None,
-    goal: GoalName = "balanced",
-    parallel: Parallel = None,
-    machine: MachineNames = None,
-    ram: Ram = None,
-    mmproj: flags.Mmproj = None,
-    lora: flags.Lora = None,
-    draft: flags.Draft = None,
-    gpu_layers: flags.GpuLayers = None,
-    n_cpu_moe: flags.NCpuMoe = None,
-    device: flags.Device = None,
-    split: flags.Split = None,
-    rpc: flags.Rpc = None,
-    kv_type: flags.KvType = None,
-    flash_attn: flags.FlashAttn = None,
-    show_all: ShowAll = False,
-    as_json: flags.AsJson = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFlags:
+    """The arguments and flags that only `plan` has, or with another meaning than elsewhere."""
+
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TARGET",
+            help="qwen3-8b, qwen3-8b:Q5_K_M, demo@8b:q4_0, ./model.gguf; several give a table.",
+            autocompletion=complete_target,
+        ),
+    ] = None
+    ctx: Annotated[
+        str | None, typer.Option(metavar="N", help="Tokens of a conversation. Unset: as many as fit well.")
+    ] = None
+    goal: Annotated[
+        str,
+        typer.Option(
+            "--goal",
+            metavar="speed|balanced|quality",
+            help="Prefer speed, quality, or a balance.",
+            autocompletion=complete_words("speed", "balanced", "quality"),
+        ),
+    ] = "balanced"
+    parallel: Annotated[str | None, typer.Option(metavar="N", help="Answers at once; each has --ctx tokens.")] = None
+    machine: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--machine",
+            metavar="NAME,NAME|list",
+            help="Plan for another machine: rtx-3090, m2-max-32gb, cpu-16gb; several give a table, list lists them.",
+            autocompletion=complete_machine,
+        ),
+    ] = None
+    ram: Annotated[float | None, typer.Option(metavar="GIB", min=1, max=4096, help="RAM of --machine, in GiB.")] = None
+    show_all: Annotated[bool, typer.Option("--all", help="Show every rejected option and why.")] = False
+    as_json: flags.AsJson = False
+
+
+@flags.takes(*OF_SETTINGS, before="as_json")
+def plan(context: typer.Context, wanted: PlanFlags) -> None:
     """Say what to run here: model, quantization, draft, memory, speed.
 
     \b
@@ -98,22 +74,22 @@ def plan(
     eaglelocal plan --machine rtx-3060,rtx-4090,m2-max-32gb
     """
     output = standard_output()
-    machines: list[str | None] = [*parse_machines(machine or ())]
+    machines: list[str | None] = [*parse_machines(wanted.machine or ())]
     if machines == [LIST]:
-        list_machines(output, as_json=as_json)
+        list_machines(output, as_json=wanted.as_json)
         return
-    check_goal(goal)
+    check_goal(wanted.goal)
     given = {name: context.params[name] for name in OF_SETTINGS}
-    models: list[str | None] = [*targets] if targets else [None]
+    models: list[str | None] = [*wanted.targets] if wanted.targets else [None]
     plans = [
-        plan_one(options_for(target, given, goal=goal, is_elsewhere=name is not None), name, ram)
+        plan_one(options_for(target, given, goal=wanted.goal, is_elsewhere=name is not None), name, wanted.ram)
         for name in machines or [None]
         for target in models
     ]
     if len(plans) == 1:
-        show_plan(plans[0], output, show_all=show_all, as_json=as_json)
+        show_plan(plans[0], output, wanted)
     else:
-        show_plans(plans, output, show_all=show_all, as_json=as_json)
+        show_plans(plans, output, wanted)
 
 
 def parse_machines(texts: Sequence[str]) -> list[str]:
@@ -141,7 +117,7 @@ def plan_one(options: RunOptions, machine: str | None, ram_gib: float | None) ->
         return PlanFailure(name, options.target or "", error)
 
 
-def show_plan(plan: SearchOutcome | PlanFailure, output: Output, *, show_all: bool, as_json: bool) -> None:
+def show_plan(plan: SearchOutcome | PlanFailure, output: Output, wanted: PlanFlags) -> None:
     """Show one plan in full. Raises its error if it failed, and ResourceError if nothing fits."""
     from eaglelocal.cli.reports.plan import list_all_rejected, outcome_object, report_lines
     from eaglelocal.cli.reports.plan_table import PlanFailure
@@ -149,19 +125,19 @@ def show_plan(plan: SearchOutcome | PlanFailure, output: Output, *, show_all: bo
 
     if isinstance(plan, PlanFailure):
         raise plan.error
-    if as_json:
+    if wanted.as_json:
         output.object(outcome_object(plan))
     elif plan.chosen is not None:
-        output.lines(report_lines(plan, plan.chosen, show_all=show_all))
-    elif show_all:
+        output.lines(report_lines(plan, plan.chosen, show_all=wanted.show_all))
+    elif wanted.show_all:
         output.lines(list_all_rejected(plan))
     if plan.chosen is None:
         message, hint = explain_no_fit(plan)
         raise ResourceError(message, hint=hint)
 
 
-def show_plans(plans: Sequence[SearchOutcome | PlanFailure], output: Output, *, show_all: bool, as_json: bool) -> None:
-    """Show several plans as a table, failed ones as rows; with `show_all` also what was rejected, and why.
+def show_plans(plans: Sequence[SearchOutcome | PlanFailure], output: Output, wanted: PlanFlags) -> None:
+    """Show several plans as a table, failed ones as rows; with --all also what was rejected, and why.
 
     Raises the errors of failed plans as one, and ResourceError if nothing fits anywhere.
     """
@@ -170,17 +146,17 @@ def show_plans(plans: Sequence[SearchOutcome | PlanFailure], output: Output, *, 
 
     failures = [plan for plan in plans if isinstance(plan, PlanFailure)]
     outcomes = [plan for plan in plans if not isinstance(plan, PlanFailure)]
-    if as_json:
+    if wanted.as_json:
         output.object({"plans": [plan_object(plan) for plan in plans]})
     elif outcomes:
         output.lines(plan_table(plans))
         output.lines(dict.fromkeys(line for outcome in outcomes for line in link_lines(outcome)))
-        if show_all:
+        if wanted.show_all:
             output.lines(line for outcome in outcomes for line in ["", *list_all_rejected(outcome)])
     if failures:
         raise join_failures(failures)
     if all(outcome.chosen is None for outcome in outcomes):
-        raise ResourceError("none of these fits", hint=hint_none_fits(outcomes, show_all=show_all))
+        raise ResourceError("none of these fits", hint=hint_none_fits(outcomes, show_all=wanted.show_all))
 
 
 def hint_none_fits(outcomes: Sequence[SearchOutcome], *, show_all: bool) -> str:

@@ -10,10 +10,11 @@ import typer
 from eaglelocal.cli import flags
 from eaglelocal.cli.output import standard_output
 
-Measure = Annotated[bool, typer.Option("--measure", help="Measure the memory bandwidth again.")]
 
-
-def probe(as_json: flags.AsJson = False, measure: Measure = False) -> None:
+def probe(
+    as_json: flags.AsJson = False,
+    measure: Annotated[bool, typer.Option("--measure", help="Measure the memory bandwidth again.")] = False,
+) -> None:
     """Show this machine: GPUs, CPU, memory, llama.cpp.
 
     \b

@@ -16,10 +16,10 @@ import typer
 from eaglelocal import locations
 from eaglelocal.cli import flags
 from eaglelocal.cli.completion import complete_target
-from eaglelocal.cli.output import Output, confirm, path_text, standard_output
+from eaglelocal.cli.output import Output, confirm, duration_text, path_text, standard_output
 from eaglelocal.cli.pull_verify import discard_damaged, verify_on_disk
-from eaglelocal.cli.reports.pull import amount_text, load_progress, order_lines
 from eaglelocal.core.byte_sizes import format_disk
+from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import (
     DownloadError,
@@ -31,7 +31,7 @@ from eaglelocal.errors import (
 )
 
 if TYPE_CHECKING:
-    from eaglelocal.hub.download import DownloadOrder
+    from eaglelocal.hub.download import DownloadOrder, DownloadProgress
     from eaglelocal.hub.hub_api import RetryPolicy
     from eaglelocal.hub.pull_plan import PullPlan
     from eaglelocal.hub.target_resolver import FoundTarget
@@ -40,26 +40,26 @@ LOOK_UP_WAITS_S = (1.0, 2.0, 4.0)  # between attempts; short, because the user i
 FETCH_WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # between attempts, since the last byte that arrived
 KINDS = {"eagle3": "a draft head", "dflash": "a draft head", "mtp": "an MTP layer", "draft_model": "a small model"}
 
-Target = Annotated[
-    str,
-    typer.Argument(
-        metavar="TARGET",
-        help="Model: qwen3-8b, qwen3-8b:Q5_K_M, user/repo:Q4_K_M.",
-        autocompletion=complete_target,
-    ),
-]
-Draft = Annotated[str, typer.Option(metavar="REF|auto|mtp|none", help="Draft: user/repo; auto: as in the catalog.")]
-Mmproj = Annotated[str, typer.Option(metavar="NAME|auto|none", help="Projector for images, from the same repository.")]
-Quant = Annotated[str | None, typer.Option(metavar="Q", help="Quantization, such as Q4_K_M or Q8_0.")]
-Verify = Annotated[bool, typer.Option("--verify", help="Check the hashes of files on disk; fetch damaged ones again.")]
-
 
 def pull(
-    target: Target,
-    draft: Draft = "auto",
-    mmproj: Mmproj = "auto",
-    quant: Quant = None,
-    verify: Verify = False,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="Model: qwen3-8b, qwen3-8b:Q5_K_M, user/repo:Q4_K_M.",
+            autocompletion=complete_target,
+        ),
+    ],
+    draft: Annotated[
+        str, typer.Option(metavar="REF|auto|mtp|none", help="Draft: user/repo; auto: as in the catalog.")
+    ] = "auto",
+    mmproj: Annotated[
+        str, typer.Option(metavar="NAME|auto|none", help="Projector for images, from the same repository.")
+    ] = "auto",
+    quant: Annotated[str | None, typer.Option(metavar="Q", help="Quantization, such as Q4_K_M or Q8_0.")] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check the hashes of files on disk; fetch damaged ones again.")
+    ] = False,
     yes: flags.Yes = False,
 ) -> None:
     """Download a model, its draft and its projector for images.
@@ -348,3 +348,42 @@ def find_first_file(order: DownloadOrder) -> Path:
     if not path.is_file():
         raise ModelFileError(f"{path} is missing", hint=f"eaglelocal pull {quote_path(order.reference)}")
     return path
+
+
+# ---- the report: the files of an order, and the progress of a download
+MAX_FILES_SHOWN = 8
+
+
+def order_lines(orders: Sequence[DownloadOrder]) -> list[str]:
+    """Return lines on each repository: its license, its files and their sizes."""
+    lines = []
+    for order in orders:
+        licence = f", licence {order.repo.licence}" if order.repo.licence else ""
+        gated = ", gated: you have access" if order.repo.is_gated else ""
+        lines.append(f"{order.repo.id}{licence}{gated}")
+        shown_files = order.files[:MAX_FILES_SHOWN]
+        lines += [f"  {format_disk(file.size_bytes):>9}  {file.name}" for file in shown_files]
+        if others := order.files[MAX_FILES_SHOWN:]:
+            lines.append(f"  {format_disk(sum(file.size_bytes for file in others)):>9}  in {len(others)} more files")
+    return lines
+
+
+def amount_text(orders: Sequence[DownloadOrder], missing_bytes: int) -> str:
+    """Return the total size, `4.7 GB`, or how much of it is missing."""
+    total = sum(order.size_bytes for order in orders)
+    rest = format_disk(missing_bytes)
+    return rest if missing_bytes == total else f"the missing {rest} of {format_disk(total)}"
+
+
+def load_progress(progress: DownloadProgress, orders: Sequence[DownloadOrder]) -> LoadProgress:
+    """Return the progress to show: `━━━━━━──────────  38 %  fetching 4.7 GB, 38.2 MB/s, 1 min 17 s left`."""
+    if progress.waits_for:
+        return LoadProgress(progress.fraction, f"another process is fetching {progress.waits_for}")
+    count = sum(len(order.files) for order in orders)
+    files = f" in {count} files" if count > 1 else ""
+    details = []
+    if progress.rate:
+        details.append(f"{format_disk(progress.rate)}/s")
+    if progress.left_s is not None and progress.fraction < 1.0:
+        details.append(f"{duration_text(progress.left_s)} left")
+    return LoadProgress(progress.fraction, f"fetching {format_disk(progress.total_bytes)}{files}", ", ".join(details))

@@ -2,48 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from eaglelocal import locations
+from eaglelocal.catalog.reference import GGUF_SUFFIX
 from eaglelocal.cli import flags
 from eaglelocal.cli.completion import complete_on_disk
+from eaglelocal.cli.kept_folders import format_size, list_files
 from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import confirm, path_text, standard_output
+from eaglelocal.core.atomic_file import make_absolute
 from eaglelocal.core.byte_sizes import format_disk
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import ModelFileError, ResourceError, UsageError
 
 if TYPE_CHECKING:
     from eaglelocal.catalog.reference import Reference
+    from eaglelocal.hub.heads.versions import HeadVersions
     from eaglelocal.hub.hub_cache import Partial
     from eaglelocal.hub.removal import Removal
     from eaglelocal.training.training_folder import TrainingFolder
-import shlex
-from collections.abc import Iterator
-from contextlib import suppress
-from typing import TYPE_CHECKING
-
-from eaglelocal.catalog.reference import GGUF_SUFFIX
-from eaglelocal.cli.forget import list_files, measure_file
-from eaglelocal.core.atomic_file import make_absolute
-from eaglelocal.core.records import dataclass
-
-if TYPE_CHECKING:
-    from eaglelocal.hub.heads.versions import HeadVersions
 
 
 MAX_KEPT_SHOWN = 5
 
-Which = Annotated[
-    str, typer.Argument(metavar="REF", help="Model as `eaglelocal ls` shows it.", autocompletion=complete_on_disk)
-]
 
-
-def rm(ref: Which, yes: flags.Yes = False) -> None:
+def rm(
+    ref: Annotated[
+        str, typer.Argument(metavar="REF", help="Model as `eaglelocal ls` shows it.", autocompletion=complete_on_disk)
+    ],
+    yes: flags.Yes = False,
+) -> None:
     """Remove a model from this disk. What its heads have learned stays, and is named with the command that deletes it.
 
     \b
@@ -269,11 +265,11 @@ def leftover_lines(left: Leftovers) -> Iterator[str]:
     if not left.heads and not left.answers:
         return
     if orphans := find_orphans(left.heads, frozenset()):
-        size = _format_size([head.folder for head in orphans])
+        size = format_size([head.folder for head in orphans])
         yield f"what its heads have learned stays, {size}: `eaglelocal heads --prune` deletes it"
     present = fingerprint_models() if left.answers else frozenset()
     if answers := [folder for folder in left.answers if folder.name not in present]:
-        yield f"answers kept to learn from stay, {_format_size(answers)}: {_name_deletion(answers)}"
+        yield f"answers kept to learn from stay, {format_size(answers)}: {_name_deletion(answers)}"
 
 
 def _name_deletion(answers: Sequence[Path]) -> str:
@@ -285,7 +281,3 @@ def _name_deletion(answers: Sequence[Path]) -> str:
         return "`eaglelocal forget` deletes those of all models, and the texts and caches of conversations"
     commands = " and ".join(f"`{shlex.join(['eaglelocal', 'forget', path])}`" for path in paths)
     return f"{commands} {'deletes' if len(paths) == 1 else 'delete'} them"
-
-
-def _format_size(folders: Sequence[Path]) -> str:
-    return format_disk(sum(measure_file(path) for folder in folders for path in list_files(folder)))

@@ -50,42 +50,16 @@ DEFAULT_PARALLEL = 4
 MAX_OFFERED = 20  # models of Ollama and LM Studio that a server offers though nobody named them
 
 
-@flags.add_machine_flags(before="cache_ram", more=flags.ANSWERING)
-def serve(  # many parameters: typer reads the flags from the signature
+@flags.takes(
+    *(*flags.MODEL, "spec", "lora", "models", "max_loaded", "alias"),
+    *("host", "port", "api_key_file", "shared_prefix", "allowed_hosts", "cors_origins", "ssl", "ssl_cert", "ssl_key"),
+    *("parallel", "max_waiting", "request_timeout", "idle_unload", "drain"),
+    *(*flags.MACHINE, *flags.SAMPLING, *flags.KEEPING, "log", "web", "web_port"),
+    before="no_tui",
+)
+def serve(
     context: typer.Context,
-    target: flags.Target = None,
-    mmproj: flags.Mmproj = None,
-    draft: flags.Draft = None,
-    draft_type: flags.DraftType = None,
-    spec: flags.Spec = None,
-    host: flags.Host = None,
-    port: flags.Port = None,
-    parallel: flags.Parallel = None,
-    ctx: flags.Ctx = None,
-    models: flags.Models = None,
-    max_loaded: flags.MaxLoaded = None,
-    alias: flags.Alias = None,
-    api_key_file: flags.ApiKeyFile = None,
-    shared_prefix: flags.SharedPrefix = None,
-    allowed_hosts: flags.AllowedHosts = None,
-    cors_origins: flags.CorsOrigins = None,
-    ssl: flags.Ssl = None,
-    ssl_cert: flags.SslCert = None,
-    ssl_key: flags.SslKey = None,
-    max_waiting: flags.MaxWaiting = None,
-    request_timeout: flags.RequestTimeout = None,
-    idle_unload: flags.IdleUnload = None,
-    drain: flags.Drain = None,
-    temperature: flags.Temperature = None,
-    top_k: flags.TopK = None,
-    top_p: flags.TopP = None,
-    min_p: flags.MinP = None,
-    max_tokens: flags.MaxTokens = None,
-    cache_ram: flags.CacheRam = None,
-    lookup_memory: flags.LookupMemory = None,
-    log: flags.Log = None,
     web: flags.Web = False,
-    web_port: flags.WebPort = None,
     no_tui: Annotated[bool, typer.Option("--no-tui", help="Log to stderr instead of showing the monitor.")] = False,
 ) -> None:
     """Serve models over the APIs of OpenAI, Anthropic and Ollama.
@@ -117,7 +91,9 @@ def run_server(
     from eaglelocal.cli.browser import bind_page
 
     access, key_names, own_key = open_access(settings, output)
-    owners = Owners(access.keys.names_on_disk, read_shared_prefixes(settings))
+    owners = Owners(
+        access.keys.names_on_disk, tuple(read_shared_prefix(expand_path(name)) for name in settings.shared_prefix)
+    )
     decisions = plan_all(settings, output)
     certificate = find_certificate(settings)
     listening = bind_server_socket(settings)
@@ -229,12 +205,8 @@ def open_access(settings: Settings, output: Output) -> tuple[Access, list[str], 
     return access, [name for name, _ in listed_keys.by_name], own_key
 
 
-def read_shared_prefixes(settings: Settings) -> tuple[str, ...]:
-    """Return the texts of --shared-prefix, without white space at their ends. Raises UsageError."""
-    return tuple(read_shared_prefix(expand_path(name)) for name in settings.shared_prefix)
-
-
 def read_shared_prefix(path: Path) -> str:
+    """Return the text of a --shared-prefix, without white space at its ends. Raises UsageError."""
     try:
         text = read_text_file(path).strip()
     except (OSError, FaultInLine) as error:

@@ -175,7 +175,6 @@ class ServerLog:
         self._output.message(f"starting {target} on {self.url}{key_names}")
 
     def show_ready(self, loaded: LoadedModel) -> None:
-        """Say where requests are answered from now on."""
         num_slots = loaded.info.num_slots
         in_lan = f", in your network on {self._lan_url}" if self._lan_url else ""
         self._output.message(f"listening on {self.url}{in_lan}")

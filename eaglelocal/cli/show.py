@@ -13,20 +13,22 @@ from eaglelocal.cli.output import standard_output
 
 WIDTH = 79
 
-Which = Annotated[
-    str,
-    typer.Argument(
-        metavar="REF", help="Model as `eaglelocal ls` shows it, or a .gguf file.", autocompletion=complete_on_disk
-    ),
-]
 
-Servers = Annotated[
-    str | None,
-    typer.Option("--rpc", metavar="HOST:PORT,...", help="Show the memory of these rpc-servers, and the link to them."),
-]
-
-
-def show(ref: Which, rpc: Servers = None, as_json: flags.AsJson = False) -> None:
+def show(
+    ref: Annotated[
+        str,
+        typer.Argument(
+            metavar="REF", help="Model as `eaglelocal ls` shows it, or a .gguf file.", autocompletion=complete_on_disk
+        ),
+    ],
+    rpc: Annotated[
+        str | None,
+        typer.Option(
+            "--rpc", metavar="HOST:PORT,...", help="Show the memory of these rpc-servers, and the link to them."
+        ),
+    ] = None,
+    as_json: flags.AsJson = False,
+) -> None:
     """Describe a model and the memory it needs.
 
     \b

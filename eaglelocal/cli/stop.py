@@ -25,18 +25,18 @@ ALL = "all"
 PATIENCE_S = 45.0  # running answers may finish first
 SNAPSHOT_S = 1.0  # to learn what a server is doing before it is stopped
 
-Which = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="PORT|URL|all",
-        help="Server to stop; unset: the only one.",
-        show_default=False,
-        autocompletion=complete_port,
-    ),
-]
 
-
-def stop(which: Which = None) -> None:
+def stop(
+    which: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PORT|URL|all",
+            help="Server to stop; unset: the only one.",
+            show_default=False,
+            autocompletion=complete_port,
+        ),
+    ] = None,
+) -> None:
     """Stop a running server.
 
     \b

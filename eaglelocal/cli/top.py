@@ -27,27 +27,22 @@ if TYPE_CHECKING:
 BETWEEN_S = 1.0  # between the two readings of --once and --json, which give the rates
 DEFAULT_WIDTH = 80
 
-Urls = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="URL ...",
-        help="Servers to watch; unset: the one on this machine.",
-        show_default=False,
-        autocompletion=complete_server,
-    ),
-]
-Once = Annotated[bool, typer.Option("--once", help="Print one frame as text and exit.")]
 
-
+@flags.takes(*flags.PAGE)
 def top(
-    urls: Urls = None,
-    once: Once = False,
+    context: typer.Context,
+    urls: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="URL ...",
+            help="Servers to watch; unset: the one on this machine.",
+            show_default=False,
+            autocompletion=complete_server,
+        ),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame as text and exit.")] = False,
     as_json: flags.AsJson = False,
     web: flags.Web = False,
-    web_port: flags.WebPort = None,
-    host: flags.Host = None,
-    api_key_file: flags.ApiKeyFile = None,
-    allowed_hosts: flags.AllowedHosts = None,
 ) -> None:
     """Watch running servers: eaglelocal, llama-server, vLLM or Ollama.
 
@@ -60,7 +55,7 @@ def top(
     """
     from eaglelocal.cli.chat_connection import find_api_key
 
-    page_flags = {"web_port": web_port, "host": host, "api_key_file": api_key_file, "allowed_hosts": allowed_hosts}
+    page_flags = {name: context.params[name] for name in flags.PAGE}
     if not web and (given := [name for name, value in page_flags.items() if value is not None]):
         raise UsageError(f"--{given[0].replace('_', '-')} needs --web", hint="--web")
     settings = Settings.load(page_flags, os.environ, locations.config_file())

@@ -12,18 +12,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.completion import complete_words
 from eaglelocal.cli.import_head import check_head_flags, show_fraction
 from eaglelocal.cli.load_model import default_sampling, load_settings, start_engine
 from eaglelocal.cli.output import Output, duration_text, make_chat_command, standard_output
 from eaglelocal.cli.train_options import (
-    HeadFlags,
-    LossFlags,
+    TrainFlags,
     TrainOptions,
     check_resources,
     hash_parts,
@@ -31,7 +29,7 @@ from eaglelocal.cli.train_options import (
 )
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.errors import ModelFileError, UsageError
-from eaglelocal.training.device import DEVICES, choose_device
+from eaglelocal.training.device import choose_device
 
 if TYPE_CHECKING:
     from eaglelocal.cli.reports.train import TrainResult
@@ -50,65 +48,9 @@ HELD_OUT_EVERY, MIN_HELD_OUT, MAX_HELD_OUT = 20, 8, 64
 ROWS_PER_STEP = 8
 TRIAL_TOKENS = 3000
 
-Start = Annotated[str, typer.Option("--from", metavar="auto|none|REF", help="Head to train further; none: a new one.")]
-Method = Annotated[
-    str,
-    typer.Option("--kind", metavar="eagle|p-eagle|medusa", help="Kind of head; p-eagle and medusa draft in one pass."),
-]
-Prompts = Annotated[
-    str | None,
-    typer.Option(metavar="FILE", help="File of questions, as for `bench`; unset: your chats and built-in ones."),
-]
-Tokens = Annotated[int, typer.Option(metavar="N", min=1000, help="Tokens of answers to learn from.")]
-Epochs = Annotated[int, typer.Option(metavar="N", min=1, help="Passes over the answers.")]
-DraftVocab = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=256, help="Tokens that a new head predicts; unset: those that its texts have."),
-]
-Loss = Annotated[
-    str,
-    typer.Option(
-        metavar="soft|lk|tv|nla",
-        help="What a step learns; the others are experiments.",
-        autocompletion=complete_words("soft", "lk", "tv", "nla"),
-    ),
-]
-Unroll = Annotated[
-    int | None, typer.Option(metavar="N", min=1, max=16, help="Draft steps that an EAGLE head learns; 5 if unset.")
-]
-StateNoise = Annotated[
-    float, typer.Option(metavar="SHARE", min=0.0, max=1.0, help="Noise on the states that it reads; 0.05 is 5 %.")
-]
-OnPolicy = Annotated[
-    int, typer.Option(metavar="STEPS", min=0, help="At the end, steps that learn from the head's own drafts.")
-]
-Work = Annotated[
-    str | None, typer.Option(metavar="FOLDER", help="Folder for the answers and the state of a stopped run.")
-]
-TorchDevice = Annotated[str, typer.Option(metavar="|".join(DEVICES), help="Device to train on.")]
 
-
-@flags.add_machine_flags(before="parallel")
-def train(
-    context: typer.Context,
-    target: flags.Target = None,
-    start: Start = "auto",
-    method: Method = "eagle",
-    prompts: Prompts = None,
-    tokens: Tokens = 200_000,
-    epochs: Epochs = 4,
-    draft_vocab: DraftVocab = None,
-    loss: Loss = "soft",
-    unroll: Unroll = None,
-    state_noise: StateNoise = 0.0,
-    on_policy: OnPolicy = 0,
-    out: flags.HeadOut = None,
-    type: flags.HeadType = "bf16",
-    work: Work = None,
-    torch_device: TorchDevice = "auto",
-    parallel: flags.Parallel = None,
-    as_json: flags.AsJson = False,
-) -> None:
+@flags.takes("target", "parallel", *flags.MACHINE, before="as_json")
+def train(context: typer.Context, given: TrainFlags, as_json: flags.AsJson = False) -> None:
     """Train a draft head for your target, on the target's own answers.
 
     The target answers questions, a head learns to predict the answers, and a trial compares it with your current
@@ -123,17 +65,15 @@ def train(
 
     settings = load_settings(context.params)
     output = standard_output(colour=settings.colour)
-    check_head_flags(settings.target, type, hint="eaglelocal train --target FILE.gguf")
-    losses = LossFlags(loss=loss, unroll=unroll, state_noise=state_noise, on_policy=on_policy)
-    given = HeadFlags(start=start, work=work, out=out, kind=type, draft_vocab=draft_vocab, method=method, losses=losses)
-    options = resolve_options(settings, output, choose_device(torch_device), given)
+    check_head_flags(settings.target, given.type, hint="eaglelocal train --target FILE.gguf")
+    options = resolve_options(settings, output, choose_device(given.torch_device), given)
     params = dataclasses.replace(default_sampling(settings), max_tokens=options.ctx // 2)
     template = options.found.info.chat_template
-    questions = load_questions(prompts, params, has_template=template is not None, least=MIN_CONVERSATIONS)
+    questions = load_questions(given.prompts, params, has_template=template is not None, least=MIN_CONVERSATIONS)
     tell = output.message if as_json else output.data
-    for line in begin_lines(options, questions, max_answer_tokens=tokens):
+    for line in begin_lines(options, questions, max_answer_tokens=given.tokens):
         tell(line)
-    trained = run_training(options, questions, tokens=tokens, epochs=epochs)
+    trained = run_training(options, questions, tokens=given.tokens, epochs=given.epochs)
     command = make_chat_command(settings.target or "", options.found, trained.path) if trained.is_kept else None
     for line in (*result_lines(trained), *([f"{'next':<{LABEL}}{command}"] if command else [])):
         tell(line)
@@ -171,7 +111,6 @@ def read_fingerprint(path: Path) -> str:
 
 @contextmanager
 def mention_resuming(output: Output) -> Iterator[None]:
-    """Tell the user on interruption that the same command resumes the run."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):

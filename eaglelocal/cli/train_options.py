@@ -7,18 +7,31 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from eaglelocal import locations
+from eaglelocal.bench.bench_prompts import read_prompts, training_questions
+from eaglelocal.cli import flags
+from eaglelocal.cli.completion import complete_words
 from eaglelocal.cli.import_head import check_layer_inputs, find_head_target, resolve_out
 from eaglelocal.cli.load_model import make_run_options, plan_run
 from eaglelocal.cli.output import Output
+from eaglelocal.conversation.conversation_file import list_names, load_conversation
 from eaglelocal.conversation.session import ModelChoice
+from eaglelocal.core.byte_sizes import count_noun
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.request import ChatRequest, Message
+from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.user_paths import expand_path
-from eaglelocal.errors import UsageError
+from eaglelocal.errors import EagleLocalError, UsageError
+from eaglelocal.training.conversations import question_key
+from eaglelocal.training.device import DEVICES
 
 if TYPE_CHECKING:
     from eaglelocal.core.plan import Plan
@@ -26,7 +39,10 @@ if TYPE_CHECKING:
     from eaglelocal.settings import Settings
     from eaglelocal.training.batches import Unrolling
     from eaglelocal.training.draft_head import HeadSource
+<<<<<<< HEAD
 
+=======
+>>>>>>> flags
 
 MEDUSA = "medusa"
 HEAD_KINDS = {"eagle": 1, "p-eagle": 8, MEDUSA: 4}  # and the tokens that one pass drafts
@@ -65,34 +81,58 @@ class TrainOptions:
 
     @property
     def ctx(self) -> int:
-        """The most tokens of a conversation."""
         return min(self.settings.ctx or TRAINING_CTX, self.found.info.context_length or TRAINING_CTX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossFlags:
-    """The flags of `train` on what a step learns, as typed. unroll: None: as many steps as the kind of head has."""
+class TrainFlags:
+    """The flags that only `train` has, as typed. unroll: None: as many steps as the kind of head has."""
 
-    loss: str = "soft"
-    unroll: int | None = None
-    state_noise: float = 0.0
-    on_policy: int = 0
+    start: Annotated[
+        str, typer.Option("--from", metavar="auto|none|REF", help="Head to train further; none: a new one.")
+    ] = "auto"
+    method: Annotated[
+        str,
+        typer.Option(
+            "--kind", metavar="eagle|p-eagle|medusa", help="Kind of head; p-eagle and medusa draft in one pass."
+        ),
+    ] = "eagle"
+    prompts: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="File of questions, as for `bench`; unset: your chats and built-in ones."),
+    ] = None
+    tokens: Annotated[int, typer.Option(metavar="N", min=1000, help="Tokens of answers to learn from.")] = 200_000
+    epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Passes over the answers.")] = 4
+    draft_vocab: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=256, help="Tokens that a new head predicts; unset: those that its texts have."),
+    ] = None
+    loss: Annotated[
+        str,
+        typer.Option(
+            metavar="soft|lk|tv|nla",
+            help="What a step learns; the others are experiments.",
+            autocompletion=complete_words("soft", "lk", "tv", "nla"),
+        ),
+    ] = "soft"
+    unroll: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=16, help="Draft steps that an EAGLE head learns; 5 if unset.")
+    ] = None
+    state_noise: Annotated[
+        float, typer.Option(metavar="SHARE", min=0.0, max=1.0, help="Noise on the states that it reads; 0.05 is 5 %.")
+    ] = 0.0
+    on_policy: Annotated[
+        int, typer.Option(metavar="STEPS", min=0, help="At the end, steps that learn from the head's own drafts.")
+    ] = 0
+    out: flags.HeadOut = None
+    type: flags.HeadType = "bf16"
+    work: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Folder for the answers and the state of a stopped run.")
+    ] = None
+    torch_device: Annotated[str, typer.Option(metavar="|".join(DEVICES), help="Device to train on.")] = "auto"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadFlags:
-    """The flags of `train` on the head and its files, as typed."""
-
-    start: str
-    work: str | None
-    out: str | None
-    kind: str
-    draft_vocab: int | None
-    method: str
-    losses: LossFlags = LossFlags()
-
-
-def resolve_options(settings: Settings, output: Output, device: str, given: HeadFlags) -> TrainOptions:
+def resolve_options(settings: Settings, output: Output, device: str, given: TrainFlags) -> TrainOptions:
     """Resolve the flags of a run. Raises UsageError, IncompatibleError or ResourceError for what cannot work."""
     found = find_head_target(settings, output)
     num_depths, is_medusa = choose_num_depths(given.method), given.method == MEDUSA
@@ -110,16 +150,16 @@ def resolve_options(settings: Settings, output: Output, device: str, given: Head
         output=output,
         folder=folder,
         device=device,
-        path=choose_path(source, given.kind, given.out),
+        path=choose_path(source, given.type, given.out),
         is_named=given.out is not None,
-        kind=given.kind,
+        kind=given.type,
         draft_vocab=given.draft_vocab,
-        unrolling=choose_unrolling(source, given.losses),
-        num_policy_steps=given.losses.on_policy,
+        unrolling=choose_unrolling(source, given),
+        num_policy_steps=given.on_policy,
     )
 
 
-def choose_unrolling(source: HeadSource, given: LossFlags) -> Unrolling:
+def choose_unrolling(source: HeadSource, given: TrainFlags) -> Unrolling:
     """Return what a step of training does. Raises UsageError on an unknown loss, or steps that the head does not have.
 
     A head that drafts in one pass has a step for each token of it.
@@ -223,3 +263,71 @@ def check_resources(options: TrainOptions) -> None:
 
 def hash_parts(parts: Sequence[str]) -> str:
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
+<<<<<<< HEAD
+=======
+
+
+# ---- train questions: the questions of a training run: from a file, or from saved chats and built-in tasks
+@dataclass(frozen=True, slots=True)
+class TrainQuestions:
+    """The requests of a training run, without ids, and their source in words."""
+
+    requests: tuple[ChatRequest, ...]
+    source: str
+
+
+def load_questions(prompts: str | None, params: SamplingParams, *, has_template: bool, least: int) -> TrainQuestions:
+    """Return the questions of a file, or those of the user's saved chats and then built-in tasks.
+
+    Raises UsageError on a bad file, or one with images or with fewer than `least` different questions.
+    """
+    if prompts is not None:
+        found = read_prompts(expand_path(prompts))
+        if any(each.has_images for each in found):
+            raise UsageError(
+                f"{prompts} has images, and heads are trained on text only", hint="leave those prompts out"
+            )
+        requests = [_make_request(each.messages, params, has_template, tokens=each.tokens) for each in found]
+        num = len(set(map(question_key, requests)))
+        if num < least:
+            hint = f"{least} or more; without --prompts there are built-in ones"
+            raise UsageError(f"too few different questions in {prompts} to train on: {num}", hint=hint)
+        return TrainQuestions(tuple(requests), f"{num} questions of {prompts}")
+    own = [_make_request(messages, params, has_template) for messages in _iter_saved_questions()]
+    built_in = [_make_request(messages, params, has_template) for messages in iter_builtin_questions()]
+    source = (
+        f"{count_noun(len(own), 'question')} of your saved chats, then built-in ones" if own else "built-in questions"
+    )
+    return TrainQuestions((*own, *built_in), source)
+
+
+def _make_request(
+    messages: tuple[Message, ...], params: SamplingParams, has_template: bool, *, tokens: tuple[int, ...] = ()
+) -> ChatRequest:
+    """Return a request: token ids, a conversation, or without a chat template the question as text to complete."""
+    if tokens:
+        return ChatRequest(id="", tokens=tokens, params=params)
+    if has_template:
+        return ChatRequest(id="", messages=messages, params=params)
+    return ChatRequest(id="", text=messages[-1].content, params=params)
+
+
+def _iter_saved_questions() -> Iterator[tuple[Message, ...]]:
+    """Yield each question of each saved chat with the messages before it, skipping unreadable files.
+
+    A chat ends at its first picture: heads are trained on text only.
+    """
+    folder = locations.conversations_dir()
+    for name in list_names(folder):
+        with suppress(EagleLocalError):
+            chat = load_conversation(folder, name)
+            turns = itertools.takewhile(lambda turn: not turn.pictures, chat.turns)
+            for number, turn in enumerate(turns):
+                system = (Message("system", chat.system),) if chat.system else ()
+                past = tuple(message for before in chat.turns[:number] for message in before.messages())
+                yield (*system, *past, Message("user", turn.question))
+
+
+def iter_builtin_questions() -> Iterator[tuple[Message, ...]]:
+    return (prompt.messages for prompt in training_questions())
+>>>>>>> flags

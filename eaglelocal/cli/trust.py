@@ -10,13 +10,14 @@ from eaglelocal.cli import flags
 from eaglelocal.cli.output import confirm, standard_output
 from eaglelocal.errors import ResourceError, UsageError
 
-Address = Annotated[str, typer.Argument(metavar="URL", help="Address of the server: https://host:port.")]
-Expected = Annotated[
-    str | None, typer.Option("--fingerprint", metavar="SHA256", help="Trust it if this is its fingerprint.")
-]
 
-
-def trust(url: Address, expected: Expected = None, yes: flags.Yes = False) -> None:
+def trust(
+    url: Annotated[str, typer.Argument(metavar="URL", help="Address of the server: https://host:port.")],
+    expected: Annotated[
+        str | None, typer.Option("--fingerprint", metavar="SHA256", help="Trust it if this is its fingerprint.")
+    ] = None,
+    yes: flags.Yes = False,
+) -> None:
     """Trust the certificate of a server, as SSH trusts a host.
 
     `eaglelocal serve --ssl auto` prints the fingerprint of its certificate: compare it.

@@ -34,15 +34,8 @@ STEPS = 6  # consecutive steps of one draft length
 PROMPT = "A draft of several tokens is checked by one decode of the target; what it costs depends on the machine."
 
 
-@flags.add_machine_flags(before="parallel")
-def tune(
-    context: typer.Context,
-    target: flags.Target = None,
-    draft: flags.Draft = None,
-    draft_type: flags.DraftType = None,
-    parallel: flags.Slots = None,
-    as_json: flags.AsJson = False,
-) -> None:
+@flags.takes("target", "draft", "draft_type", *flags.MACHINE, before="as_json")
+def tune(context: typer.Context, parallel: flags.Slots = None, as_json: flags.AsJson = False) -> None:
     """Measure what drafting costs here, and which length pays.
 
     \b

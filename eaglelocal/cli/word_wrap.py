@@ -74,7 +74,6 @@ class WordWrap:
 
 
 def _cells(char: str) -> int:
-    """Return the columns that a character takes on a terminal."""
     if unicodedata.combining(char) or unicodedata.category(char) in ("Cf", "Mn", "Me"):
         return 0
     return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1

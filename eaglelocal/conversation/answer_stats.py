@@ -46,7 +46,6 @@ def model_lines(info: EngineInfo, plan: Plan | None) -> list[str]:
 
 
 def _server_lines(info: EngineInfo) -> list[str]:
-    """Return the lines on a model at a server, which may report little."""
     draft = info.draft if info.draft != "none" or not info.draft_reason else info.draft_reason
     context = [f"context  {info.n_ctx} tokens"] if info.n_ctx else []
     return [f"draft    {draft}", *context, f"server   {info.library}"]
@@ -153,7 +152,6 @@ def total_lines(answers: Sequence[Finished], snapshot: EngineSnapshot, restarts:
 
 
 def _context_lines(answers: Sequence[Finished], n_ctx: int) -> list[str]:
-    """Return how full the context was after the last answer."""
     if not answers or not n_ctx:
         return []
     num_used = answers[-1].prompt_tokens + answers[-1].completion_tokens

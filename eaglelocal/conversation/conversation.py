@@ -102,7 +102,6 @@ class Conversation:
         self.num_saved, self.stamp = len(self.turns), stamp
 
     def record_model(self, target: str, reference: str) -> None:
-        """Record the model that answers from now on."""
         self.target, self.reference = target, reference
 
     def keep_unanswered(self, question: str, pictures: Pictures) -> None:
@@ -155,7 +154,6 @@ def calibrate_estimate(messages: tuple[Message, ...], num_tokens: int) -> TokenE
 
 
 def _estimate_overhead(messages: tuple[Message, ...]) -> float:
-    """Return the estimated tokens of role markers and images."""
     return len(messages) * TOKENS_PER_MESSAGE + sum(len(message.images) for message in messages) * TOKENS_PER_IMAGE
 
 

@@ -12,13 +12,15 @@ import re
 import shlex
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from eaglelocal.core.atomic_file import sync_folder, write_atomically
 from eaglelocal.core.image import MAX_PICTURE_BYTES, MAX_PICTURES, NAMES, SIZE_HINT, media_type, size_problem
+from eaglelocal.core.own_files import list_own, read_own
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import Image, Message
 from eaglelocal.core.user_paths import expand_path
@@ -26,10 +28,6 @@ from eaglelocal.errors import UsageError
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Opened
-from contextlib import suppress
-
-from eaglelocal.core.atomic_file import sync_folder, write_atomically
-from eaglelocal.core.own_files import list_own, read_own
 
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp")

@@ -75,7 +75,6 @@ def _spec_line(session: Session) -> str:
 
 
 def choose_draft(context: ActionContext, argument: str) -> None:
-    """Show the draft, or load the model with another one."""
     if argument:
         return _load(context, replace(context.session.choice, draft=argument))
     return context.say(_spec_line(context.session))

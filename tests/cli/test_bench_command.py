@@ -35,9 +35,9 @@ from eaglelocal.cli.bench import (
     order_groups,
     read_key,
 )
-from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, MIN_ANSWER
+from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, MIN_ANSWER, BenchFlags
 from eaglelocal.cli.output import Output
-from eaglelocal.cli.reports.bench import BenchFiles, BenchOptions, BenchSubject, show_result
+from eaglelocal.cli.reports.bench import BenchOptions, BenchSubject, show_result
 from eaglelocal.core.request import AUTO, OFF, ChatRequest
 from eaglelocal.core.sampling import GREEDY
 from eaglelocal.errors import EngineError, UsageError
@@ -247,7 +247,7 @@ def stopped_after(
     comparer = TextComparer(sides[0], bound=0.05)
     result = measure(sides, planned, options, comparer=comparer, output=written.output)
     subject = BenchSubject(ScriptedClient(()).info, options, None, "auto", "BF16", 0.05)
-    show_result(result, subject, written.output, BenchFiles(), as_json=True)
+    show_result(result, subject, written.output, BenchFlags(as_json=True))
     return written, result.error
 
 
@@ -292,7 +292,7 @@ def test_what_no_time_limit_leaves_out() -> None:
 
 
 def test_prompts_of_the_warm_up_are_not_measured() -> None:
-    asked = choose_prompts(None, ["math", "chat"], None, 3)
+    asked = choose_prompts(BenchFlags(category="math,chat", warm_up=3))
     measured = [prompt for kind in asked.prompts.values() for prompt in kind]
     assert len(measured) == 2 * DEFAULT_PAIRS
     assert len(asked.warm_up) == 3
@@ -302,8 +302,8 @@ def test_prompts_of_the_warm_up_are_not_measured() -> None:
 def test_all_of_a_file_is_asked_unless_less_is_wanted(tmp_path: Path) -> None:
     file = tmp_path / "mine"
     file.write_text("a\nb\nc\nd\ne\n")
-    assert len(choose_prompts(file, [], None, 2).prompts["prompts"]) == 5
-    assert len(choose_prompts(file, [], 2, 2).prompts["prompts"]) == 2
+    assert len(choose_prompts(BenchFlags(prompts=file)).prompts["prompts"]) == 5
+    assert len(choose_prompts(BenchFlags(prompts=file, pairs=2)).prompts["prompts"]) == 2
 
 
 def test_repeats_are_planned() -> None:

@@ -23,7 +23,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.catalog.catalog import load_catalog
-from eaglelocal.cli.export_serving import ServingOrder, format_plan, plan_order
+from eaglelocal.cli import export_serving
+from eaglelocal.cli.export_flags import ExportFlags
+from eaglelocal.cli.export_serving import format_plan, plan_order
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.planning.vllm.helm_values import PAIR, digest_pins, list_problems
@@ -212,20 +214,16 @@ NAMES = st.one_of(
 )
 
 
-def make_serving_order(form: str) -> ServingOrder:
-    names = ("target_repo", "revision", "draft_repo", "draft_revision", "draft_method")
-    pins = {**dict.fromkeys(names, ""), "target_repo": "Qwen/Qwen3-8B", "revision": TARGET_COMMIT}
-    return ServingOrder(
-        form=form,
+def make_serving_order(form: str) -> ExportFlags:
+    return ExportFlags(
+        what=form,
         target=str(TARGET),
         draft=str(HEAD) if form == "compose" else "none",
         machine="rtx-4090",
         load="batch",
-        queue="batch",
-        **dict.fromkeys(("out", "ctx", "parallel")),
-        **dict.fromkeys(("is_forced", "wants_slice"), False),
-        **pins,
-    )  # type: ignore[arg-type]
+        target_repo="Qwen/Qwen3-8B",
+        revision=TARGET_COMMIT,
+    )
 
 
 def replace_texts(content: object, old: str, new: str) -> object:
@@ -243,7 +241,7 @@ def test_a_name_changes_nothing_in_a_file_but_its_own_value(form: str, monkeypat
     order, plain = make_serving_order(form), "harmless"
     plan = plan_order(order)
     folder = Path("/srv")
-    monkeypatch.setattr(ServingOrder, "locate_head", lambda order, head: folder / head.name)
+    monkeypatch.setattr(export_serving, "locate_head", lambda order, head: folder / head.name)
 
     def write(name: str) -> object:
         draft = plan.pair.draft and replace(plan.pair.draft, head_file=Path(name))

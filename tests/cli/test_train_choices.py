@@ -18,7 +18,7 @@ from eaglelocal.cli.train import (
     format_time_left,
     split_held_out,
 )
-from eaglelocal.cli.train_options import LossFlags, choose_unrolling, find_current_draft, find_head_source
+from eaglelocal.cli.train_options import TrainFlags, choose_unrolling, find_current_draft, find_head_source
 from eaglelocal.errors import UsageError
 from eaglelocal.hub import draft_resolver
 from eaglelocal.hub.draft_resolver import FoundDraft
@@ -110,13 +110,13 @@ def test_threads_of_torch_soon_leave_a_busy_machine_its_cores(
 def test_what_a_step_learns_is_as_usual_unless_it_is_said() -> None:
     found = find_target(EmbeddedModel(NATIVE), on_progress=None)
     eagle = find_head_source("none", found, num_depths=1)
-    assert choose_unrolling(eagle, LossFlags()) == Unrolling()
-    given = LossFlags(loss="lk", unroll=7, state_noise=0.05)
+    assert choose_unrolling(eagle, TrainFlags()) == Unrolling()
+    given = TrainFlags(loss="lk", unroll=7, state_noise=0.05)
     assert choose_unrolling(eagle, given) == Unrolling(loss="lk", num_steps=7, state_noise=0.05)
     parallel = find_head_source("none", found, num_depths=8)
-    assert choose_unrolling(parallel, LossFlags(loss="tv")).num_steps == 8
+    assert choose_unrolling(parallel, TrainFlags(loss="tv")).num_steps == 8
     with pytest.raises(UsageError, match="a P-EAGLE head drafts 8 tokens in one pass"):
-        choose_unrolling(parallel, LossFlags(unroll=7))
+        choose_unrolling(parallel, TrainFlags(unroll=7))
 
 
 @pytest.mark.parametrize(("start", "num_depths", "share"), [("none", 1, 1), ("auto", 1, 0.25), ("auto", 8, 1)])

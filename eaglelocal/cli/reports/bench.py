@@ -7,25 +7,27 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eaglelocal.cli.bench_flags import DEFAULT_PAIRS
+from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, BenchFlags
 from eaglelocal.cli.output import Output
-from eaglelocal.cli.reports.bench_page import write_page
-from eaglelocal.core.byte_sizes import count_noun
+from eaglelocal.core.byte_sizes import count_noun, format_memory
 from eaglelocal.core.records import dataclass
-from eaglelocal.errors import EagleLocalError, ResourceError
+from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 
 if TYPE_CHECKING:
     from eaglelocal.bench.measure import TaskResult
-    from eaglelocal.bench.report_page import PredictedFacts
-    from eaglelocal.bench.results import CategoryResult
+    from eaglelocal.bench.report_page import MachineFacts, ModelFacts, PredictedFacts, ReportFacts
+    from eaglelocal.bench.results import CategoryResult, Summary
     from eaglelocal.core.events import EngineInfo
     from eaglelocal.core.request import Spec
+    from eaglelocal.core.run_options import RunOptions
     from eaglelocal.core.sampling import SamplingParams
+    from eaglelocal.probe.machine import Gpu, Machine
 
 SERVER_SIDE = "server"
 
@@ -51,17 +53,8 @@ class BenchResult:
     too_long: Sequence[EagleLocalError] = ()  # one per skipped task: a prompt does not fit the context
 
     def check_whole(self) -> None:
-        """Raise the error that ended the run early, if there was one."""
         if self.error is not None:
             raise self.error
-
-
-@dataclass(frozen=True, slots=True)
-class BenchFiles:
-    """The files to write; None: not asked for."""
-
-    svg: Path | None = None
-    report: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +71,13 @@ class BenchSubject:
     predicted: PredictedFacts | None = None  # what `plan` says without measurements, for --report
 
 
-def finish(result: BenchResult, subject: BenchSubject, output: Output, written: BenchFiles, *, as_json: bool) -> None:
+def finish(result: BenchResult, subject: BenchSubject, output: Output, given: BenchFlags) -> None:
     """Report the result, then raise the error that ended the run early, if there was one."""
-    show_result(result, subject, output, written, as_json=as_json)
+    show_result(result, subject, output, given)
     result.check_whole()
 
 
-def show_result(
-    result: BenchResult, subject: BenchSubject, output: Output, written: BenchFiles, *, as_json: bool
-) -> None:
+def show_result(result: BenchResult, subject: BenchSubject, output: Output, given: BenchFlags) -> None:
     """Print the report and the JSON object, and write the chart, for the results so far."""
     from eaglelocal.bench.json_object import result_object
     from eaglelocal.bench.report import format_report
@@ -107,7 +98,7 @@ def show_result(
     output.data("\n".join(head_lines(subject)))
     output.data(f"\n{format_report(evaluation, flash_attn=subject.flash_attn, weights=subject.weights)}")
     with contextlib.ExitStack() as at_end:
-        if as_json:  # also if the chart cannot be written
+        if given.as_json:  # also if the chart cannot be written
             whole_object = {
                 **head_object(subject),
                 **result_object(evaluation),
@@ -115,13 +106,13 @@ def show_result(
                 "too_long": len(result.too_long),
             }
             at_end.callback(output.object, whole_object)
-        if written.svg is not None:
-            write_chart(written.svg, evaluation.runs, subject)
-            output.message(f"chart: {written.svg}")
-        if written.report is not None:
+        if given.svg is not None:
+            write_chart(given.svg, evaluation.runs, subject)
+            output.message(f"chart: {given.svg}")
+        if given.report is not None:
             own = [summary for summary in evaluation.summaries if summary.side in evaluation.modes]
-            write_page(written.report, subject, result.task_results, own, describe_answers(subject))
-            output.message(f"report: {written.report}, and the same as JSON beside it")
+            write_page(given.report, subject, result.task_results, own, describe_answers(subject))
+            output.message(f"report: {given.report}, and the same as JSON beside it")
 
 
 def head_lines(subject: BenchSubject) -> list[str]:
@@ -186,3 +177,111 @@ def machine_name() -> str:
     used = [gpu for gpu in machine.gpus if not gpu.hidden_by and not gpu.is_unresponsive and machine.backend_of(gpu)]
     names = [gpu.name or "GPU" for gpu in used] + ([machine.cpu.name] if machine.cpu.name else [])
     return ", ".join(names) or "unknown"
+
+
+# ---- the page of --report FILE: FILE in Markdown, and the same as JSON beside it
+JSON_SUFFIX = ".json"
+
+
+def check_report_file(file: Path | None) -> None:
+    """Raise UsageError if the page could not be written: before the measurement, not after minutes of it."""
+    if file is None:
+        return
+    if not file.absolute().parent.is_dir():
+        raise UsageError(f"the folder of the report {file} does not exist")
+    if file.suffix == JSON_SUFFIX or file.is_dir():
+        raise UsageError(f"--report {file} is not the name of a Markdown file", hint="--report FILE.md")
+
+
+def write_page(
+    file: Path, subject: BenchSubject, results: Sequence[TaskResult], summaries: Sequence[Summary], answers: str
+) -> None:
+    """Write the page and its JSON. Raises ResourceError."""
+    from eaglelocal.bench.report_page import format_page, report_object
+
+    facts = gather_facts(subject, results, summaries, answers)
+    content = {
+        file: format_page(facts),
+        file.with_suffix(JSON_SUFFIX): json.dumps(report_object(facts), indent=1) + "\n",
+    }
+    for path, text in content.items():
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ResourceError(f"cannot write the report {path}: {error.strerror}") from error
+
+
+def gather_facts(
+    subject: BenchSubject, results: Sequence[TaskResult], summaries: Sequence[Summary], answers: str
+) -> ReportFacts:
+    from eaglelocal.bench.report_page import ReportFacts, make_modes
+    from eaglelocal.probe.probe import probe
+
+    return ReportFacts(
+        machine=describe_machine(probe()),
+        model=describe_model(subject),
+        answers=answers,
+        predicted=subject.predicted,
+        modes=make_modes(results, summaries),
+        summaries=tuple(summaries),
+    )
+
+
+def describe_machine(machine: Machine) -> MachineFacts:
+    """Return what may be posted of a machine: nothing that names its owner, its processes or its folders."""
+    from eaglelocal import __version__
+    from eaglelocal.bench.report_page import NOT_KNOWN, MachineFacts
+
+    gpus = [describe_gpu(gpu) for gpu in machine.gpus if not gpu.is_unresponsive]
+    if machine.unified is not None and machine.unified.chip:
+        gpus.append(f"{machine.unified.chip}, {machine.unified.gpu_cores or NOT_KNOWN} GPU cores")
+    cpu, build = machine.cpu, machine.llama_cpp
+    return MachineFacts(
+        gpus=tuple(gpus),
+        cpu=f"{cpu.name or cpu.architecture or NOT_KNOWN}, {count_noun(cpu.usable_threads, 'thread')}",
+        ram_bytes=machine.memory.total_bytes,
+        system=machine.system.name or NOT_KNOWN,
+        llama_cpp=f"llama-cpp-python {build.version or NOT_KNOWN} ({', '.join(build.backends) or NOT_KNOWN})",
+        eaglelocal=f"eaglelocal {__version__}",
+    )
+
+
+def describe_gpu(gpu: Gpu) -> str:
+    facts = [gpu.name or "GPU", format_memory(gpu.total_bytes) if gpu.total_bytes else "", f"driver {gpu.driver}"]
+    limit = f"limit {gpu.power_limit_w:.0f} W" if gpu.power_limit_w else ""
+    return ", ".join(fact for fact in (*facts, limit) if fact and fact != "driver None")
+
+
+def describe_model(subject: BenchSubject) -> ModelFacts:
+    from eaglelocal.bench.report_page import ModelFacts
+
+    info = subject.info
+    return ModelFacts(
+        target=info.target,
+        draft=info.draft,
+        n_ctx=info.n_ctx,
+        num_slots=info.num_slots,
+        kv_type=subject.kv_type,
+        flash_attn=subject.flash_attn,
+        threads=info.threads,
+        weights_bytes=info.model_bytes,
+        cache_bytes=info.cache_bytes,
+        buffers_bytes=info.compute_bytes,
+    )
+
+
+def predict_unmeasured(options: RunOptions) -> PredictedFacts | None:
+    """Return what `plan` says of the model without measurements of this machine; None if it does not plan it."""
+    from eaglelocal.bench.report_page import PredictedFacts
+    from eaglelocal.catalog.catalog import load_machines
+    from eaglelocal.planning.autoplan import autoplan, this_machine
+    from eaglelocal.planning.plan_search import make_evaluator
+
+    candidate = autoplan(options).candidate
+    if candidate is None:
+        return None
+    evaluator = make_evaluator(this_machine(load_machines()), options)
+    said = evaluator.predict(candidate.option, candidate.draft, candidate.offload)
+    return PredictedFacts(
+        plain_tok_s=said.plain_tok_s, spec_tok_s=said.spec_tok_s, num_draft_tokens=said.num_draft_tokens
+    )

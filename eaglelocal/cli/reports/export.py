@@ -29,7 +29,6 @@ def export_lines(head: ExportHead, form: str, target_repo: str, notes: Sequence[
 
 
 def describe_weights(head: ExportHead) -> str:
-    """Return the type of the weights, and how many were decoded."""
     written = head.dtype("fc.weight").lower()
     if not head.quantized:
         return written

@@ -67,7 +67,6 @@ def version_lines(version: HeadVersion, now: float, *, mark: str, pin: str) -> I
 
 
 def mark(number: int, used: int | None) -> str:
-    """Return the mark of the version that drafts, if it is this one."""
     return "*" if number == used else " "
 
 

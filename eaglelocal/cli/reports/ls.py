@@ -70,7 +70,6 @@ def other_lines(
 
 
 def partial_lines(partials: Sequence[Partial]) -> list[str]:
-    """Return a line for each repository with an unfinished download."""
     lines = []
     for repo in dict.fromkeys(partial.repo for partial in partials):
         num_bytes = sum(partial.size_bytes for partial in partials if partial.repo == repo)

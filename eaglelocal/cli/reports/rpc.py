@@ -31,7 +31,6 @@ def link_object(server: RpcServer) -> dict[str, object]:
 
 
 def server_objects(servers: Iterable[RpcServer]) -> list[dict[str, object]]:
-    """Return the JSON object of each server."""
     return [
         link_object(server)
         | {

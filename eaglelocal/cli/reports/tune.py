@@ -175,7 +175,6 @@ def _verdict(break_even: float | None) -> str:
 
 
 def noise_lines(costs: MeasuredCosts) -> list[str]:
-    """Return a warning if the measurements are too noisy."""
     if not costs.is_noisy:
         return []
     return [f"note         equal decodes differ by a factor of {math.exp(costs.noise):.1f}: is something else running?"]
