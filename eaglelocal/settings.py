@@ -8,13 +8,8 @@ from __future__ import annotations
 
 import difflib
 import os
-<<<<<<< HEAD
-from collections.abc import Callable, Iterator, Mapping
-=======
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, fields
->>>>>>> flags
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -50,193 +45,6 @@ FLAG_VARIABLES = frozenset({
 OTHER_VARIABLES = frozenset(PREFIX + name for name in OWN_VARIABLES | FLAG_VARIABLES)  # ours, but not settings
 
 
-<<<<<<< HEAD
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The value of each setting; None means unset: chosen for this machine or model."""
-
-    target: str | None = None
-    url: str | None = None  # of a server to use instead of an engine of its own; "none": never use one
-    mmproj: str = "auto"  # projector that lets the target read images: auto, none, or a file
-    draft: str = "auto"
-    draft_type: str = "auto"
-    lora: tuple[str, ...] = ()  # LoRA adapters of the target: FILE or FILE:SCALE
-    spec: str | int = "auto"  # auto, off, pid, or a number of draft tokens
-    threads: int | None = None
-    gpu_layers: int | None = None
-    n_cpu_moe: int | None = None  # layers whose experts stay in RAM
-    device: str | None = None
-    split: str = "layer"
-    rpc: tuple[str, ...] = ()  # rpc-servers of llama.cpp that hold layers, as HOST:PORT
-    kv_type: str = "f16"
-    flash_attn: str = "auto"
-    cache_ram: int | None = None  # MiB; None: by free memory
-    lookup_memory: int = 0  # tokens of each key's texts that are kept on disk, to draft from
-    cache_disk: float = 0.0  # GB on disk for the caches of conversations
-    learn: bool = False  # keep answers, and let the head learn from them
-    learn_gb: float = 1.0  # of answers that are kept
-    learn_days: float = 30.0  # after which an answer is dropped
-    learn_after: float = 60.0  # seconds without a request, until learning begins
-    ctx: int | None = None
-    parallel: int | None = None
-    temperature: float = 0.7
-    top_k: int = 40
-    top_p: float = 0.95
-    min_p: float = 0.05
-    max_tokens: int | None = None
-    seed: int | None = None
-    system: str | None = None
-    colour: str = "auto"
-    ssl: str = "off"  # off, or auto: a certificate of our own
-    ssl_cert: str | None = None
-    ssl_key: str | None = None
-    host: str = "127.0.0.1"
-    port: int = 8421
-    web_port: int = 8422  # of the monitor in a browser
-    models: tuple[str, ...] = ()  # models that a server loads on request, and folders of models
-    alias: tuple[str, ...] = ()  # more names of the first model of a server; "*": any name
-    api_key_file: str | None = None
-    shared_prefix: tuple[str, ...] = ()  # files of system prompts whose beginnings the keys share in caches
-    allowed_hosts: tuple[str, ...] = ()
-    cors_origins: tuple[str, ...] = ()
-    max_waiting: int = 64
-    request_timeout: float = 3600.0  # seconds
-    max_loaded: int = 0  # models at once; 0: as many as fit
-    idle_unload: float = 0.0  # seconds; 0: never
-    drain: float = 30.0  # seconds
-    log: str = "text"
-    theme: str = "dark"  # of screens; terminal: the terminal's own colours
-    glyphs: str = "auto"  # auto: ascii unless the locale is UTF-8
-    figures: bool = True  # a line of figures below each answer of a chat
-    keys: tuple[tuple[str, str], ...] = ()  # of screens: (action, comma-separated keys), which replace the defaults
-    set_by: tuple[tuple[str, str], ...] = ()  # (setting, place) of every setting that was set
-
-    @classmethod
-    def load(cls, flags: Mapping[str, object], environ: Mapping[str, str], config_file: Path) -> Settings:
-        """Read all sources and return the settings; a flag that is None was not given. Raises UsageError."""
-        values: dict[str, Any] = {}
-        places: dict[str, str] = {}
-        for name, value, place in (*_read_file(config_file), *_read_environment(environ), *_read_flags(flags)):
-            try:
-                values[name], places[name] = READERS[name](value), place
-            except ValueError as error:
-                subject = place if place == _as_flag(name) else f"{place}: {name}"
-                hint = f"unset {place}" if place.startswith(PREFIX) else _suggest_edit(config_file)
-                if place == _as_flag(name):
-                    default = getattr(cls(), name)
-                    usual = f"{default:g}" if isinstance(default, float) else default
-                    hint = f"{place} {usual}" if isinstance(default, str | int | float) else f"leave {place} out"
-                raise UsageError(f"{subject} must be {error}, not {value!r}", hint=hint) from None
-        return cls(**values, set_by=tuple(places.items()))
-
-    def is_set(self, name: str) -> bool:
-        """Return whether any source set this setting, even to its default."""
-        return any(setting == name for setting, _ in self.set_by)
-
-    @property
-    def model_folders(self) -> tuple[str, ...]:
-        """Return the folders among `models`; they are written as paths."""
-        paths = (one for one in self.models if one.startswith(("/", "~", "./", "../")))
-        return tuple(path for path in paths if os.path.isdir(os.path.expanduser(path)))
-
-    def origins(self) -> Mapping[str, str]:
-        """Return the source of each setting: `default`, the config file's path, the variable or the flag."""
-        return MappingProxyType(dict.fromkeys(READERS, DEFAULT) | dict(self.set_by))
-
-
-def write_setting(config_file: Path, name: str, value: str) -> None:
-    """Set one setting in the config file, which is made if it is missing; the rest of it stays as it is.
-
-    Raises UsageError if it cannot be changed by itself, ResourceError if the file cannot be written.
-    """
-    path = config_file.resolve()  # a link to a file elsewhere stays a link
-    try:
-        exists = path.exists()
-        content = decode_text(read_regular(path)) if exists else ""
-        mode = path.stat().st_mode & 0o777 if exists else OWN_FILE
-        write_atomically(path, set_text_key(content, name, value), mode=mode)
-    except OSError as problem:
-        raise ResourceError(
-            f"cannot write {path}: {problem.strerror}", hint=f"ls -ld {quote_path(path.parent)}"
-        ) from problem
-    except ValueError as problem:
-        raise UsageError(f"{path} was not changed: {problem}", hint=f"write {name} = {value!r} yourself") from problem
-
-
-def peek_setting(name: str, environ: Mapping[str, str], config_file: Path) -> object:
-    """Return a setting's raw value, whether or not the other settings are valid; None if it is unset or unreadable."""
-    if found := environ.get(_as_variable(name)):
-        return found
-    try:
-        return _parse(config_file).get(name)
-    except UsageError:
-        return None
-
-
-# ---- sources: (setting, raw value, place)
-Entry = tuple[str, object, str]
-
-
-def _read_file(path: Path) -> Iterator[Entry]:
-    for name, value in _parse(path).items():
-        yield _check_name(name, str(path), _as_key, otherwise=_suggest_edit(path)), value, str(path)
-
-
-def _read_environment(environ: Mapping[str, str]) -> Iterator[Entry]:
-    for variable in sorted(environ):
-        if variable.startswith(PREFIX) and variable not in OTHER_VARIABLES and environ[variable]:
-            name = variable.removeprefix(PREFIX).lower()
-            known = _check_name(name, "environment", _as_variable, otherwise=f"unset {variable}")
-            yield known, environ[variable], variable
-
-
-def _read_flags(flags: Mapping[str, object]) -> Iterator[Entry]:
-    for name, value in flags.items():
-        if value is not None:
-            yield _check_name(name, "command line", _as_flag, otherwise="eaglelocal --help"), value, _as_flag(name)
-
-
-def _parse(path: Path) -> dict[str, object]:
-    try:
-        return read_toml_file(path)
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-
-
-def _check_name(name: str, place: str, style: Callable[[str], str], *, otherwise: str) -> str:
-    """Return the name if it is a setting, else raise UsageError; `style` writes a name as in its source.
-
-    otherwise  the hint if no name is near
-    """
-    if name in READERS:
-        return name
-    near = difflib.get_close_matches(name, READERS, n=1)
-    hint = f"did you mean {style(near[0])}?" if near else otherwise
-    raise UsageError(f"{place}: unknown setting {style(name)}", hint=hint)
-
-
-def _suggest_edit(path: Path) -> str:
-    return f"${{EDITOR:-vi}} {quote_path(path)}"
-
-
-def _as_key(name: str) -> str:
-    return name
-
-
-def _as_variable(name: str) -> str:
-    return PREFIX + name.upper()
-
-
-def _as_flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-=======
->>>>>>> flags
 # ---- readers: raw value -> value; the text of a ValueError says what the value must be
 Reader = Callable[[object], object]
 T = TypeVar("T")
@@ -641,7 +449,7 @@ def _check_name(name: str, place: str, style: Callable[[str], str], *, otherwise
 
 
 def _suggest_edit(path: Path) -> str:
-    return f"${{EDITOR:-vi}} {shlex.quote(str(path))}"
+    return f"${{EDITOR:-vi}} {quote_path(path)}"
 
 
 def _as_variable(name: str) -> str:

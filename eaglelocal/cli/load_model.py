@@ -32,17 +32,6 @@ if TYPE_CHECKING:
     from eaglelocal.core.events import EngineInfo
     from eaglelocal.learning.idle_learning import IdleLearning, ModelLearning
     from eaglelocal.planning.decision import Decision
-<<<<<<< HEAD
-    from eaglelocal.worker.spare_process import SpareProcess
-
-import shlex
-from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-=======
->>>>>>> flags
     from eaglelocal.planning.model_choices import ModelOutlook
     from eaglelocal.tui.chat.model_picker import ModelSource
     from eaglelocal.worker.spare_process import SpareProcess
@@ -235,8 +224,6 @@ class LoadingEngine:
         self._client.close()
 
 
-<<<<<<< HEAD
-=======
 # ---- choose build: choose the quantization and the draft for this machine, for a catalog entry that was named
 # without them
 GOAL = "balanced"
@@ -281,7 +268,6 @@ def choose_build(target: str, *, draft: str = "auto") -> ChosenBuild | None:
     return ChosenBuild(best.option.quant, best.draft.id if is_known else "none")
 
 
->>>>>>> flags
 # ---- models on disk: the source of the model picker: the models on this disk, and how each would run with these
 # settings
 def make_model_source(settings: Settings) -> ModelSource:

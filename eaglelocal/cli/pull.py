@@ -94,7 +94,7 @@ def plan_here(target: str, draft: str, quant: str | None, output: Output) -> Pul
 
     None for the embedded model. Raises UsageError.
     """
-    from eaglelocal.cli.choose_build import choose_build
+    from eaglelocal.cli.load_model import choose_build
     from eaglelocal.core.draft import parse_draft
     from eaglelocal.core.run_options import NGRAM, NONE
     from eaglelocal.hub.pull_plan import plan_pull

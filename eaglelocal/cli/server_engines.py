@@ -121,10 +121,10 @@ class ServerEngines:
         from eaglelocal.planning.coresidency import EvictionPolicy
 
         if self._policy is None:
-            plans = {name: self._make_plan(decision) for name, decision in self._decisions.items()}
+            plans = {
+                name: replace(write_plan(decision, self._output), owners=self._owners)
+                for name, decision in self._decisions.items()
+            }
             self._policy = EvictionPolicy(plans, most=self._most)
             self._plans = plans
         return self._policy
-
-    def _make_plan(self, decision: Decision) -> Plan:
-        return replace(write_plan(decision, self._output), owners=self._owners)

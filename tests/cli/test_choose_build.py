@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.cli.choose_build import choose_build
+from eaglelocal.cli.load_model import choose_build
 from eaglelocal.errors import UsageError
 
 
