@@ -165,8 +165,8 @@ def test_a_server_starts_without_the_schemas_of_bodies_and_replies() -> None:
     """They are built on their first use."""
     code = (
         "import eaglelocal.server.app\n"
-        "from eaglelocal.server.openai.reply_schema import ReplyModel\n"
-        "from eaglelocal.server.openai.schema import Body\n"
+        "from eaglelocal.server.schema import ReplyModel\n"
+        "from eaglelocal.server.schema import Body\n"
         "print(*[m.__name__ for b in (Body, ReplyModel) for m in b.__subclasses__() if m.__pydantic_complete__])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, fields
 from enum import Enum
 from types import MappingProxyType
+from typing import Any
 
 from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
 from eaglelocal.core.constraint import Constraint
@@ -122,7 +123,34 @@ class Infill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatRequest:
+class AnswerOptions:
+    """What a client's request and the engine's have in common: the engine's gets all of it (input_processor.py).
+
+    constraint    a grammar, schema or other constraint on the answer's text
+    tells_tokens  Finished gives the prompt and the answer as token ids
+    is_private    nothing of it is kept on disk: to learn from, for lookups, or as a cache
+    reuses_cache  reuse what a cache holds of the prompt
+    line_limit_s  so many seconds after its first token, the answer ends with the current line
+    """
+
+    id: str
+    params: SamplingParams = field(default_factory=SamplingParams)
+    spec: Spec | None = None  # None: as set for the engine
+    owner: str = ""  # the user; texts of one owner are never used to draft for another
+    constraint: Constraint | None = None
+    tells_tokens: bool = False
+    is_private: bool = False
+    reuses_cache: bool = True
+    line_limit_s: float | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The values of these fields by name, to make another request of."""
+        return {each.name: getattr(self, each.name) for each in fields(AnswerOptions)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest(AnswerOptions):
     """A request for an answer, as a client sends it. Exactly one of messages, text, tokens, mixed, infill is given.
 
     messages  rendered with the target's chat template
@@ -132,42 +160,28 @@ class ChatRequest:
     infill    the code around the answer, for fill-in-the-middle models
 
     tools, tool_choice  functions offered to the model (messages only)
-    constraint          a grammar, schema or other constraint on the answer's text
     template_values     more variables for the chat template, as JSON by name (enable_thinking, reasoning_effort)
     is_split            reasoning and tool calls are separated from the answer's text, as the template marks them
     suffix              text after the answer (fill in the middle); text or tokens are then the prefix
     resumes      the last message is the beginning of the answer, and events carry only what follows it
     is_counted          only count the prompt's tokens: it starts and finishes without an answer
     tells_prompt        emit the model's input (Prompted) before it starts
-    tells_tokens        Finished gives the prompt and the answer as token ids
-    is_private          nothing of it is kept on disk: to learn from, for lookups, or as a cache
-    reuses_cache        reuse what a cache holds of the prompt
-    line_limit_s        so many seconds after its first token, the answer ends with the current line
     adapters            ids of LoRA adapters and their scales; None: as set for the engine
     """
 
-    id: str
     messages: tuple[Message, ...] = ()
     text: str | None = None
     tokens: tuple[int, ...] = ()
     mixed: Mixed | None = None
     infill: Infill | None = None
-    params: SamplingParams = field(default_factory=SamplingParams)
-    spec: Spec | None = None  # None: as set for the engine
-    owner: str = ""  # the user; texts of one owner are never used to draft for another
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = ANY_TOOL
-    constraint: Constraint | None = None
     template_values: tuple[tuple[str, str], ...] = ()
     is_split: bool = False
     suffix: str = ""
     resumes: bool = False
     is_counted: bool = False
     tells_prompt: bool = False
-    tells_tokens: bool = False
-    is_private: bool = False
-    reuses_cache: bool = True
-    line_limit_s: float | None = None
     adapters: tuple[tuple[int, float], ...] | None = None
 
 
@@ -213,23 +227,14 @@ AnyRequest = ChatRequest | EmbedRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(AnswerOptions):
     """A request as the engine runs it: token ids, and everything the scheduler and samplers need."""
 
-    id: str
     prompt: tuple[int, ...]  # negative stand-ins for images
-    params: SamplingParams
     images: tuple[PlacedImage, ...] = ()  # of the prompt
-    spec: Spec | None = None
-    owner: str = ""
-    constraint: Constraint | None = None
     compiled: object | None = field(default=None, repr=False, compare=False)  # keeps the constraint compiled
     split: Split | None = None
-    tells_tokens: bool = False
-    is_private: bool = False  # nothing of it is kept on disk
-    reuses_cache: bool = True
     num_shared: int = 0  # first tokens of the prompt that the operator shares between owners (--shared-prefix)
-    line_limit_s: float | None = None
     adapters: AdapterMix = NO_ADAPTERS
 
     def count_reusable(self, held: Sequence[int], owner: str) -> int:

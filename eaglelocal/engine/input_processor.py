@@ -158,21 +158,14 @@ class InputProcessor:
         self._check_tokens(tuple(token for token, _ in request.params.logit_bias))
         split = self._make_split(request, prompt) if request.messages else None
         constraint = self._make_constraint(request, split)
+        changed = {"params": self._make_params(request, prompt.num_rows), "constraint": constraint}
         return Request(
-            id=request.id,
+            **request.options | changed,
             prompt=prompt.tokens,
             images=prompt.images,
-            params=self._make_params(request, prompt.num_rows),
-            spec=request.spec,
-            owner=request.owner,
-            constraint=constraint,
             compiled=None if constraint is None else self._constraints.hold(constraint),
             split=split if request.is_split and split and list_markers(split) else None,
-            tells_tokens=request.tells_tokens,
-            reuses_cache=request.reuses_cache,
             num_shared=self._count_shared(prompt.tokens),
-            line_limit_s=request.line_limit_s,
-            is_private=request.is_private,
             adapters=self._read_adapters(request),
         )
 

@@ -21,7 +21,7 @@ from eaglelocal.errors import EagleLocalError
 from eaglelocal.server.active_call import ActiveCall
 from eaglelocal.server.answer_state import AnswerEncoder, AnswerState, dump_json
 from eaglelocal.server.http_errors import Problem, to_problem
-from eaglelocal.server.openai.request_reader import EngineCall
+from eaglelocal.server.request_reader import EngineCall
 from eaglelocal.server.request_record import current_record
 from eaglelocal.server.server_state import ServerLimits, ServerState
 from eaglelocal.server.translation import FieldTranslation

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Router
 from starlette.types import ASGIApp
 
+from eaglelocal.server import embedding_routes
 from eaglelocal.server.access import Access
 from eaglelocal.server.answer_state import dump_json
 from eaglelocal.server.anthropic import routes as anthropic
@@ -24,17 +25,17 @@ from eaglelocal.server.middleware.request_body import BodyMiddleware
 from eaglelocal.server.monitor import routes as monitor
 from eaglelocal.server.ollama import model_routes as ollama_models
 from eaglelocal.server.ollama import routes as ollama
-from eaglelocal.server.openai import embedding_routes as openai_embeddings
 from eaglelocal.server.openai import routes as openai
-from eaglelocal.server.openai.reply_schema import ErrorReply
-from eaglelocal.server.rerank import routes as rerank
 from eaglelocal.server.responses import routes as responses
 from eaglelocal.server.routing import ApiRouter, RouteTable
+from eaglelocal.server.schema import ErrorReply
 from eaglelocal.server.server_state import ServerState
 
-DIALECTS = (openai, responses, anthropic, openai_embeddings, rerank, ollama, ollama_models, llama_server, monitor)
 own_routes = RouteTable("", ErrorReply)
-TABLES = (*(dialect.routes for dialect in DIALECTS), own_routes)
+TABLES = (
+    *(openai.routes, responses.routes, anthropic.routes, embedding_routes.routes, embedding_routes.rank_routes),
+    *(ollama.routes, ollama_models.routes, llama_server.routes, monitor.routes, own_routes),
+)
 PATHS = frozenset(route.path for table in TABLES for route in table.routes)
 IDLE_CHECK_S = 5.0
 

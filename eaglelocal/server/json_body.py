@@ -1,4 +1,4 @@
-"""Parse the JSON of a request's body strictly, as other JSON parsers would, and serialize parts of it again.
+"""Parse the JSON of a request's body strictly, as other JSON parsers would, and validate it; serialize parts of it.
 
 Python's parser accepts NaN and Infinity, which JSON does not have, and lone surrogates, which are no characters. The
 former are refused with their place, the latter become U+FFFD. Raises ValueError as `json.loads` does.
@@ -9,10 +9,15 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+from pydantic import BaseModel, ValidationError
 
 from eaglelocal.core.json_text import MAX_DEPTH, NestedTooDeep, is_nested_deeper
 from eaglelocal.core.terminal_text import join_in_json, join_surrogates
 from eaglelocal.server.http_errors import Problem
+from eaglelocal.server.schema import MAX_TEXT_CHARS
 
 # a surrogate as a JSON escape, and as raw UTF-8, which Python's parser accepts
 _SURROGATES = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
@@ -62,3 +67,112 @@ def to_json(value: object, place: str) -> str:
     except UnicodeEncodeError as error:
         raise Problem(400, f"{place}: a lone surrogate cannot be encoded", parameter=place) from error
     return text
+
+
+BodyT = TypeVar("BodyT", bound=BaseModel)
+
+
+def validate_body(kind: type[BodyT], body: bytes, content_type: str) -> BodyT:
+    """Return a validated body. Raises Problem."""
+    if not body:
+        raise Problem(400, "the body: Field required", code="invalid_value")
+    try:
+        value = read_body(body)
+    except (ValueError, RecursionError) as error:
+        raise parse_problem(error, has_json_type=is_json_type(content_type)) from None
+    try:
+        return kind.model_validate(value, from_attributes=True)  # for its message about a value that is no object
+    except ValidationError as error:
+        raise deepest_problem(error.errors(include_url=False), value) from None
+
+
+def is_json_type(content_type: str) -> bool:
+    subtype = content_type.partition(";")[0].strip().lower().removeprefix("application/")
+    return subtype == "json" or subtype.endswith("+json")
+
+
+# ---- validation errors: turn errors of pydantic and of the JSON parser into a Problem that names the parameter's
+# place in the body
+#
+# A field of a union type is refused once for each type, at places that contain the types:
+#
+# stop: ["a", 3] -> stop.str: not a string, stop.list[str].1: not a string -> reported as stop.1
+#
+# So places are followed through the body, parts that are not in it are left out, and the deepest error is reported;
+# of several at one place, that of the type which the value has (`stop: at most 128`, not `stop: not a string`).
+# Values themselves are never quoted.
+MAX_MESSAGE_CHARS = 500
+MAX_PLACE_CHARS = 200
+OBJECT_WORDING = ("a valid dictionary or object to extract fields from", "an object")
+PlacedError = tuple[list[str | int], Mapping[str, Any]]  # a place in the body, and the error at it
+EXPECTED = "Input should be "
+WRONG_TYPE_ERRORS = frozenset(
+    (
+        *("string_type", "list_type", "dict_type", "int_type", "float_type", "bool_type", "model_type"),
+        *("none_required", "model_attributes_type", "is_instance_of", "literal_error", "int_from_float"),
+    )
+)
+PARSE_FAILURES = {RecursionError: "it is nested too deeply", UnicodeDecodeError: "it is not UTF-8"}
+
+
+def parse_problem(error: Exception, *, has_json_type: bool) -> Problem:
+    """Return the Problem for an error of read_body. `has_json_type`: the Content-Type of the body is JSON."""
+    if not has_json_type and isinstance(error, ValueError):
+        what = f"the body must be JSON (application/json): {error}"
+        return Problem(415, what, code="invalid_json")
+    if isinstance(error, json.JSONDecodeError):
+        return Problem(400, f"the body is not valid JSON: {error.msg}", code="invalid_json")
+    why = PARSE_FAILURES.get(type(error), "it holds a number of too many digits")
+    return Problem(400, f"the body cannot be read as JSON: {why}", code="invalid_json")
+
+
+def deepest_problem(errors: Sequence[Mapping[str, Any]], body: object) -> Problem:
+    """Return the Problem for the deepest error of the first field.
+
+    If several types refuse the same value, those whose errors are not about its type come first.
+    """
+    first = errors[0]["loc"][:1]
+    by_type: dict[tuple[Any, ...], list[PlacedError]] = {}  # errors by the union types tried
+    for one in errors:
+        if one["loc"][:1] == first:
+            place = find_place(one, body)
+            by_type.setdefault(tuple(part for part in one["loc"] if part not in place), []).append((place, one))
+    fitting = [
+        errors_of_type
+        for errors_of_type in by_type.values()
+        if not any(error["type"] in WRONG_TYPE_ERRORS for _, error in errors_of_type)
+    ]
+    found = [one for errors_of_type in fitting or by_type.values() for one in errors_of_type]
+    deepest, error = max(found, key=lambda one: len(one[0]))  # the first of the deepest
+    name = ".".join(map(str, deepest))[:MAX_PLACE_CHARS]
+    is_too_long = error["type"] == "string_too_long" and error["ctx"]["max_length"] == MAX_TEXT_CHARS
+    message = compose_message(error, [one for place, one in found if place == deepest])
+    return Problem(
+        400,
+        f"{name or 'the body'}: {message}"[:MAX_MESSAGE_CHARS],
+        parameter=name or None,
+        code="context_length_exceeded" if is_too_long else "invalid_value",
+    )
+
+
+def compose_message(error: Mapping[str, Any], there: Sequence[Mapping[str, Any]]) -> str:
+    """Return the message; for a wrong type it lists all types that are allowed at this place."""
+    if error["type"] not in WRONG_TYPE_ERRORS:
+        return str(error["msg"]).removeprefix("Value error, ")
+    messages = [str(one["msg"]).replace(*OBJECT_WORDING) for one in there if one["type"] != "is_instance_of"]
+    more = [one.removeprefix(EXPECTED) for one in messages[1:] if one.startswith(EXPECTED)]
+    return " or ".join(dict.fromkeys([*messages[:1], *more]))
+
+
+def find_place(error: Mapping[str, Any], body: object) -> list[str | int]:
+    """Return the parts of an error's `loc` that are in the body, and the name of a missing field."""
+    parts, found, here = error["loc"], list[str | int](), body
+    for i, part in enumerate(parts, 1):
+        if isinstance(here, Mapping) and part in here:
+            here = here[part]
+        elif isinstance(here, list) and isinstance(part, int) and part < len(here):
+            here = cast("list[object]", here)[part]
+        elif i < len(parts) or error["type"] != "missing":
+            continue
+        found.append(part)
+    return found

@@ -23,7 +23,7 @@ from inspect import Parameter, signature
 from types import MappingProxyType
 from typing import Concatenate, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from pydantic_core import to_json
 from starlette.datastructures import URL
 from starlette.requests import Request
@@ -34,11 +34,10 @@ from starlette.types import Receive, Scope, Send
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.server.http_errors import NOT_FOUND, Problem, to_problem
-from eaglelocal.server.json_body import read_body
+from eaglelocal.server.json_body import BodyT, validate_body
 from eaglelocal.server.middleware.refusal import error_body
 from eaglelocal.server.request_record import current_record
 from eaglelocal.server.server_state import ServerState
-from eaglelocal.server.validation_errors import deepest_problem, parse_problem
 
 _log = logging.getLogger("eaglelocal.server")
 
@@ -46,7 +45,6 @@ _log = logging.getLogger("eaglelocal.server")
 Reply = Response | BaseModel | Mapping[str, object]
 Handler = Callable[..., Awaitable[Reply]]
 HandlerT = TypeVar("HandlerT", bound=Handler)
-BodyT = TypeVar("BodyT", bound=BaseModel)
 BodyHandler = Callable[Concatenate[BodyT, ...], Awaitable[Reply]]
 Others = Mapping[int, type[BaseModel]]
 NO_OTHERS: Others = MappingProxyType({})
@@ -181,25 +179,6 @@ class ApiRouter:
             what = f"there is no {path} here, but /v1{path}: the base URL of OpenAI's clients ends with /v1"
             raise Problem(404, what, NOT_FOUND)
         raise Problem(404, "Not Found", NOT_FOUND)
-
-
-def validate_body(kind: type[BodyT], body: bytes, content_type: str) -> BodyT:
-    """Return a validated body. Raises Problem."""
-    if not body:
-        raise Problem(400, "the body: Field required", code="invalid_value")
-    try:
-        value = read_body(body)
-    except (ValueError, RecursionError) as error:
-        raise parse_problem(error, has_json_type=is_json_type(content_type)) from None
-    try:
-        return kind.model_validate(value, from_attributes=True)  # for its message about a value that is no object
-    except ValidationError as error:
-        raise deepest_problem(error.errors(include_url=False), value) from None
-
-
-def is_json_type(content_type: str) -> bool:
-    subtype = content_type.partition(";")[0].strip().lower().removeprefix("application/")
-    return subtype == "json" or subtype.endswith("+json")
 
 
 def to_response(reply: Reply) -> Response:

@@ -22,9 +22,9 @@ from eaglelocal.learning.drift import DriftWatch
 from eaglelocal.server.active_call import WAITING, ActiveCall, AdmissionQueue, name_active_states, watch_drift
 from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.connections import MAX_CONNECTIONS
+from eaglelocal.server.content import replace_unseen_images
 from eaglelocal.server.event_stream import EventStream
 from eaglelocal.server.http_errors import CANCELLED_STATUS, Problem
-from eaglelocal.server.image_fallback import replace_unseen_images
 from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.metrics import Metrics
 from eaglelocal.server.model_manager import ModelManager

@@ -11,9 +11,8 @@ from pydantic import Field, ValidationError
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.server.http_errors import Problem, to_problem
-from eaglelocal.server.openai.field_types import MAX_TRANSLATED_TOOLS
-from eaglelocal.server.openai.schema import ChatBody, ToolGiven
-from eaglelocal.server.validation_errors import deepest_problem
+from eaglelocal.server.json_body import deepest_problem
+from eaglelocal.server.schema import MAX_TRANSLATED_TOOLS, ChatBody, ToolGiven
 
 
 class TranslatedBody(ChatBody):

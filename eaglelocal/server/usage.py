@@ -1,12 +1,15 @@
-"""Usage, timings and speculation of an answer, in the formats of OpenAI, llama.cpp and our own. Pure."""
+"""Usage, timings, speculation and log-probabilities of an answer, in several formats. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from eaglelocal.core.sampling import Sampled, TokenLogprob
 from eaglelocal.core.stats import SpeculationStats, Timings, encode_stats, sum_stats
-from eaglelocal.server.answer_state import AnswerState
+from eaglelocal.server.answer_state import (
+    AnswerState,
+)
 
 
 def encode_usage(choices: Sequence[AnswerState], *, num_prompts: int = 1) -> dict[str, object]:
@@ -100,3 +103,26 @@ def add_stats(choices: Sequence[AnswerState]) -> SpeculationStats:
         reason=shown.reason,
         speedup_estimate=sum(gain * seconds for gain, seconds in gains) / decode_s if decode_s > 0 else None,
     )
+
+
+def finish_reason(choice: AnswerState) -> str:
+    return choice.finished.reason if choice.finished else "stop"
+
+
+def encode_logprobs(choice: AnswerState, sampled: Sequence[Sampled]) -> dict[str, object] | None:
+    """Return an entry for each token; None if logprobs were not requested."""
+    if choice.params.logprobs is None:
+        return None
+    entries = [
+        {**_entry(TokenLogprob(one.token, one.logprob or 0.0, one.piece)), "top_logprobs": [_entry(t) for t in one.top]}
+        for one in sampled
+    ]
+    return {"content": entries, "refusal": None}
+
+
+def _entry(one: TokenLogprob) -> dict[str, object]:
+    return {"token": decode_piece(one.piece), "logprob": one.logprob, "bytes": list(one.piece)}
+
+
+def decode_piece(piece: bytes) -> str:
+    return piece.decode("utf-8", "replace")

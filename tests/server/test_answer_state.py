@@ -15,7 +15,7 @@ from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.core.tools import CallPart, ToolCall
 from eaglelocal.server.answer_state import AnswerState, ReasoningRun, TextRun
 from eaglelocal.server.anthropic.encoder import parse_arguments
-from eaglelocal.server.openai.chat_encoder import ChatEncoder
+from eaglelocal.server.openai.encoder import ChatEncoder
 
 HEAD = CallPart(0, "", "id_0", "f")
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from eaglelocal.server.content import UNSEEN_IMAGE
 from eaglelocal.server.foreign_items import is_foreign_item, is_server_tool_block, translate_block, translate_item
-from eaglelocal.server.image_fallback import UNSEEN_IMAGE
 from eaglelocal.server.responses.schema import Item
 
 ASKED = {"type": "message", "role": "user", "content": "show"}

@@ -13,8 +13,7 @@ import openai
 import pytest
 from doubles.running_server import Server, directed, served
 
-from eaglelocal.server.image_fallback import UNSEEN_IMAGE
-from eaglelocal.server.openai.content import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES
+from eaglelocal.server.content import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES, UNSEEN_IMAGE
 
 FIRST, SECOND = b"\x89PNG\r\n\x1a\n first", b"\xff\xd8\xff\xfb second"
 SHOW: Any = {"role": "user", "content": "show"}

@@ -19,6 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from eaglelocal.server.access import Access, ApiKeys
 from eaglelocal.server.app import DIALECTS, PATHS
+from eaglelocal.server.content import MAX_IMAGES_BYTES
 from eaglelocal.server.middleware.request_body import (
     CONVERSATION_PATHS,
     LARGE_BYTES,
@@ -30,8 +31,7 @@ from eaglelocal.server.middleware.request_body import (
     BodyMiddleware,
     num_places,
 )
-from eaglelocal.server.openai.content import MAX_IMAGES_BYTES
-from eaglelocal.server.openai.field_types import MAX_TEXT_CHARS
+from eaglelocal.server.schema import MAX_TEXT_CHARS
 
 JSON = {"content-type": "application/json"}
 

@@ -18,9 +18,8 @@ from eaglelocal.errors import ResourceError
 from eaglelocal.server.access import Access
 from eaglelocal.server.middleware.refusal import ApiKeyMiddleware
 from eaglelocal.server.middleware.request_body import BodyMiddleware
-from eaglelocal.server.openai.field_types import Body
-from eaglelocal.server.openai.reply_schema import ErrorReply
 from eaglelocal.server.routing import ApiRouter, RouteTable
+from eaglelocal.server.schema import Body, ErrorReply
 from eaglelocal.server.server_state import ServerState
 
 table = RouteTable("Made up", ErrorReply)

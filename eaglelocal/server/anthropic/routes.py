@@ -10,41 +10,67 @@ from starlette.responses import Response
 
 from eaglelocal.server.answer_response import EVENT_STREAM, respond, respond_once
 from eaglelocal.server.anthropic.encoder import AnthropicEncoder
+from eaglelocal.server.content import NOT_FETCHED, UNSEEN_IMAGE, check_media_type, decode_base64, join_pieces, no_image
 from eaglelocal.server.foreign_items import is_server_tool_block, translate_block
 from eaglelocal.server.http_errors import Problem, unsupported
-from eaglelocal.server.image_fallback import UNSEEN_IMAGE
 from eaglelocal.server.json_body import to_json
-from eaglelocal.server.openai.content import NOT_FETCHED, check_media_type, decode_base64, join_pieces, no_image
-from eaglelocal.server.openai.field_types import (
+from eaglelocal.server.request_reader import EngineCall, read_chat
+from eaglelocal.server.routing import RouteTable
+from eaglelocal.server.schema import (
+    CONTINUED,
     MAX_MESSAGES,
     MAX_PARTS,
     MAX_STOPS,
     MAX_TRANSLATED_TOOLS,
+    STRICT,
     Body,
     CallId,
     Count,
+    ErrorReply,
     Finite,
+    MisplacedFormat,
     Name,
+    ReplyModel,
+    SamplingGiven,
     Stop,
     Text,
     ToolName,
     Word,
-)
-from eaglelocal.server.openai.reply_schema import ErrorReply, ReplyModel
-from eaglelocal.server.openai.request_reader import EngineCall, read_chat
-from eaglelocal.server.openai.schema import CONTINUED, STRICT, ElsewhereGiven, MisplacedFormat, SamplingGiven
-from eaglelocal.server.openai.unsupported_fields import (
-    NO_LOGPROBS,
-    ONE_ANSWER,
-    FieldNames,
-    redirect,
-    redirect_format,
-    refuse,
     refuse_misplaced_format,
 )
-from eaglelocal.server.routing import RouteTable
 from eaglelocal.server.server_state import ServerState
 from eaglelocal.server.translation import FieldTranslation, name_chat_fields, validate_chat
+from eaglelocal.server.unsupported_fields import (
+    NO_LOGPROBS,
+    ONE_ANSWER,
+    RefusedFields,
+    name_refused,
+    redirect,
+    redirect_format,
+)
+
+FIELDS = {
+    "stop": "stop_sequences",
+    "chat_template_kwargs": "thinking",
+    "parallel_tool_calls": "tool_choice",
+    **name_chat_fields(effort="output_config.effort", format="output_config.format"),
+    "response_format.json_schema": "output_config.format",
+}
+REFUSED = name_refused(
+    {
+        **redirect("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict"),
+        **redirect_format("output_config.format", "output_config", "output_format"),
+        **dict.fromkeys(("logprobs", "top_logprobs"), NO_LOGPROBS),
+        "chat_template_kwargs": "use thinking and output_config.effort to set the template's values",
+        **redirect("output_config.effort", "reasoning_effort"),
+        **redirect("stop_sequences", "stop"),
+        "n": ONE_ANSWER,
+    },
+    format="output_config.format (json_schema)",
+    stops="stop_sequences",
+)
+IN_PROMPTS = ("response_format", "reasoning_effort", "chat_template", "functions", "truncate_prompt_tokens")
+REFUSED_IN_PROMPTS: RefusedFields = {name: REFUSED[name] for name in IN_PROMPTS}
 
 
 # ---- schema: request bodies of /v1/messages and /v1/messages/count_tokens
@@ -116,6 +142,7 @@ class OutputConfig(MisplacedFormat):
 class CountBody(Body):
     """POST /v1/messages/count_tokens: the fields that make the prompt."""
 
+    refused = REFUSED_IN_PROMPTS
     model: Name = ""
     messages: Annotated[list[AnthropicTurn], Field(min_length=1, max_length=MAX_MESSAGES)]
     system: Text | Annotated[list[AnthropicBlock], Field(max_length=MAX_PARTS)] | None = None
@@ -124,51 +151,23 @@ class CountBody(Body):
     thinking: Annotated[Thinking | None, Field(description="without it the model does not think")] = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None  # where older clients have it
-    response_format: Any = None  # other APIs' names for fields of this one: refused, with the name in this one
-    reasoning_effort: Any = None
-    chat_template: Any = None
-    functions: Any = None
-    truncate_prompt_tokens: Any = None
 
 
-class MessagesBody(CountBody, SamplingGiven, ElsewhereGiven):
+class MessagesBody(CountBody, SamplingGiven):
     """POST /v1/messages. The sampling fields of chats (`seed`, `min_p`, penalties) are supported too."""
 
+    refused = REFUSED
     max_tokens: Count
     stop_sequences: Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
     stream: bool | None = None
     temperature: Annotated[float, Finite, Field(ge=0, le=1)] | None = None
     top_p: Annotated[float, Finite, Field(ge=0, le=1)] | None = None
-    stop: Any = None  # other APIs' names for fields of this one: refused, with the name in this one
-    logprobs: Any = None
-    top_logprobs: Any = None
-    chat_template_kwargs: Any = None
     continue_final_message: Annotated[bool | None, Field(description=CONTINUED)] = None
 
 
 # ---- routes
 routes = RouteTable("Anthropic", ErrorReply)
 
-FIELDS = {
-    "stop": "stop_sequences",
-    "chat_template_kwargs": "thinking",
-    "parallel_tool_calls": "tool_choice",
-    **name_chat_fields(effort="output_config.effort", format="output_config.format"),
-    "response_format.json_schema": "output_config.format",
-}
-WORDS = FieldNames(
-    format="output_config.format (json_schema)",
-    stops="stop_sequences",
-    foreign={
-        **redirect("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict"),
-        **redirect_format("output_config.format", "output_config", "output_format"),
-        **dict.fromkeys(("logprobs", "top_logprobs"), NO_LOGPROBS),
-        "chat_template_kwargs": "use thinking and output_config.effort to set the template's values",
-        **redirect("output_config.effort", "reasoning_effort"),
-        **redirect("stop_sequences", "stop"),
-        "n": ONE_ANSWER,
-    },
-)
 SERVER_TOOLS = "this server calls only tools of the client"
 BILLING = "x-anthropic-billing-header:"  # Claude Code's: differs in each request, so no prefix would be cached
 
@@ -217,7 +216,7 @@ def read_body(
     body: CountBody, sampled: dict[str, Any], server: ServerState, owner: str
 ) -> tuple[EngineCall, FieldTranslation]:
     """Return the call, and the translation of its fields for errors about the body. Raises Problem."""
-    refuse(body, WORDS)
+    body.refuse_unsupported()
     placed = translate_messages(body)
     fields = FieldTranslation(FIELDS, tuple(place for place, _ in placed))
     with fields.translate_errors():

@@ -1,24 +1,92 @@
-"""Read requests of llama-server's own routes, with the functions for OpenAI's formats (request_reader.py)."""
+"""Bodies of llama-server's completions and infills, read with the functions for OpenAI's formats (request_reader.py).
+
+Fields about slots and the cache (id_slot, n_keep, n_cache_reuse, t_max_prompt_ms), and n_indent, which clients handle
+too, are ignored like unknown fields.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field
 
 from eaglelocal.core.request import ChatRequest, Infill, Mixed, Parts
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.server.http_errors import Problem, unsupported
-from eaglelocal.server.llama_server.schema import InfillBody, LlamaAnswerFields, LlamaCompletionBody, WrittenPrompt
-from eaglelocal.server.openai.field_types import MAX_PARTS, MAX_PROMPTS
-from eaglelocal.server.openai.request_reader import (
-    EngineCall,
-    check_size,
-    read_answer_fields,
-    read_params,
-    read_prompts,
+from eaglelocal.server.request_reader import EngineCall, check_size, read_answer_fields, read_params, read_prompts
+from eaglelocal.server.schema import (
+    MAX_CHOICES,
+    MAX_PARTS,
+    MAX_PROMPTS,
+    MAX_TOKENS,
+    AnswerFields,
+    Body,
+    Name,
+    ReadingLimit,
+    ResponseFormat,
+    Text,
+    TokenId,
+    Word,
 )
-from eaglelocal.server.openai.schema import ResponseFormat
-from eaglelocal.server.openai.unsupported_fields import refuse
+
+MAX_FIELDS = 256
+MAX_SNIPPETS = 1024
+
+MixedPrompt = Annotated[list[TokenId | Text], Field(max_length=MAX_TOKENS)]
+
+
+class WrittenPrompt(Body):
+    prompt_string: Text | MixedPrompt
+    multimodal_data: list[Any] | None = None
+
+
+SAMPLERS = (
+    "What is not named is off. Their order is llama.cpp's: penalties, top_k, typ_p, top_p, min_p, temperature. With "
+    "`infill`, of which this server has none, the most likely token is taken."
+)
+LINE_LIMIT = "Milliseconds from the first token: the first line that ends later ends the answer."
+
+
+class LlamaAnswerFields(AnswerFields):
+    """The fields shared by completions and infills."""
+
+    max_tokens: ReadingLimit | None = None
+    json_schema: Any = None
+    grammar: Any = None
+    max_completion_tokens: ReadingLimit | None = None
+    n_cmpl: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    n_probs: Annotated[int, Field(ge=0, le=100)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=100)] | None = None
+    return_tokens: bool | None = None
+    response_fields: Annotated[list[Name], Field(max_length=MAX_FIELDS)] | None = None
+    samplers: Annotated[list[Word], Field(max_length=64, description=SAMPLERS)] | Word | None = None
+    t_max_predict_ms: Annotated[int, Field(ge=-1, le=2**31, description=LINE_LIMIT)] | None = None
+
+
+class LlamaCompletionBody(LlamaAnswerFields):
+    """POST /completion"""
+
+    prompt: (
+        Text
+        | WrittenPrompt
+        | Annotated[list[TokenId | Text | MixedPrompt | WrittenPrompt], Field(max_length=MAX_TOKENS)]
+    )
+
+
+class Snippet(Body):
+    text: Text
+    filename: Name | None = None
+
+
+class InfillBody(LlamaAnswerFields):
+    """POST /infill"""
+
+    input_prefix: Text | MixedPrompt
+    input_suffix: Text | MixedPrompt
+    input_extra: Annotated[list[Snippet], Field(max_length=MAX_SNIPPETS)] | None = None
+    prompt: Annotated[Text | None, Field(description="the first words of what belongs into the gap")] = None
+
 
 NEUTRAL: dict[str, dict[str, Any]] = {  # values that turn a sampler off, in the order in which samplers are applied
     "penalties": {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0},
@@ -31,7 +99,7 @@ NEUTRAL: dict[str, dict[str, Any]] = {  # values that turn a sampler off, in the
 SAMPLER_LETTERS = {"e": "penalties", "k": "top_k", "y": "typ_p", "p": "top_p", "m": "min_p", "t": "temperature"}
 SAMPLER_ALIASES = {"typical_p": "typ_p"}  # alternative names
 DEFAULT_FILENAME = "tmp"  # a file without a name
-Body = TypeVar("Body", bound=LlamaAnswerFields)
+LlamaBody = TypeVar("LlamaBody", bound=LlamaAnswerFields)
 
 
 def read_llama_completion(body: LlamaCompletionBody, defaults: SamplingParams, owner: str) -> EngineCall:
@@ -55,7 +123,7 @@ def read_infill(body: InfillBody, defaults: SamplingParams, owner: str) -> Engin
 
 def read_shared_fields(body: LlamaAnswerFields, defaults: SamplingParams, owner: str) -> ChatRequest:
     """Return the ChatRequest shared by all prompts. Raises Problem for unsupported fields that change the answer."""
-    refuse(body)
+    body.refuse_unsupported()
     line_limit_ms = body.t_max_predict_ms or 0
     return dataclasses.replace(
         read_answer_fields(body, apply_samplers(body, read_params(body, defaults)), owner),
@@ -64,7 +132,7 @@ def read_shared_fields(body: LlamaAnswerFields, defaults: SamplingParams, owner:
     )
 
 
-def rename_fields(body: Body) -> Body:
+def rename_fields(body: LlamaBody) -> LlamaBody:
     """Return the body with llama-server's field names replaced by OpenAI's. Raises Problem."""
     limits = (body.n_predict, body.max_completion_tokens, body.max_tokens)
     renamed: dict[str, Any] = {

@@ -10,12 +10,13 @@ import asyncio
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field, RootModel
 from starlette.responses import JSONResponse, Response
 
 from eaglelocal import __version__
-from eaglelocal.core.adapters import AdapterFile, adapter_objects, make_mix
+from eaglelocal.core.adapters import MAX_ADAPTERS, AdapterFile, adapter_objects, make_mix
 from eaglelocal.core.events import EngineInfo, Prompted
 from eaglelocal.core.request import ChatRequest, Mixed
 from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob, fill_recommended
@@ -25,33 +26,113 @@ from eaglelocal.server.answer_state import AnswerEncoder, AnswerState, Delta, en
 from eaglelocal.server.http_errors import PERMISSION, Problem, unavailable
 from eaglelocal.server.llama_server.request_reader import (
     NEUTRAL,
+    InfillBody,
+    LlamaAnswerFields,
+    LlamaCompletionBody,
+    MixedPrompt,
     list_texts,
     read_infill,
     read_llama_completion,
     read_parts,
 )
-from eaglelocal.server.llama_server.schema import (
-    AdaptersBody,
-    AdaptersReply,
-    ContentReply,
-    DetokenizeBody,
-    InfillBody,
-    LlamaAnswerFields,
-    LlamaCompletionBody,
-    LlamaReply,
-    LlamaServerAdapter,
-    LlamaServerSlot,
-    PromptReply,
-    PropsReply,
-    TemplateBody,
-    TokenizeBody,
-    TokensReply,
-)
-from eaglelocal.server.openai.reply_schema import ErrorReply
-from eaglelocal.server.openai.request_reader import EngineCall, check_size, new_id, read_chat
+from eaglelocal.server.request_reader import EngineCall, check_size, new_id, read_chat
 from eaglelocal.server.routing import RouteTable
+from eaglelocal.server.schema import (
+    AdapterScale,
+    Body,
+    ChatBody,
+    ErrorReply,
+    Name,
+    ReplyModel,
+    Text,
+    Tokens,
+)
 from eaglelocal.server.server_state import ServerState
 from eaglelocal.server.usage import encode_statistics
+
+
+class TokenizeBody(Body):
+    """POST /tokenize"""
+
+    model: Name = ""
+    content: Text | MixedPrompt | None = None
+    add_special: bool | None = None
+    parse_special: bool | None = None
+    with_pieces: bool | None = None
+    prompt: Any = None  # vLLM's names, refused if there is no content
+    messages: Any = None
+
+
+class DetokenizeBody(Body):
+    """POST /detokenize"""
+
+    model: Name = ""
+    tokens: Tokens | None = None
+
+
+class TemplateBody(ChatBody):
+    """POST /apply-template"""
+
+
+class LlamaReply(ReplyModel):
+    """A completion, whole or with only the requested `response_fields`."""
+
+    content: str | None = None
+    generation_settings: dict[str, Any] | None = None
+    timings: dict[str, Any] | None = None
+
+
+class TokensReply(ReplyModel):
+    tokens: list[Any]
+
+
+class ContentReply(ReplyModel):
+    content: str
+
+
+class PromptReply(ReplyModel):
+    prompt: str
+
+
+class PropsReply(ReplyModel):
+    default_generation_settings: dict[str, Any]
+    adapters: list[dict[str, Any]]  # LoRA adapters with their present scales
+    total_slots: int
+    model_alias: str
+    model_path: str
+    modalities: dict[str, bool]
+    endpoint_slots: bool
+    endpoint_props: bool
+    endpoint_metrics: bool
+    chat_template: str
+    bos_token: str
+    eos_token: str
+    build_info: str
+    is_sleeping: bool
+
+
+class AdaptersBody(RootModel[Annotated[list[AdapterScale], Field(max_length=MAX_ADAPTERS)]]):
+    """POST /lora-adapters"""
+
+
+class LlamaServerAdapter(ReplyModel):
+    """A LoRA adapter: `scale` is that of requests without `lora`. Of its path only the file's name is shown."""
+
+    id: int
+    path: str
+    scale: float
+
+
+class AdaptersReply(ReplyModel):
+    success: bool
+
+
+class LlamaServerSlot(ReplyModel):
+    id: int
+    n_ctx: int
+    speculative: bool
+    is_processing: bool
+
 
 routes = RouteTable("llama-server", ErrorReply)
 

@@ -30,10 +30,25 @@ from eaglelocal.server.answer_response import EVENT_STREAM
 from eaglelocal.server.answer_state import AnswerState, encode_event
 from eaglelocal.server.http_errors import CANCELLED, CANCELLED_STATUS, NOT_FOUND, PERMISSION, RATE_LIMIT, Problem
 from eaglelocal.server.loaded_models import LoadedModel
-from eaglelocal.server.openai.field_types import Body
-from eaglelocal.server.openai.reply_schema import CancelReply, ErrorReply, Health, SwitchReply
 from eaglelocal.server.routing import RouteTable
+from eaglelocal.server.schema import Body, ErrorReply, ReplyModel
 from eaglelocal.server.server_state import ServerState
+
+
+class Health(ReplyModel):
+    status: str
+    model: str | None = None
+    detail: str = ""
+
+
+class CancelReply(ReplyModel):
+    id: str
+    cancelled: bool = True
+
+
+class SwitchReply(ReplyModel):
+    spec: str
+
 
 routes = RouteTable("Monitor", ErrorReply)
 

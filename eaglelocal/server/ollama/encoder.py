@@ -22,8 +22,7 @@ from eaglelocal.server.answer_state import (
 )
 from eaglelocal.server.anthropic.encoder import parse_arguments
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.openai.chat_encoder import encode_logprobs
-from eaglelocal.server.usage import answer_timings, encode_statistics
+from eaglelocal.server.usage import answer_timings, encode_logprobs, encode_statistics
 
 NDJSON = "application/x-ndjson"
 ReplyFields = Callable[[str, str, Sequence[ToolCall]], dict[str, Any]]  # text, reasoning and calls as fields of a reply

@@ -9,6 +9,7 @@ import hashlib
 from datetime import UTC, datetime
 from typing import Any
 
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -19,20 +20,79 @@ from eaglelocal.server.http_errors import PERMISSION, Problem
 from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.model_manager import ModelManager
 from eaglelocal.server.ollama.encoder import timestamp
-from eaglelocal.server.ollama.schema import (
-    Details,
-    OllamaCard,
-    OllamaError,
-    PsReply,
-    Running,
-    ShowBody,
-    ShowReply,
-    TagsReply,
-    VersionReply,
-)
 from eaglelocal.server.openai.routes import list_capabilities
 from eaglelocal.server.routing import RouteTable
+from eaglelocal.server.schema import (
+    Body,
+    Name,
+    ReplyModel,
+)
 from eaglelocal.server.server_state import ServerState
+
+
+class ShowBody(Body):
+    """POST /api/show"""
+
+    model: Name = ""
+    name: Name = ""  # older clients' name for it
+
+
+class OllamaError(ReplyModel):
+    error: str
+
+
+class VersionReply(ReplyModel):
+    version: str
+    eaglelocal: str
+
+
+class Details(ReplyModel):
+    """Details of a model; unknown ones are empty."""
+
+    parent_model: str = ""
+    format: str = "gguf"
+    family: str = ""
+    families: list[str] = Field(default=[])
+    parameter_size: str = ""
+    quantization_level: str = ""
+
+
+class OllamaCard(ReplyModel):
+    name: str
+    model: str
+    modified_at: str
+    size: int
+    digest: str
+    details: Details
+    capabilities: list[str]
+
+
+class TagsReply(ReplyModel):
+    models: list[OllamaCard]
+
+
+class Running(ReplyModel):
+    name: str
+    model: str
+    size: int
+    digest: str
+    details: Details
+    context_length: int
+
+
+class PsReply(ReplyModel):
+    models: list[Running]
+
+
+class ShowReply(ReplyModel):
+    modelfile: str = ""
+    parameters: str = ""
+    template: str = ""
+    details: Details
+    model_info: dict[str, Any]
+    capabilities: list[str]
+    modified_at: str
+
 
 API_VERSION = "0.14.2"  # of Ollama: some programs refuse older ones
 LATEST = ":latest"

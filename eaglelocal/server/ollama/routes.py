@@ -1,21 +1,23 @@
 """Ollama's POST /api/chat, /api/generate, /api/embed and /api/embeddings.
 
-Requests are translated into chats and completions. `keep_alive` does not unload models: that is set when this server
-is started.
+Requests are translated into chats and completions. Fields about memory and hardware (num_ctx, num_gpu, keep_alive) are
+fixed when this server starts: they are ignored like unknown ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from eaglelocal.core.events import Embeddings
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.server.answer_response import AnswerBody, AnswerResponse, JsonBody
 from eaglelocal.server.answer_state import AnswerState
+from eaglelocal.server.content import Content, decode_base64, decode_data_url, is_data_url, join_pieces
+from eaglelocal.server.embedding_routes import read_embedding, respond_with_embeddings, split_vectors, to_floats
 from eaglelocal.server.http_errors import Problem, unsupported
 from eaglelocal.server.ollama.encoder import (
     NDJSON,
@@ -26,31 +28,164 @@ from eaglelocal.server.ollama.encoder import (
     nanoseconds,
     response_fields,
 )
-from eaglelocal.server.ollama.model_routes import find_listed_name, resolve_name
-from eaglelocal.server.ollama.schema import (
-    EmbedBody,
-    EmbedReply,
-    GenerateBody,
-    GenerateReply,
-    OldEmbedBody,
-    OldEmbedReply,
-    OllamaAnswerFields,
-    OllamaCall,
-    OllamaChatBody,
-    OllamaChatReply,
-    OllamaError,
-    OllamaMessage,
-    OllamaTool,
-    Options,
-)
-from eaglelocal.server.openai.content import Content, decode_base64, decode_data_url, is_data_url, join_pieces
-from eaglelocal.server.openai.embedding_routes import respond_with_embeddings, split_vectors, to_floats
-from eaglelocal.server.openai.request_reader import EngineCall, new_id, read_chat, read_completion, read_embedding
-from eaglelocal.server.openai.schema import CompletionBody, SamplingGiven
-from eaglelocal.server.openai.unsupported_fields import ONE_ANSWER, FieldNames, redirect, redirect_format, refuse
+from eaglelocal.server.ollama.model_routes import OllamaError, find_listed_name, resolve_name
+from eaglelocal.server.request_reader import EngineCall, new_id, read_chat, read_completion
 from eaglelocal.server.routing import RouteTable
+from eaglelocal.server.schema import (
+    MAX_INPUTS,
+    MAX_LIMIT,
+    MAX_MESSAGES,
+    MAX_TOOLS,
+    MAX_TRANSLATED_TOOLS,
+    Body,
+    CallId,
+    CompletionBody,
+    FunctionGiven,
+    Limit,
+    Name,
+    ReplyModel,
+    SamplingGiven,
+    Text,
+    Word,
+    clip_to,
+)
 from eaglelocal.server.server_state import ServerState
 from eaglelocal.server.translation import FieldTranslation, name_chat_fields, validate_chat
+from eaglelocal.server.unsupported_fields import ONE_ANSWER, name_refused, redirect, redirect_format
+
+Images = Annotated[list[str] | None, Field(repr=False, description="as base64")]
+ZERO_DURATIONS = (0, "0", "0s", "0m")
+
+
+FOREIGN = {
+    **redirect("options.num_predict", "max_completion_tokens", "max_output_tokens", "n_predict"),
+    **redirect("options.stop", "stop_sequences"),
+    **redirect_format("format", "format"),
+    "n": ONE_ANSWER,
+}
+REFUSED = name_refused(
+    FOREIGN, format="format", limit="options.num_predict", stops="options.stop", weights="options.logit_bias"
+)
+REFUSED_OPTIONS = {
+    **REFUSED,
+    **redirect("num_predict", "max_tokens"),
+    "format": "format belongs beside the options, not in them",
+}
+
+
+class Options(SamplingGiven):
+    refused = REFUSED_OPTIONS
+    num_predict: Annotated[int, clip_to(MAX_LIMIT)] | None = None  # -1, -2: until the context is full
+
+
+class Called(Body):
+    name: Name
+    arguments: dict[str, Any] | Text | None = None
+
+
+class OllamaCall(Body):
+    id: CallId | None = None
+    function: Called
+
+
+class OllamaMessage(Body):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Text | None = None
+    thinking: Text | None = None
+    images: Images = None
+    tool_calls: Annotated[list[OllamaCall], Field(max_length=MAX_TOOLS)] | None = None
+    tool_name: Name | None = None
+    tool_call_id: CallId | None = None
+
+
+class OllamaTool(Body):
+    type: Word | None = None
+    function: FunctionGiven
+
+
+class OllamaAnswerFields(Body):
+    """The fields shared by chats and generated texts."""
+
+    refused = REFUSED
+    model: Name = ""
+    stream: Annotated[bool | None, Field(description="unless false, the answer comes as lines of JSON")] = None
+    options: Options | None = None
+    format: Literal["", "json"] | dict[str, Any] | None = None
+    think: Annotated[
+        bool | Literal["low", "medium", "high", "max"] | None, Field(description="without it, as the model does")
+    ] = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    max_tokens: Limit | None = None  # OpenAI's; used if the options set no limit
+    keep_alive: Any = None
+
+    @property
+    def asks_to_unload(self) -> bool:
+        """Return whether keep_alive is 0: the client no longer needs the model."""
+        return self.keep_alive in ZERO_DURATIONS
+
+
+class OllamaChatBody(OllamaAnswerFields):
+    """POST /api/chat"""
+
+    messages: Annotated[
+        list[OllamaMessage] | None, Field(max_length=MAX_MESSAGES, description="none: load the model")
+    ] = None
+    tools: Annotated[list[OllamaTool], Field(max_length=MAX_TRANSLATED_TOOLS)] | None = None
+
+
+class GenerateBody(OllamaAnswerFields):
+    """POST /api/generate"""
+
+    prompt: Annotated[Text | None, Field(description="none: load the model")] = None
+    suffix: Text | None = None
+    system: Text | None = None
+    raw: bool | None = None
+    template: Text | None = None
+    context: list[Any] | None = None
+    images: Images = None
+
+
+class EmbedBody(Body):
+    """POST /api/embed"""
+
+    model: Name = ""
+    input: Text | Annotated[list[Text], Field(max_length=MAX_INPUTS)] = ""
+    truncate: Annotated[bool | None, Field(description="A text that does not fit loses its end, unless false.")] = None
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+
+
+class OldEmbedBody(Body):
+    """POST /api/embeddings"""
+
+    model: Name = ""
+    prompt: Text = ""
+
+
+class AnswerReply(ReplyModel):
+    model: str
+    created_at: str
+    done: bool
+    done_reason: str
+
+
+class OllamaChatReply(AnswerReply):
+    message: dict[str, Any]
+
+
+class GenerateReply(AnswerReply):
+    response: str
+    thinking: str | None = None
+
+
+class EmbedReply(ReplyModel):
+    model: str
+    embeddings: list[list[float]]
+
+
+class OldEmbedReply(ReplyModel):
+    embedding: list[float]
+
 
 routes = RouteTable("Ollama", OllamaError)
 
@@ -62,20 +197,6 @@ FIELDS = {
     "response_format.json_schema": "format",
     "response_format.json_schema.schema": "format",
 }
-WORDS = FieldNames(
-    format="format",
-    limit="options.num_predict",
-    stops="options.stop",
-    weights="options.logit_bias",
-    foreign={
-        **redirect("options.num_predict", "max_completion_tokens", "max_output_tokens", "n_predict"),
-        **redirect("options.stop", "stop_sequences"),
-        **redirect_format("format", "format"),
-        "n": ONE_ANSWER,
-    },
-)
-OUTSIDE = {**redirect("num_predict", "max_tokens"), "format": "format belongs beside the options, not in them"}
-IN_OPTIONS = replace(WORDS, foreign={**WORDS.foreign, **OUTSIDE})
 PROMPT_FIELDS = FIELDS | {"messages": "prompt"}
 NO_IMAGES = "images cannot be combined with raw or suffix: without the chat template they have no place"
 NO_TEMPLATE = "this server uses the model's own chat template; raw: true continues the prompt without one"
@@ -197,9 +318,9 @@ def read_completion_body(body: GenerateBody, server: ServerState, owner: str) ->
 
 def read_common_fields(body: OllamaAnswerFields, model: str) -> Values:
     """Return the fields shared by chats and completions, in OpenAI's terms. Raises Problem for unsupported ones."""
-    refuse(body, WORDS)
+    body.refuse_unsupported()
     options = body.options or Options()
-    refuse(options, IN_OPTIONS, path="options.")
+    options.refuse_unsupported(path="options.")
     return {
         **{name: getattr(options, name) for name in SamplingGiven.model_fields},
         "model": model,

@@ -20,8 +20,8 @@ from eaglelocal.server.answer_state import (
     is_json_object,
 )
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.openai.custom_tools import CustomInput
 from eaglelocal.server.responses.schema import CustomTool, ResponsesBody, select_supported_tools
+from eaglelocal.server.tools import CustomInput
 from eaglelocal.server.usage import encode_statistics
 
 Event = dict[str, object]

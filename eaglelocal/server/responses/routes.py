@@ -12,21 +12,9 @@ from pydantic import ValidationError
 from starlette.responses import Response
 
 from eaglelocal.server.answer_response import EVENT_STREAM, AnswerBody, AnswerResponse
+from eaglelocal.server.content import UNSEEN_IMAGE, is_data_url
 from eaglelocal.server.http_errors import NOT_FOUND, Problem, unsupported
-from eaglelocal.server.image_fallback import UNSEEN_IMAGE
-from eaglelocal.server.openai.content import is_data_url
-from eaglelocal.server.openai.reply_schema import ErrorReply, ReplyModel
-from eaglelocal.server.openai.request_reader import EngineCall, image_url, read_chat, read_content, read_text
-from eaglelocal.server.openai.schema import ContentPart, SamplingGiven
-from eaglelocal.server.openai.unsupported_fields import (
-    NO_LOGPROBS,
-    ONE_ANSWER,
-    FieldNames,
-    redirect,
-    redirect_format,
-    refuse,
-    refuse_misplaced_format,
-)
+from eaglelocal.server.request_reader import EngineCall, image_url, read_chat, read_content, read_text
 from eaglelocal.server.request_record import current_record
 from eaglelocal.server.responses.encoder import ResponsesEncoder
 from eaglelocal.server.responses.schema import (
@@ -41,6 +29,7 @@ from eaglelocal.server.responses.schema import (
 )
 from eaglelocal.server.responses.stored_responses import MAX_BYTES, StoredResponses
 from eaglelocal.server.routing import RouteTable
+from eaglelocal.server.schema import ContentPart, ErrorReply, ReplyModel, SamplingGiven, refuse_misplaced_format
 from eaglelocal.server.server_state import ServerState
 from eaglelocal.server.translation import FieldTranslation, name_chat_fields, validate_chat
 
@@ -54,18 +43,6 @@ FIELDS = {
     "tool_choice.allowed_tools": "tool_choice.tools",
     "tool_choice.allowed_tools.tools": "tool_choice.tools",
 }
-WORDS = FieldNames(
-    format="text.format (json_schema)",
-    limit="max_output_tokens",
-    foreign={
-        **redirect("max_output_tokens", "max_tokens", "max_completion_tokens", "n_predict"),
-        **redirect("stop", "stop_sequences"),
-        **redirect_format("text.format", "text"),
-        **dict.fromkeys(("logprobs", "top_logprobs"), NO_LOGPROBS),
-        **redirect("reasoning.effort", "reasoning_effort"),
-        "n": ONE_ANSWER,
-    },
-)
 NO_CONVERSATIONS = "this server stores no conversations: send the whole conversation as input"
 WHAT_IS_STORED = "only recent ones are, in RAM, and none with store: false"
 UNREAD_FILE = "[a file, which this model cannot read]"
@@ -88,7 +65,7 @@ async def responses(body: ResponsesBody, server: ServerState, owner: str) -> Res
     for name in ("conversation", "prompt"):
         if getattr(body, name) is not None:
             raise unsupported(name, NO_CONVERSATIONS)
-    refuse(body, WORDS)
+    body.refuse_unsupported()
     if body.background:
         raise unsupported("background", "this server answers at once, not in the background")
     check_left_out(body)

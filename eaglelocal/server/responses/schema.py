@@ -9,29 +9,27 @@ from pydantic import Discriminator, Field, Tag, field_serializer, model_validato
 
 from eaglelocal.server.foreign_items import is_foreign_item, translate_item
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.openai.custom_tools import CustomGiven
-from eaglelocal.server.openai.field_types import (
+from eaglelocal.server.schema import (
+    CONTINUED,
     MAX_ALLOWED_TOOLS,
     MAX_MESSAGES,
     MAX_TOOLS,
+    STRICT,
+    STRICT_FORMAT,
     Body,
     CallId,
+    CustomGiven,
+    Effort,
+    JsonSchema,
+    MisplacedFormat,
     Name,
+    Parts,
+    SamplingGiven,
     Text,
     ToolName,
     Word,
 )
-from eaglelocal.server.openai.schema import (
-    CONTINUED,
-    STRICT,
-    STRICT_FORMAT,
-    Effort,
-    ElsewhereGiven,
-    JsonSchema,
-    MisplacedFormat,
-    Parts,
-    SamplingGiven,
-)
+from eaglelocal.server.unsupported_fields import NO_LOGPROBS, ONE_ANSWER, name_refused, redirect, redirect_format
 
 MAX_NAMESPACE_TOOLS = 1024
 TYPES_BY_FIELD = {  # of items without a type, by the first field that only one type has
@@ -41,6 +39,18 @@ TYPES_BY_FIELD = {  # of items without a type, by the first field that only one 
     "output": "function_call_output",
     "summary": "reasoning",
 }
+REFUSED = name_refused(
+    {
+        **redirect("max_output_tokens", "max_tokens", "max_completion_tokens", "n_predict"),
+        **redirect("stop", "stop_sequences"),
+        **redirect_format("text.format", "text"),
+        **dict.fromkeys(("logprobs", "top_logprobs"), NO_LOGPROBS),
+        **redirect("reasoning.effort", "reasoning_effort"),
+        "n": ONE_ANSWER,
+    },
+    format="text.format (json_schema)",
+    limit="max_output_tokens",
+)
 
 
 class Item(Body):
@@ -183,17 +193,14 @@ class Reasoning(Body):
     effort: Effort | None = None
 
 
-class ResponsesBody(SamplingGiven, ElsewhereGiven):
+class ResponsesBody(SamplingGiven):
     """POST /v1/responses"""
 
+    refused = REFUSED
     model: Name = ""
     input: Text | Annotated[list[Item], Field(max_length=MAX_MESSAGES)]
     instructions: Text | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None  # echoed unchanged
-    max_tokens: Any = None  # other APIs' names for fields of this one: refused, with the name in this one
-    reasoning_effort: Any = None
-    logprobs: Any = None
-    top_logprobs: Any = None
     stream: bool | None = None
     tools: Annotated[list[Given], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ResponsesNamedTool | None = None

@@ -11,7 +11,7 @@ import pytest
 from doubles.directed_server_engine import CACHED_TOKENS
 from doubles.running_server import Server
 
-from eaglelocal.server.openai.field_types import MAX_TRANSLATED_TOOLS
+from eaglelocal.server.schema import MAX_TRANSLATED_TOOLS
 
 TOOLS: list[Any] = [{"name": "weather", "description": "of a city", "input_schema": {"type": "object"}}]
 COLD = {"temperature": 0}  # newer clients know no temperature

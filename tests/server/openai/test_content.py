@@ -10,21 +10,22 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.request import ChatRequest, Image, Message
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.image_fallback import UNSEEN_IMAGE, describe_message_images
-from eaglelocal.server.middleware.request_body import LARGE_BYTES, MAX_CONVERSATION_BYTES
-from eaglelocal.server.openai.content import (
+from eaglelocal.server.content import (
     MAX_IMAGE_BYTES,
     MAX_IMAGES,
     MAX_IMAGES_BYTES,
+    UNSEEN_IMAGE,
     Content,
     check_images,
     decode_base64,
     decode_data_url,
+    describe_message_images,
     join_pieces,
 )
-from eaglelocal.server.openai.request_reader import read_chat, read_content
-from eaglelocal.server.openai.schema import ChatBody, ContentPart
+from eaglelocal.server.http_errors import Problem
+from eaglelocal.server.middleware.request_body import LARGE_BYTES, MAX_CONVERSATION_BYTES
+from eaglelocal.server.request_reader import read_chat, read_content
+from eaglelocal.server.schema import ChatBody, ContentPart
 
 DATA = bytes(range(256))
 PIECES = st.lists(st.one_of(st.text(max_size=4), st.binary(min_size=1, max_size=4)), max_size=12)

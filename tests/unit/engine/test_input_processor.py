@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from doubles import chat_templates as templates
 
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.ports import FillTokens
-from eaglelocal.core.request import ChatRequest, Message
+from eaglelocal.core.request import OFF, AnswerOptions, ChatRequest, Message
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.tools import Split, Tool, ToolCall, ToolChoice, ToolUse
 from eaglelocal.engine.input_processor import InputProcessor
@@ -66,6 +66,17 @@ def shown(tokens: tuple[int, ...]) -> str:
 
 def prompt_of(asked: ChatRequest, vocabulary: CharacterVocabulary | None = None) -> str:
     return shown(InputProcessor(vocabulary or CharacterVocabulary(), N_CTX, Anything()).read(asked).prompt)
+
+
+def test_every_option_of_a_request_is_handed_on_to_the_engine() -> None:
+    """A field that is added to AnswerOptions needs no other line between the request's reader and its use."""
+    options = {"id": "a", "spec": OFF, "owner": "anna", "tells_tokens": True, "is_private": True}
+    chat = ChatRequest(**options, reuses_cache=False, line_limit_s=2.0, text="hi")
+    read = InputProcessor(CharacterVocabulary(), N_CTX, Anything()).read(chat)
+    computed = {"params", "constraint"}  # from the request's and the model's
+    handed_on = {field.name for field in fields(AnswerOptions)} - computed
+    assert {name: read.options[name] for name in handed_on} == {name: chat.options[name] for name in handed_on}
+    assert all(chat.options[field.name] != field.default for field in fields(AnswerOptions) if field.name in handed_on)
 
 
 # ---- raw prompts

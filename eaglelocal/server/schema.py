@@ -1,7 +1,8 @@
-"""Request bodies in OpenAI's formats, validated field by field; the source of the OpenAPI document.
+"""Request bodies, validated field by field: limits and types of fields, and the bodies of chats and completions, which
+the other dialects build on. The source of the OpenAPI document.
 
 Unknown fields are ignored, because clients send many. Fields that would change the answer but are not supported are
-listed too, so that unsupported_fields.py can refuse them instead of ignoring them.
+in tables (unsupported_fields.py), so that they are refused instead of ignored.
 """
 
 from __future__ import annotations
@@ -9,38 +10,154 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, InstanceOf, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, model_validator
+from pydantic.fields import FieldInfo
 from pydantic.json_schema import SkipJsonSchema
 
 from eaglelocal.core.adapters import MAX_ADAPTERS
-from eaglelocal.server.openai.content import Content
-from eaglelocal.server.openai.custom_tools import CustomGiven
-from eaglelocal.server.openai.field_types import (
-    MAX_ALLOWED_TOOLS,
-    MAX_CHOICES,
-    MAX_MESSAGES,
-    MAX_PARTS,
-    MAX_PROMPTS,
-    MAX_STOPS,
-    MAX_TOOLS,
-    Body,
-    CallId,
-    Finite,
-    Limit,
-    LogitBias,
-    LookBack,
-    Name,
-    ReadingLimit,
-    Seed,
-    Stop,
-    Text,
-    Tokens,
-    ToolName,
-    Word,
-)
+from eaglelocal.server.content import Content
+from eaglelocal.server.http_errors import Problem, unsupported
 from eaglelocal.server.request_record import current_record
+from eaglelocal.server.unsupported_fields import CHAT, COMPLETION, RefusedFields, is_off
+
+MAX_MESSAGES = 2048
+MAX_TEXT_CHARS = 4 * 2**20
+MAX_STOPS = 128
+MAX_STOPS_CHARS = 16_000  # together: the matcher has a node for each character
+MAX_CHOICES = 16
+MAX_TOOLS = 128
+MAX_TRANSLATED_TOOLS = 1024  # Anthropic has no limit, and clients with many MCP servers send more
+MAX_ALLOWED_TOOLS = 1024  # names in allowed_tools
+MAX_NAME_CHARS = 256
+MAX_ID_CHARS = 1024  # of a call: some clients store state in it
+MAX_PARTS = 1024  # of a message
+MAX_PROMPTS = 64  # of a call
+MAX_INPUTS = 2048  # of a call for embeddings
+MAX_TOKENS = 2**20  # of a prompt
+
+
+def clip_to(most: int) -> BeforeValidator:
+    """Return a validator that lowers larger numbers to `most`."""
+
+    def clip(value: object) -> object:
+        return most if isinstance(value, int) and not isinstance(value, bool) and value > most else value
+
+    return BeforeValidator(clip)
+
+
+def not_zero(value: int) -> int:
+    if value == 0:
+        raise ValueError("0 leaves no tokens for an answer: send at least 1, or -1 for no limit")
+    return value
+
+
+Text = Annotated[str, Field(max_length=MAX_TEXT_CHARS)]
+Name = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
+ToolName = Annotated[Name, Field(min_length=1, pattern=r"^[A-Za-z0-9_.:/-]+$")]  # some clients prefix a server's name
+CallId = Annotated[str, Field(max_length=MAX_ID_CHARS)]
+Word = Annotated[str, Field(max_length=64)]  # an enumeration that may be extended
+Stop = Annotated[Text, Field(max_length=1000)]  # an empty one is ignored
+Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+MAX_LIMIT = 10_000_000  # tokens: more than any context holds
+MAX_LOOK_BACK = 1_000_000  # likewise for the tokens that samplers look at
+Count = Annotated[int, Field(ge=1), clip_to(MAX_LIMIT)]
+ReadingLimit = Annotated[int, Field(ge=-1), clip_to(MAX_LIMIT)]  # -1: up to the context; 0: only read the prompt
+Limit = Annotated[ReadingLimit, AfterValidator(not_zero), Field(json_schema_extra={"not": {"const": 0}})]
+LookBack = Annotated[int, Field(ge=-1), clip_to(MAX_LOOK_BACK)]  # -1: all
+TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Tokens = Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]
+Finite = Field(allow_inf_nan=False)  # 1e999 is valid JSON, and infinite
+Bias = Annotated[float, Finite, Field(ge=-100, le=100)]
+
+
+NEVER_BIAS = -100  # the lowest bias
+BIAS_DESCRIPTION = "By token id. llama.cpp's pairs are accepted too; its `false` means never."
+
+
+def parse_bias(given: object) -> object:
+    """Return llama.cpp's `[[15043, 1.5], [7, false]]` as an object. Raises ValueError."""
+    if isinstance(given, list):
+        if not all(isinstance(pair, list) and len(pair) == 2 and type(pair[0]) is int for pair in given):
+            raise ValueError("it must consist of pairs of a token id and its bias")
+        given = {str(token): bias for token, bias in given}
+    if isinstance(given, dict):
+        return {token: NEVER_BIAS if bias is False else bias for token, bias in given.items()}
+    return given
+
+
+LogitBias = Annotated[
+    dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Bias],
+    BeforeValidator(parse_bias),
+    Field(description=BIAS_DESCRIPTION),
+]
+
+
+def to_whole_number(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+class Body(BaseModel):
+    """The base of request bodies. Strict: a number is not accepted as text. Extra fields are ignored.
+
+    Each body is built on its first use, because a server starts faster without them.
+    """
+
+    model_config = ConfigDict(strict=True, extra="ignore", defer_build=True)
+    refused: ClassVar[RefusedFields] = {}  # fields that are refused unless they are off, beside those of the class
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        for name in cls.refused:
+            cls.__pydantic_fields__[name] = FieldInfo(annotation=Any, default=None)
+
+    def refuse_unsupported(self, *, path: str = "") -> None:
+        """Raise Problem for a field of `refused`. `path`: of this body in the whole one, with a dot at the end."""
+        for name, reason in self.refused.items():
+            is_effectless = name == "min_tokens" and getattr(self, "ignore_eos", None)  # then no answer ends early
+            if not is_off(name, getattr(self, name)) and not is_effectless:
+                raise unsupported(f"{path}{name}", reason)
+
+    @model_validator(mode="before")
+    @classmethod
+    def whole_numbers(cls, given: Any) -> Any:
+        """Convert floats such as 100.0 to integers: some languages write integers so."""
+        if not isinstance(given, dict):
+            return given
+        return {name: to_whole_number(value) for name, value in given.items()}
+
+
+FORMATS = "regex binds the text; lark is only shown to the model"
+
+
+class Grammar(Body):
+    syntax: Annotated[Literal["lark", "regex"], Field(description=FORMATS)]
+    definition: Text
+
+
+class CustomFormat(Body):
+    """The format of a custom tool's text. A grammar is in `grammar`, or beside it, as in /v1/responses."""
+
+    type: Literal["text", "grammar"]
+    grammar: Grammar | None = None
+    syntax: Literal["lark", "regex"] | None = None
+    definition: Text | None = None
+
+    @property
+    def rules(self) -> tuple[str, str]:
+        """Return the syntax and the definition of the grammar; empty if there is none."""
+        given = self.grammar or self
+        return given.syntax or "", given.definition or ""
+
+
+class CustomGiven(Body):
+    """A tool of the client that takes a text."""
+
+    name: ToolName
+    description: Text | None = None
+    format: CustomFormat | None = None
+
 
 # ---- misspelled fields: notice fields of a request that look like misspelled ones, because unknown fields are
 # ignored
@@ -210,6 +327,14 @@ class MisplacedFormat(Body):
     json_schema: Any = None
 
 
+def refuse_misplaced_format(given: MisplacedFormat, place: str) -> None:
+    """Raise Problem for a part of the answer's format that is beside `format`, not in it."""
+    parts = {"type": given.type, "schema": given.schema_, "json_schema": given.json_schema}
+    for name, value in parts.items():
+        if value is not None:
+            raise Problem(400, f"the format of the answer belongs in {place}.format", parameter=f"{place}.{name}")
+
+
 class StreamOptions(Body):
     include_usage: bool | None = None
 
@@ -258,76 +383,10 @@ class SamplingGiven(Body):
         return given
 
 
-class UnsupportedInPrompts(Body):
-    """Fields that other servers support and that would change how a text is read: refused (unsupported_fields.py)."""
-
-    truncate_prompt_tokens: Any = None
-
-
-class Unsupported(UnsupportedInPrompts):
-    """Fields of other servers that would change the answer: refused unless off (unsupported_fields.py)."""
-
-    adaptive_target: Any = None
-    allowed_token_ids: Any = None
-    audio: Any = None
-    bad_words: Any = None
-    dry_multiplier: Any = None
-    dynatemp_range: Any = None
-    ebnf: Any = None
-    function_call: Any = None
-    functions: Any = None
-    grammar: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    include_stop_str_in_output: Any = None
-    json_schema: Any = None
-    logits_processors: Any = None
-    min_keep: Any = None
-    min_tokens: Any = None
-    mirostat: Any = None
-    modalities: Any = None
-    post_sampling_probs: Any = None
-    prompt_logprobs: Any = None
-    regex: Any = None
-    stop_regex: Any = None
-    stop_token_ids: Any = None
-    structured_outputs: Any = None
-    top_n_sigma: Any = None
-    use_beam_search: Any = None
-    web_search_options: Any = None
-    xtc_probability: Any = None
-
-
-class Elsewhere(Unsupported):
-    """Unsupported fields, and the various APIs' names of the answer's format, limit and stop strings.
-
-    A route declares its own ones, and refuses the others with its name for them.
-    """
-
-    format: Any = None
-    max_output_tokens: Any = None
-    output_config: Any = None
-    output_format: Any = None
-    response_format: Any = None
-    stop_sequences: Any = None
-    text: Any = None
-    text_format: Any = None
-
-
-class ElsewhereGiven(Elsewhere):
-    """The fields that other APIs than OpenAI's refuse too, with their own name for them if there is one."""
-
-    max_completion_tokens: Any = None
-    n_predict: Any = None
-    n: Any = None
-    chat_template: Any = None
-
-
-class AnswerFields(SamplingGiven, Elsewhere):
+class AnswerFields(SamplingGiven):
     """The fields shared by chat and plain completions."""
 
+    refused = COMPLETION
     model: Name = ""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -352,6 +411,7 @@ CONTINUED = (
 class ChatBody(AnswerFields):
     """POST /v1/chat/completions"""
 
+    refused = CHAT
     messages: Annotated[list[MessageGiven], Field(min_length=1, max_length=MAX_MESSAGES)]
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -362,7 +422,6 @@ class ChatBody(AnswerFields):
     continue_final_message: Annotated[bool | None, Field(description=CONTINUED)] = None
     chat_template_kwargs: dict[Name, Any] | None = None
     tell_drafted: bool | None = None  # ours: each chunk of a stream says whether its tokens were drafted
-    chat_template: Any = None
 
 
 class CompletionBody(AnswerFields):
@@ -378,3 +437,20 @@ class CompletionBody(AnswerFields):
     best_of: int | None = None
     echo: bool | None = None
     suffix: Text | None = None  # text after the answer, for models that can fill in the middle
+
+
+class ReplyModel(BaseModel):
+    """The base of reply models. Each is built on its first use, because a server starts faster without them."""
+
+    model_config = ConfigDict(defer_build=True)
+
+
+class ErrorDetail(ReplyModel):
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorReply(ReplyModel):
+    error: ErrorDetail

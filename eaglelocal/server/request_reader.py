@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.request import ChatRequest, EmbedRequest, Message, Ranking, Spec, parse_spec
+from eaglelocal.core.request import ChatRequest, Message, Spec, parse_spec
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.core.tools import Tool, ToolCall
+from eaglelocal.core.tools import ToolCall
+from eaglelocal.server.content import Content, check_images, decode_data_url, join_pieces
 from eaglelocal.server.http_errors import Problem, unsupported
 from eaglelocal.server.json_body import to_json
-from eaglelocal.server.openai.content import Content, check_images, decode_data_url, join_pieces
-from eaglelocal.server.openai.custom_tools import read_custom_tool, warn_of_unbound
-from eaglelocal.server.openai.embedding_schema import RankingBody
-from eaglelocal.server.openai.field_types import MAX_STOPS_CHARS, MAX_TEXT_CHARS
-from eaglelocal.server.openai.schema import (
+from eaglelocal.server.schema import (
+    MAX_STOPS_CHARS,
+    MAX_TEXT_CHARS,
     SCHEMA_WORDS,
     AnswerFields,
     CallGiven,
@@ -32,12 +31,9 @@ from eaglelocal.server.openai.schema import (
     ImageUrl,
     MessageGiven,
     ResponseFormat,
-    ToolGiven,
 )
-from eaglelocal.server.openai.tool_choice import read_tool_choice, select_allowed_tools
-from eaglelocal.server.openai.unsupported_fields import refuse
+from eaglelocal.server.tools import read_tool, read_tool_choice, select_allowed_tools, warn_of_unbound
 
-ONLY_FUNCTIONS = "this server calls only functions of the client"
 TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")
 IMAGES = ("image_url", "input_image")
 MAX_ANSWERS = 128  # of a call
@@ -63,7 +59,7 @@ class EngineCall:
 
 
 def read_chat(body: ChatBody, defaults: SamplingParams, owner: str) -> EngineCall:
-    refuse(body)
+    body.refuse_unsupported()
     params = read_params(body, defaults)
     if body.top_logprobs and not body.logprobs:
         raise Problem(400, "top_logprobs needs logprobs: true", parameter="top_logprobs")
@@ -71,21 +67,15 @@ def read_chat(body: ChatBody, defaults: SamplingParams, owner: str) -> EngineCal
         params = dataclasses.replace(params, logprobs=body.top_logprobs or 0)
     tools = select_allowed_tools(body, tuple(read_tool(tool, i) for i, tool in enumerate(body.tools or ())))
     warn_of_unbound(tool.custom for tool in body.tools or () if tool.custom)
-    request = ChatRequest(
+    request = dataclasses.replace(
+        read_answer_fields(body, params, owner),
         id=new_id(),
         messages=tuple(read_message(message, i) for i, message in enumerate(body.messages)),
-        params=params,
-        spec=read_spec(body),
-        owner=owner,
         tools=tools,
         tool_choice=read_tool_choice(body, tools),
-        constraint=read_constraint(body.response_format),
         template_values=template_values(body),
         is_split=True,
         resumes=continues_last_message(body),
-        is_private=body.store is False,
-        reuses_cache=body.cache_prompt is not False,
-        adapters=read_adapters(body),
     )
     check_size(list_texts(request), "messages")
     check_images(request.messages, body.n or 1)
@@ -93,7 +83,7 @@ def read_chat(body: ChatBody, defaults: SamplingParams, owner: str) -> EngineCal
 
 
 def read_completion(body: CompletionBody, defaults: SamplingParams, owner: str) -> EngineCall:
-    refuse(body)
+    body.refuse_unsupported()
     if body.echo:
         raise unsupported("echo", "echo of the prompt is not supported")
     if body.best_of is not None and body.best_of != (body.n or 1):
@@ -108,7 +98,7 @@ def read_completion(body: CompletionBody, defaults: SamplingParams, owner: str) 
 
 
 def read_answer_fields(body: AnswerFields, params: SamplingParams, owner: str) -> ChatRequest:
-    """Return the request that all answers to a call without messages share."""
+    """Return what chats and plain completions set of a request, without its prompt and id."""
     return ChatRequest(
         id="",
         params=params,
@@ -128,31 +118,6 @@ def read_prompts(body: AnswerFields, shared: ChatRequest, prompts: Sequence[dict
         raise Problem(400, f"prompts times n must be at most {MAX_ANSWERS}", parameter="prompt")
     choices = [_make_choices(dataclasses.replace(shared, id=new_id(), **prompt), count) for prompt in prompts]
     return dataclasses.replace(_make_call(body, chain.from_iterable(choices)), num_prompts=len(prompts))
-
-
-def read_embedding(given: str | list[Any], owner: str, *, truncates: bool = False) -> EmbedRequest:
-    inputs = split_prompts(given, "input")
-    check_size(select_texts(inputs), "input")
-    return EmbedRequest(id=new_id(), inputs=tuple(inputs), owner=owner, truncates=truncates)
-
-
-def read_ranking(body: RankingBody, owner: str) -> EmbedRequest:
-    """Return a request that scores each document together with the query. Raises Problem."""
-    field = "documents" if body.texts is None or body.documents else "texts"
-    if body.documents and body.texts:
-        raise Problem(400, "documents and texts mean the same: send only one of them", parameter="texts")
-    documents = [one if isinstance(one, str) else one.text for one in body.texts or body.documents or ()]
-    if not documents:
-        raise Problem(400, "there are no documents", parameter=field)
-    check_size([*documents, *[body.query] * len(documents)], field)
-    ranking = Ranking(
-        query=body.query,
-        truncates=bool(body.truncate),
-        max_document_tokens=body.max_tokens_per_doc,
-        is_raw=bool(body.raw_scores),
-        parameter=field,
-    )
-    return EmbedRequest(id=new_id(), inputs=tuple(documents), ranking=ranking, owner=owner)
 
 
 def split_prompts(given: str | list[Any], field: str = "prompt") -> list[Prompt]:
@@ -313,21 +278,6 @@ def image_url(part: ContentPart) -> str:
     """Return the URL of a part's image; empty if it has none, or only a file id (this server stores no files)."""
     given = part.image_url
     return given.url if isinstance(given, ImageUrl) else given or ""
-
-
-def read_tool(given: ToolGiven, index: int) -> Tool:
-    function = given.function
-    if given.type == "custom" and given.custom is not None:
-        return read_custom_tool(given.custom)
-    if given.type == "custom":
-        raise Problem(400, "a tool of type custom needs a custom", parameter=f"tools.{index}.custom")
-    if given.type != "function":
-        raise unsupported(f"tools.{index}.type", f"{ONLY_FUNCTIONS}, not tools of type {given.type!r}")
-    if function is None:
-        raise Problem(400, "a tool of type function needs a function", parameter=f"tools.{index}.function")
-    parameters: Mapping[str, Any] = function.parameters or {"type": "object", "properties": {}}
-    schema = to_json(parameters, f"tools.{index}.function.parameters")
-    return Tool(function.name, function.description or "", schema, is_strict=bool(function.strict))
 
 
 def template_values(body: ChatBody) -> tuple[tuple[str, str], ...]:

@@ -1,21 +1,16 @@
-"""Refuse fields that other servers support and this one does not, unless their value has no effect."""
+"""Fields that other servers support and this one does not, with the reasons: refused unless their value is off."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 
-from eaglelocal.core.records import dataclass
-from eaglelocal.server.http_errors import Problem, unsupported
-from eaglelocal.server.openai.field_types import Body
-from eaglelocal.server.openai.schema import MisplacedFormat
-
+RefusedFields = Mapping[str, str]  # with the reasons
 _SAMPLERS = ("adaptive_target", "dry_multiplier", "dynatemp_range", "mirostat", "top_n_sigma", "xtc_probability")
 _FORMATS = (
     *("grammar", "json_schema", "structured_outputs", "guided_choice", "guided_grammar", "guided_json", "guided_regex"),
     *("regex", "ebnf"),
 )
-REFUSED = {  # with the route's own field names (Words)
+REFUSED = {  # by every route; the names in braces are its own (name_refused)
     **dict.fromkeys(("allowed_token_ids", "bad_words"), "use {weights} to favor or forbid tokens"),
     "audio": "audio is not supported",
     "chat_template": "this server uses the model's own chat template",
@@ -43,20 +38,6 @@ NO_LOGPROBS = "log-probabilities are available from /v1/chat/completions and /v1
 ONE_ANSWER = "only one answer is generated; send the request again for another"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FieldNames:
-    """The names of a route's fields, for error messages.
-
-    foreign  fields of other APIs that this one has under another name, or not at all, each with the reason
-    """
-
-    format: str = "response_format (json_schema, regex or grammar in Lark)"
-    limit: str = "max_tokens"
-    stops: str = "stop"
-    weights: str = "logit_bias"
-    foreign: Mapping[str, str] = field(default_factory=dict)
-
-
 def redirect(name: str, *others: str) -> dict[str, str]:
     """Return other names of one field, with an error that gives its name in this API."""
     return dict.fromkeys(others, f"it is called {name} here")
@@ -69,40 +50,38 @@ def redirect_format(name: str, *own: str) -> dict[str, str]:
     return {other: nested.get(other, f"it is called {name} here") for other in foreign}
 
 
-CHAT = FieldNames(
-    foreign={
+def name_refused(
+    foreign: RefusedFields,
+    *,
+    format: str = "response_format (json_schema, regex or grammar in Lark)",
+    limit: str = "max_tokens",
+    stops: str = "stop",
+    weights: str = "logit_bias",
+) -> RefusedFields:
+    """Return all that a route refuses, with its own names of fields in the reasons.
+
+    foreign  fields of other APIs that this one has under another name, or not at all
+    """
+    names = {"format": format, "limit": limit, "stops": stops, "weights": weights}
+    return {name: reason.format_map(names) for name, reason in {**REFUSED, **foreign}.items()}
+
+
+CHAT = name_refused(
+    {
         **redirect("max_tokens", "max_output_tokens"),
         **redirect("stop", "stop_sequences"),
         **redirect_format("response_format", "response_format"),
     }
 )
-
-
-EMBEDDING = FieldNames(foreign={"lora": "LoRA adapters are supported for answers only"})
-
-
-def refuse(body: Body, words: FieldNames = CHAT, *, path: str = "") -> None:
-    """Raise Problem for an unsupported field, unless its value is off: clients send such defaults.
-
-    path  of `body` in the whole body, with a dot at the end
-    """
-    names = {"format": words.format, "limit": words.limit, "stops": words.stops, "weights": words.weights}
-    for name, reason in {**REFUSED, **words.foreign}.items():
-        value = getattr(body, name) if name in type(body).model_fields else None
-        is_effectless = name == "min_tokens" and getattr(body, "ignore_eos", None)  # then no answer ends early
-        if not is_off(name, value) and not is_effectless:
-            raise unsupported(f"{path}{name}", reason.format_map(names))
-
-
-def refuse_misplaced_format(given: MisplacedFormat, place: str) -> None:
-    """Raise Problem for a part of the answer's format that is beside `format`, not in it."""
-    parts = {"type": given.type, "schema": given.schema_, "json_schema": given.json_schema}
-    for name, value in parts.items():
-        if value is not None:
-            raise Problem(400, f"the format of the answer belongs in {place}.format", parameter=f"{place}.{name}")
+COMPLETION: RefusedFields = {name: reason for name, reason in CHAT.items() if name != "chat_template"}  # it uses none
+EMBEDDING = {
+    "truncate_prompt_tokens": REFUSED["truncate_prompt_tokens"],
+    "lora": "LoRA adapters are supported for answers only",
+}
 
 
 def is_off(name: str, value: object) -> bool:
+    """Return whether a value has no effect: clients send such defaults."""
     if name in ZERO_IS_ON and value == 0 and value is not False:
         return False
     if name == "n" and value == 1:

@@ -1,11 +1,11 @@
-"""Format answers for /v1/chat/completions."""
+"""Format answers for /v1/chat/completions and /v1/completions."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
 
-from eaglelocal.core.sampling import Sampled, TokenLogprob
+from eaglelocal.core.sampling import Sampled
 from eaglelocal.core.tools import CallPart, ToolCall
 from eaglelocal.server.answer_state import (
     DONE,
@@ -17,8 +17,8 @@ from eaglelocal.server.answer_state import (
     TextRun,
     encode_event,
 )
-from eaglelocal.server.openai.custom_tools import CustomInput, read_input
-from eaglelocal.server.usage import encode_statistics, encode_usage
+from eaglelocal.server.tools import CustomInput, read_input
+from eaglelocal.server.usage import decode_piece, encode_logprobs, encode_statistics, encode_usage, finish_reason
 
 
 class ChatEncoder(AnswerEncoder):
@@ -133,10 +133,6 @@ class ChatEncoder(AnswerEncoder):
         return encode_event({**self._head, "object": "chat.completion.chunk", "choices": [choice], **(extra or {})})
 
 
-def finish_reason(choice: AnswerState) -> str:
-    return choice.finished.reason if choice.finished else "stop"
-
-
 def encode_call(call: ToolCall) -> dict[str, object]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
@@ -151,20 +147,57 @@ def encode_call_part(part: CallPart) -> dict[str, object]:
     return {"index": part.index, **encode_call(ToolCall(part.id, part.name, part.arguments))}
 
 
-def encode_logprobs(choice: AnswerState, sampled: Sequence[Sampled]) -> dict[str, object] | None:
-    """Return an entry for each token; None if logprobs were not requested."""
-    if choice.params.logprobs is None:
-        return None
-    entries = [
-        {**_entry(TokenLogprob(one.token, one.logprob or 0.0, one.piece)), "top_logprobs": [_entry(t) for t in one.top]}
-        for one in sampled
-    ]
-    return {"content": entries, "refusal": None}
+# ---- completion encoder: format answers for /v1/completions
+class CompletionEncoder(AnswerEncoder):
+    """Formats answers for /v1/completions."""
 
+    stream_end = DONE
 
-def _entry(one: TokenLogprob) -> dict[str, object]:
-    return {"token": decode_piece(one.piece), "logprob": one.logprob, "bytes": list(one.piece)}
+    def __init__(self, call_id: str, model: str, *, num_prompts: int = 1, has_usage: bool = False) -> None:
+        self._num_prompts, self._has_usage = num_prompts, has_usage
+        head = {"id": f"cmpl-{call_id}", "object": "text_completion"}
+        self._head = {**head, "created": int(time.time()), "model": model}
+        self._offsets: dict[int, int] = {}  # characters sent of each choice, for `text_offset` of logprobs
 
+    def encode_whole(self, choices: Sequence[AnswerState]) -> Mapping[str, object]:
+        return {
+            **self._head,
+            "choices": [self._choice(choice, choice.take_delta(), finish_reason(choice)) for choice in choices],
+            "usage": encode_usage(choices, num_prompts=self._num_prompts),
+            **encode_statistics(*choices),
+        }
 
-def decode_piece(piece: bytes) -> str:
-    return piece.decode("utf-8", "replace")
+    def encode_delta(self, choice: AnswerState, delta: Delta) -> str:
+        return encode_event({**self._head, "choices": [self._choice(choice, delta, None)]})
+
+    def encode_choice_end(self, choice: AnswerState) -> str:
+        chunk = {**self._head, "choices": [self._choice(choice, Delta(), finish_reason(choice))]}
+        return encode_event({**chunk, **encode_statistics(choice)})
+
+    def encode_end(self, choices: Sequence[AnswerState]) -> str:
+        chunk = {**self._head, "choices": [], "usage": encode_usage(choices, num_prompts=self._num_prompts)}
+        return (encode_event(chunk) if self._has_usage else "") + DONE
+
+    def _choice(self, choice: AnswerState, delta: Delta, reason: str | None) -> dict[str, object]:
+        return {
+            "index": choice.index,
+            "text": delta.text,
+            "logprobs": self._logprobs(choice, delta.sampled),
+            "finish_reason": reason,
+        }
+
+    def _logprobs(self, choice: AnswerState, sampled: Sequence[Sampled]) -> dict[str, object] | None:
+        if choice.params.logprobs is None:
+            return None
+        tokens, offsets = [decode_piece(one.piece) for one in sampled], []
+        offset = self._offsets.get(choice.index, 0)
+        for token in tokens:
+            offsets.append(offset)
+            offset += len(token)
+        self._offsets[choice.index] = offset
+        return {
+            "tokens": tokens,
+            "token_logprobs": [one.logprob for one in sampled],
+            "top_logprobs": [{decode_piece(top.piece): top.logprob for top in one.top} for one in sampled],
+            "text_offset": offsets,
+        }
