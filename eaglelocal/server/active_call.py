@@ -52,7 +52,7 @@ class ActiveCall:
             raise self._cancel_reason or too_long(self._limit_s) from None
         except Problem:
             for choice in self.choices:
-                choice.refuse()
+                choice.is_refused = True
             raise
         finally:
             self._model_timeout = None
@@ -146,10 +146,6 @@ class OwnerPlaces:
     def num_held(self) -> int:
         return self._held.total()
 
-    def count_left(self, owner: str) -> int:
-        """Return the places that the other owners leave."""
-        return self.capacity - (self.num_held - self._held[owner])
-
     def max_share(self, left: int) -> int:
         """Return how many of the places that others leave an owner may hold."""
         return max(left * 3 // 4, min(self._undivided, left)) if self.is_shared else left
@@ -161,7 +157,8 @@ class OwnerPlaces:
         If too few are free, raise what `refuse` makes of the places that the owner holds, and of those that others
         leave.
         """
-        num_held, left = self._held[owner], self.count_left(owner)
+        num_held = self._held[owner]
+        left = self.capacity - (self.num_held - num_held)
         if num_held + count > self.max_share(left):
             raise refuse(num_held, left)
         self._held[owner] += count
@@ -206,7 +203,6 @@ class AdmissionQueue:
         self._durations_s.append(duration_s)
 
     def _refusal(self, count: int, num_held: int, left: int) -> Problem:
-        """Return the Problem for `count` answers more. An owner holds `num_held` of the `left` places."""
         if count > self.share:  # never possible, however long one waits
             whose = f" of one key, of {self.capacity} in all," * self._places.is_shared
             what = f"{count} answers were requested, but only {self.share}{whose} may run or wait at once"
@@ -296,7 +292,6 @@ def watch_drift(watch: DriftWatch, info: EngineInfo, choice: AnswerState) -> Non
 
 
 def hash_system_prompt(request: AnyRequest) -> str:
-    """Return a hash of a request's system messages; empty if there are none."""
     if not isinstance(request, ChatRequest):
         return ""
     return hash_text("\n".join(message.content for message in request.messages if message.role == "system"))
