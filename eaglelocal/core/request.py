@@ -124,7 +124,7 @@ class Infill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerOptions:
-    """What a client's request and the engine's have in common: the engine's gets all of it (input_processor.py).
+    """The fields that a client's request and the engine's have in common: all are handed on (input_processor.py).
 
     constraint    a grammar, schema or other constraint on the answer's text
     tells_tokens  Finished gives the prompt and the answer as token ids

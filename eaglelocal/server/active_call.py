@@ -52,7 +52,7 @@ class ActiveCall:
             raise self._cancel_reason or too_long(self._limit_s) from None
         except Problem:
             for choice in self.choices:
-                choice.refuse()
+                choice.is_refused = True
             raise
         finally:
             self._model_timeout = None
@@ -146,10 +146,6 @@ class OwnerPlaces:
     def num_held(self) -> int:
         return self._held.total()
 
-    def count_left(self, owner: str) -> int:
-        """Return the places that the other owners leave."""
-        return self.capacity - (self.num_held - self._held[owner])
-
     def max_share(self, left: int) -> int:
         """Return how many of the places that others leave an owner may hold."""
         return max(left * 3 // 4, min(self._undivided, left)) if self.is_shared else left
@@ -158,7 +154,7 @@ class OwnerPlaces:
     def hold(self, owner: str, refuse: Callable[[int], Problem], count: int = 1) -> Iterator[None]:
         """Hold places while the block runs. If too few are free, raise what `refuse` makes of those the owner holds."""
         num_held = self._held[owner]
-        if num_held + count > self.max_share(self.count_left(owner)):
+        if num_held + count > self.max_share(self.capacity - (self.num_held - num_held)):
             raise refuse(num_held)
         self._held[owner] += count
         try:
@@ -293,7 +289,6 @@ def watch_drift(watch: DriftWatch, info: EngineInfo, choice: AnswerState) -> Non
 
 
 def hash_system_prompt(request: AnyRequest) -> str:
-    """Return a hash of a request's system messages; empty if there are none."""
     if not isinstance(request, ChatRequest):
         return ""
     return hash_text("\n".join(message.content for message in request.messages if message.role == "system"))

@@ -24,10 +24,8 @@ from eaglelocal.server.http_errors import Problem, to_problem
 from eaglelocal.server.request_reader import EngineCall
 from eaglelocal.server.request_record import current_record
 from eaglelocal.server.server_state import ServerLimits, ServerState
-from eaglelocal.server.translation import FieldTranslation
 
 EVENT_STREAM = "text/event-stream; charset=utf-8"
-NOT_TRANSLATED = FieldTranslation({})
 
 _log = logging.getLogger("eaglelocal.server")
 
@@ -113,16 +111,11 @@ class AnswerBody:
         server: ServerState,
         call: EngineCall,
         encoder: AnswerEncoder,
-        fields: FieldTranslation,
         *,
-        media_type: str = EVENT_STREAM,
-        on_end: Callable[[], None] | None = None,
+        media_type: str,
+        on_end: Callable[[], None],
     ) -> None:
-        """`fields` gives the API's own names of the chat's fields, for errors; `media_type` is that of a stream.
-
-        `on_end` is called when the answers have ended, also after an error or a disconnect.
-        """
-        self._server, self._encoder, self._fields = server, encoder, fields
+        self._server, self._encoder, self._fields = server, encoder, call.fields
         self._model, self._is_streamed = call.model, call.is_streamed
         self._requests: list[AnyRequest] = [*call.requests]
         self._media_type, self._on_end = media_type, on_end
@@ -135,8 +128,7 @@ class AnswerBody:
                 else:
                     await writer.send_json(200, self._encoder.encode_whole(await call.complete()))
         finally:
-            if self._on_end is not None:
-                self._on_end()
+            self._on_end()
 
     def encode_refusal(self, problem: Problem) -> Mapping[str, object]:
         return self._encoder.encode_refusal(self._translate_back(problem))
@@ -192,10 +184,18 @@ def respond_once(
 
 
 def respond(
-    server: ServerState, call: EngineCall, encoder: AnswerEncoder, fields: FieldTranslation = NOT_TRANSLATED
+    server: ServerState,
+    call: EngineCall,
+    encoder: AnswerEncoder,
+    *,
+    media_type: str = EVENT_STREAM,
+    on_end: Callable[[], None] = lambda: None,
 ) -> AnswerResponse:
-    """Return the response with the answers to a call."""
-    return AnswerResponse(AnswerBody(server, call, encoder, fields), server.limits)
+    """Return the response with the answers to a call; `media_type` is that of a stream.
+
+    `on_end` is called when the answers have ended, also after an error or a disconnect.
+    """
+    return AnswerResponse(AnswerBody(server, call, encoder, media_type=media_type, on_end=on_end), server.limits)
 
 
 # ---- response writer: send a response, whole or as a stream, over ASGI's `send`

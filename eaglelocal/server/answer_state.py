@@ -68,7 +68,6 @@ class Delta:
     parts: list[DeltaPart] = field(default_factory=list)
 
     def last_text_run(self) -> TextRun:
-        """Return the text run at the end of the parts, appending one if needed."""
         if not self.parts or not isinstance(self.parts[-1], TextRun):
             self.parts.append(TextRun())
         last = self.parts[-1]
@@ -160,12 +159,10 @@ class AnswerState:
 
     @property
     def is_cut_off(self) -> bool:
-        """Return whether the answer ended at a limit (finish reason `length`), in text, reasoning or a call."""
         return self.finished is not None and self.finished.reason == "length"
 
     @property
     def params(self) -> SamplingParams:
-        """Return the sampling parameters."""
         assert isinstance(self.request, ChatRequest)
         return self.request.params
 
@@ -179,13 +176,8 @@ class AnswerState:
 
     @property
     def tok_s(self) -> float:
-        """Return tokens/s from the first to the newest token."""
         seconds = self.last_token_at - self.first_token_at
         return (self.num_tokens - 1) / seconds if seconds > 0 else 0.0
-
-    def refuse(self) -> None:
-        """Record that it will never be submitted."""
-        self.is_refused = True
 
     def apply(self, event: RequestEvent, now: float) -> None:
         """Update the state by an event that arrived at `now`."""

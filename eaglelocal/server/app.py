@@ -10,7 +10,7 @@ from functools import cache
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.routing import Router
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from eaglelocal.server import embedding_routes
 from eaglelocal.server.access import Access
@@ -50,7 +50,12 @@ def create_app(server: ServerState, access: Access) -> ASGIApp:
     guarded: ASGIApp = ApiKeyMiddleware(BodyMiddleware(limited, is_shared=access.keys.is_shared), access)
     if access.origins:  # HostMiddleware has already refused other origins
         guarded = CORSMiddleware(guarded, allow_origin_regex=".*", allow_methods=["*"], allow_headers=["*"])
-    return PathMiddleware(AccessLogMiddleware(HostMiddleware(guarded, access), server.count_call))
+    http = PathMiddleware(AccessLogMiddleware(HostMiddleware(guarded, access), server.count_call))
+
+    async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
+        await (http if scope["type"] == "http" else app)(scope, receive, send)  # else the start and the end
+
+    return dispatch
 
 
 @cache

@@ -61,7 +61,7 @@ class ConnectionPlaces:
         own = {one: its_network for one, its_network in self._idle.items() if its_network == network}
         if len(own) >= self._max_per_network:
             self._evict(own)
-        if len(self) >= self._max_connections and not self._evict_one():
+        if len(self) >= self._max_connections and not (self._evict(self._idle) or self._evict(self._receiving())):
             return False
         self._idle[connection] = network
         return True
@@ -85,12 +85,8 @@ class ConnectionPlaces:
         self._busy.pop(connection, None)
 
     def evict_idle(self) -> None:
-        """Close all idle connections."""
         while self._evict(self._idle):
             pass
-
-    def _evict_one(self) -> bool:
-        return self._evict(self._idle) or self._evict(self._receiving())
 
     def _receiving(self, besides: PlacedConnection | None = None) -> Mapping[PlacedConnection, str]:
         return {one: network for one, network in self._busy.items() if one.is_receiving and one is not besides}
@@ -238,7 +234,6 @@ def max_connections(descriptors: int) -> int:
 
 
 def max_handshakes(connections: int) -> int:
-    """Return how many of the connections may be in a TLS handshake at once."""
     return min(MAX_HANDSHAKES, connections // 4)
 
 

@@ -49,7 +49,6 @@ class Problem(Exception):
         self.parameter, self.code, self.headers = parameter, code, headers
 
     def hide_details(self) -> Problem:
-        """Return it as others than operators read it."""
         if not self._public:
             return self
         return Problem(
@@ -57,7 +56,6 @@ class Problem(Exception):
         )
 
     def openai_body(self) -> dict[str, object]:
-        """Return the error in OpenAI's format."""
         error = {"message": self.message, "type": self.type, "param": self.parameter, "code": self.code}
         return {"error": error}
 

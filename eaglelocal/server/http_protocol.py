@@ -81,7 +81,6 @@ class Protocol(H11Protocol):
 
     @property
     def is_receiving(self) -> bool:
-        """Return whether the body of a request is still arriving."""
         return not self._is_between_requests and self.conn.their_state is h11.SEND_BODY
 
     def evict(self) -> None:

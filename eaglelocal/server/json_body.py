@@ -73,7 +73,6 @@ BodyT = TypeVar("BodyT", bound=BaseModel)
 
 
 def validate_body(kind: type[BodyT], body: bytes, content_type: str) -> BodyT:
-    """Return a validated body. Raises Problem."""
     if not body:
         raise Problem(400, "the body: Field required", code="invalid_value")
     try:

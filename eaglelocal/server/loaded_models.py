@@ -85,13 +85,6 @@ class LoadedModel:
         if not self.num_users:
             self.is_free.set()
 
-    def begin_unloading(self) -> None:
-        """Let no further request acquire it, so that it can be unloaded once it is free."""
-        self.is_unloading = True
-
-    def cancel_unloading(self) -> None:
-        self.is_unloading = False
-
     def record_failure(self) -> None:
         """Remember since when the engine has failed for good, if it has."""
         if self.client.state != "failed":
@@ -125,29 +118,40 @@ class LoadedModels:
 
     def __init__(self, load: LoadModel, before_unload: Callable[[], None]) -> None:
         """`before_unload` is called before an engine is closed, to read its totals; it may block."""
-        self._load, self._before_unload = load, before_unload
+        self._open, self._before_unload = load, before_unload
         self._by_name: dict[str, LoadedModel] = {}
         self._spec: Spec | None = None  # how to draft, also for models loaded later; None: as planned
         self._is_closed = False
         self.loading = ""  # name of the model that is being loaded
         self.failure = ""  # why the last load failed
-        self.infos: dict[str, EngineInfo] = {}  # of models loaded now or earlier
+        self._infos: dict[str, EngineInfo] = {}  # of models loaded now or earlier
 
-    def all(self) -> tuple[LoadedModel, ...]:
-        """Return the loaded models. Safe from any thread."""
+    @property
+    def loaded(self) -> tuple[LoadedModel, ...]:
+        """Return the loaded models, in the order of loading. Safe from any thread."""
         return tuple(self._by_name.values())
 
-    def find(self, name: str) -> LoadedModel | None:
+    def loaded_model(self, name: str) -> LoadedModel | None:
         return self._by_name.get(name)
+
+    def loaded_info(self, name: str) -> EngineInfo | None:
+        model = self.loaded_model(name)
+        return None if model is None else model.info
+
+    def latest_info(self, name: str) -> EngineInfo | None:
+        """Return the info of a model as loaded now or last; None if it was never loaded."""
+        return self._infos.get(name)
 
     @property
     def least_needed_first(self) -> list[LoadedModel]:
-        return sorted(self.all(), key=lambda model: model.eviction_key)
+        return sorted(self.loaded, key=lambda model: model.eviction_key)
 
     @property
     def current(self) -> LoadedModel | None:
         """Return the model for a monitor to show: preferably a text model with a working engine, used most recently."""
-        return max(self.all(), key=lambda model: (model.info.task is ModelTask.TEXT, *model.eviction_key), default=None)
+        return max(
+            self.loaded, key=lambda model: (model.info.task is ModelTask.TEXT, *model.eviction_key), default=None
+        )
 
     async def load(self, name: str, reference: str) -> LoadedModel:
         """Load a model. Raises EagleLocalError."""
@@ -155,7 +159,7 @@ class LoadedModels:
             raise EngineError("the server is being stopped")
         self.loading = name
         try:
-            result = await run_on_daemon_thread(partial(self._load, reference))
+            result = await run_on_daemon_thread(partial(self._open, reference))
         except EagleLocalError as error:
             self.failure = describe_error(error)
             raise
@@ -172,14 +176,14 @@ class LoadedModels:
         if self._spec is not None:
             result.client.set_spec(self._spec)
         model = self._by_name[name] = LoadedModel(name, ClientThread(result.client), result.info)
-        self.infos[name] = result.info
+        self._infos[name] = result.info
         if self._is_closed:  # closed during the load
             await self.unload(model)
         return model
 
     async def unload(self, model: LoadedModel) -> None:
         """Close the engine of a model; unfinished answers fail."""
-        model.begin_unloading()
+        model.is_unloading = True
         await asyncio.to_thread(self._before_unload)
         self._by_name.pop(model.name, None)  # close() may have removed it by now
         await asyncio.to_thread(model.client_thread.close)
@@ -187,13 +191,13 @@ class LoadedModels:
     async def set_spec(self, spec: Spec) -> None:
         """Set how all models draft for requests that do not say it themselves, also models that are loaded later."""
         self._spec = spec
-        for model in self.all():
+        for model in self.loaded:
             await asyncio.to_thread(model.client.set_spec, spec)
 
     async def close(self) -> None:
-        """Unload all models; a load in progress ends without its model."""
+        """Unload all models, and stop a load in progress; unfinished answers fail."""
         self._is_closed = True
-        await asyncio.gather(*map(self.unload, self.all()))
+        await asyncio.gather(*map(self.unload, self.loaded))
 
 
 async def run_on_daemon_thread(load: Callable[[], LoadResult]) -> LoadResult:

@@ -15,10 +15,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequen
 from contextlib import asynccontextmanager
 from functools import partial
 
-from eaglelocal.core.events import EngineInfo
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import Spec
 from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.server.http_errors import SEE_LOG, Problem, describe_error, unavailable
 from eaglelocal.server.loaded_models import RETRY_FAILED_S, LoadedModel, LoadedModels, LoadModel, ModelNames
@@ -36,7 +34,7 @@ def evict_all(reference: str, others: Sequence[str]) -> Sequence[str]:
     return others
 
 
-class ModelManager:
+class ModelManager(LoadedModels):
     """The models of a server; the first one is loaded at the start."""
 
     def __init__(
@@ -59,7 +57,7 @@ class ModelManager:
         Raises UsageError for an alias that is the name of another model.
         """
         self.names = ModelNames(references, aliases)
-        self._loaded = LoadedModels(load, before_unload)
+        super().__init__(load, before_unload)
         self._idle_s, self._find_plan, self._choose_victims = idle_s, find_plan, choose_victims
         self._load_lock = asyncio.Lock()  # held while a model is loaded or unloaded
         self._is_starting = False
@@ -67,21 +65,6 @@ class ModelManager:
         self._failures: dict[str, tuple[float, str]] = {}  # failed loads by name: when and why
 
     # ---- what is known of the models
-    @property
-    def loaded(self) -> tuple[LoadedModel, ...]:
-        """Return the loaded models, in the order of loading. Safe from any thread."""
-        return self._loaded.all()
-
-    @property
-    def current(self) -> LoadedModel | None:
-        """Return the model for a monitor to show."""
-        return self._loaded.current
-
-    @property
-    def failure(self) -> str:
-        """Return why the last load failed; empty if it did not."""
-        return self._loaded.failure
-
     @property
     def num_users(self) -> int:
         return sum(model.num_users for model in self.loaded)
@@ -91,7 +74,7 @@ class ModelManager:
         """Return loading, ready, restarting, failed, or idle (unloaded: the next request loads)."""
         if (current := self.current) is not None:
             return current.client.state
-        if self._loaded.loading:
+        if self.loading:
             return "loading"
         return "failed" if self.failure else "idle"
 
@@ -109,23 +92,10 @@ class ModelManager:
 
     def model_state(self, name: str) -> str:
         """Return unloaded, loading, ready, restarting or failed."""
-        model = self._loaded.find(name)
+        model = self.loaded_model(name)
         if model is not None:
             return model.client.state
-        return "loading" if self._loaded.loading == name else "unloaded"
-
-    def loaded_info(self, name: str) -> EngineInfo | None:
-        """Return the info of a model; None if it is not loaded."""
-        model = self._loaded.find(name)
-        return None if model is None else model.info
-
-    def loaded_model(self, name: str) -> LoadedModel | None:
-        """Return a model if it is loaded."""
-        return self._loaded.find(name)
-
-    def latest_info(self, name: str) -> EngineInfo | None:
-        """Return the info of a model as loaded now or last; None if it was never loaded."""
-        return self._loaded.infos.get(name)
+        return "loading" if self.loading == name else "unloaded"
 
     def task(self, name: str) -> ModelTask | None:
         """Return the task of a model; None if not known yet."""
@@ -147,10 +117,6 @@ class ModelManager:
             return read_template_features(info.template)
         plan = self._find_plan(self.names.reference(name))
         return TemplateFeatures() if plan is None else TemplateFeatures(plan.takes_tools, plan.thinks)
-
-    async def set_spec(self, spec: Spec) -> None:
-        """Set how all models draft for requests that do not say it themselves, also models that are loaded later."""
-        await self._loaded.set_spec(spec)
 
     # ---- start, use, end
     async def start(self) -> LoadedModel:
@@ -183,11 +149,7 @@ class ModelManager:
             for model in self.loaded:
                 if model.is_idle(self._idle_s):
                     _log.info("%s is unloaded: idle for %g s", model.name, self._idle_s)
-                    await self._loaded.unload(model)
-
-    async def close(self) -> None:
-        """Unload all models and stop a load in progress; unfinished answers fail."""
-        await self._loaded.close()
+                    await self.unload(model)
 
     # ---- load and evict
     async def _acquire(self, name: str) -> LoadedModel:
@@ -205,7 +167,7 @@ class ModelManager:
                 pending.cancel()
 
     def _find_available(self, name: str) -> LoadedModel | None:
-        model = self._loaded.find(name)
+        model = self.loaded_model(name)
         return model if model is not None and model.is_available else None
 
     async def _load_for_waiting(self, name: str, pending: PendingLoad) -> None:
@@ -236,23 +198,23 @@ class ModelManager:
     def _check_recent_failure(self, name: str) -> None:
         """Raise Problem if the model failed to load a moment ago: each attempt evicts models that others use."""
         failed_at, why = self._failures.get(name, (-RETRY_FAILED_S, ""))
-        if time.monotonic() - failed_at < RETRY_FAILED_S and self._loaded.find(name) is None:
+        if time.monotonic() - failed_at < RETRY_FAILED_S and self.loaded_model(name) is None:
             raise load_problem(name, why)
 
     @contextlib.contextmanager
     def _reserve_victims(self, name: str) -> Iterator[list[LoadedModel]]:
         """Yield the models to unload for another one. While the block runs, no request may acquire them."""
-        others = {self.names.reference(model.name): model for model in self._loaded.least_needed_first}
+        others = {self.names.reference(model.name): model for model in self.least_needed_first}
         failed = others.pop(self.names.reference(name), None)  # the same model, whose engine has failed for good
         victims = [others[reference] for reference in self._choose_victims(self.names.reference(name), list(others))]
         victims += [failed] if failed is not None else []
         for victim in victims:
-            victim.begin_unloading()
+            victim.is_unloading = True
         try:
             yield victims
         finally:
             for victim in victims:
-                victim.cancel_unloading()
+                victim.is_unloading = False
 
     async def _replace(self, victims: list[LoadedModel], name: str) -> LoadedModel:
         """Unload `victims`, and more models while memory is short, then load a model. Raises Problem, after loading the
@@ -280,8 +242,8 @@ class ModelManager:
 
     async def _evict_one_more(self, name: str) -> str:
         """Unload the least needed model once it is free; return its name."""
-        victim = self._loaded.least_needed_first[0]
-        victim.begin_unloading()
+        victim = self.least_needed_first[0]
+        victim.is_unloading = True
         await victim.is_free.wait()
         await self._evict(victim, name)
         return victim.name
@@ -289,10 +251,10 @@ class ModelManager:
     async def _evict(self, victim: LoadedModel, name: str) -> None:
         if victim.name != name:
             _log.info("%s is unloaded: %s takes its place", victim.name, name)
-        await self._loaded.unload(victim)
+        await self.unload(victim)
 
     async def _load(self, name: str) -> LoadedModel:
-        return await self._loaded.load(name, self.names.reference(name))
+        return await self.load(name, self.names.reference(name))
 
 
 def load_problem(name: str, why: str) -> Problem:

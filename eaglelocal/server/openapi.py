@@ -54,7 +54,6 @@ def format_path(route: ApiRoute) -> str:
 
 
 def describe_route(table: RouteTable, route: ApiRoute, schemas: Schemas) -> dict[str, Any]:
-    """Return the operation object of a route."""
     name, path = route.handle.__name__, format_path(route)
     in_path = [
         {"name": one, "in": "path", "required": True, "schema": {"type": "string"}}
@@ -65,23 +64,19 @@ def describe_route(table: RouteTable, route: ApiRoute, schemas: Schemas) -> dict
         for one, default in route.query.items()
     ]
     description, parameters = getdoc(route.handle), in_path + in_query
+    body = {"content": {JSON: {"schema": schemas[route.body, "validation"]}}, "required": True} if route.body else None
     return {
         "tags": [table.tag],
         "summary": name.replace("_", " ").title(),
         **({"description": description} if description else {}),
         "operationId": re.sub(r"\W", "_", f"{name}{path}_{route.method.lower()}"),
         **({"parameters": parameters} if parameters else {}),
-        **({"requestBody": describe_body(schemas[route.body, "validation"])} if route.body else {}),
+        **({"requestBody": body} if body else {}),
         "responses": describe_replies(table, route, schemas),
     }
 
 
-def describe_body(schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {"content": {JSON: {"schema": schema}}, "required": True}
-
-
 def describe_replies(table: RouteTable, route: ApiRoute, schemas: Schemas) -> dict[str, Any]:
-    """Return the response objects by status."""
     media_type, content = TEXT if route.reply is str else JSON, {}
     if route.reply is not None:
         content[media_type] = {"schema": schemas[route.reply, "serialization"]}

@@ -19,6 +19,7 @@ from eaglelocal.core.tools import ToolCall
 from eaglelocal.server.content import Content, check_images, decode_data_url, join_pieces
 from eaglelocal.server.http_errors import Problem, unsupported
 from eaglelocal.server.json_body import to_json
+from eaglelocal.server.request_tools import read_tool, read_tool_choice, select_allowed_tools, warn_of_unbound
 from eaglelocal.server.schema import (
     MAX_STOPS_CHARS,
     MAX_TEXT_CHARS,
@@ -32,7 +33,7 @@ from eaglelocal.server.schema import (
     MessageGiven,
     ResponseFormat,
 )
-from eaglelocal.server.tools import read_tool, read_tool_choice, select_allowed_tools, warn_of_unbound
+from eaglelocal.server.translation import NOT_TRANSLATED, FieldTranslation, validate_chat
 
 TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")
 IMAGES = ("image_url", "input_image")
@@ -49,6 +50,7 @@ class EngineCall:
     """The contents of a call: one engine request for each answer, and how to send the answers.
 
     num_prompts  different prompts among the requests (plain completions take several)
+    fields       the API's own names of the chat's fields, for errors
     """
 
     model: str
@@ -56,6 +58,15 @@ class EngineCall:
     is_streamed: bool = False
     has_usage: bool = False  # a stream ends with a chunk with the usage
     num_prompts: int = 1
+    fields: FieldTranslation = NOT_TRANSLATED
+
+
+def read_translated_chat(
+    chat: dict[str, Any], fields: FieldTranslation, defaults: SamplingParams, owner: str
+) -> EngineCall:
+    """Return the call of a body that was translated to a chat; errors have its own names of fields. Raises Problem."""
+    with fields.translate_errors():
+        return dataclasses.replace(read_chat(validate_chat(chat), defaults, owner), fields=fields)
 
 
 def read_chat(body: ChatBody, defaults: SamplingParams, owner: str) -> EngineCall:
@@ -94,7 +105,9 @@ def read_completion(body: CompletionBody, defaults: SamplingParams, owner: str) 
     prompts, suffix = split_prompts(body.prompt), body.suffix or ""
     check_size([*select_texts(prompts), *[suffix] * len(prompts)], "prompt")
     given = [{"text": prompt} if isinstance(prompt, str) else {"tokens": prompt} for prompt in prompts]
-    return read_prompts(body, dataclasses.replace(read_answer_fields(body, params, owner), suffix=suffix), given)
+    call = read_prompts(body, dataclasses.replace(read_answer_fields(body, params, owner), suffix=suffix), given)
+    # with several prompts, an error about the number of answers is about the prompts
+    return dataclasses.replace(call, fields=FieldTranslation({"n": "prompt"})) if len(prompts) > 1 else call
 
 
 def read_answer_fields(body: AnswerFields, params: SamplingParams, owner: str) -> ChatRequest:

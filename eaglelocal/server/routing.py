@@ -75,13 +75,11 @@ class ApiRoute:
 
     @cached_property
     def parameters(self) -> Mapping[str, Parameter]:
-        """Return the parameters of `handle` that are given by name."""
         found = list(signature(self.handle).parameters.items())
         return dict(found if self.body is None else found[1:])
 
     @cached_property
     def query(self) -> Mapping[str, str]:
-        """Return the parameters of the query, with their defaults."""
         return {name: one.default for name, one in self.parameters.items() if one.default is not Parameter.empty}
 
 

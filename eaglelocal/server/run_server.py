@@ -147,7 +147,7 @@ async def _watch_engines(server_state: ServerState, server: HttpServer) -> None:
     while not server_state.models.have_all_failed:
         await asyncio.sleep(ENGINE_CHECK_S)
     trouble = server_state.models.trouble
-    server_state.start_draining()
+    server_state.is_draining = True
     server.should_exit = True
     raise EngineError(f"all engines have failed: {trouble}", hint="EAGLELOCAL_ENGINE_LOG=1 shows the engine's messages")
 
@@ -163,7 +163,7 @@ def _signals(server_state: ServerState, server: HttpServer, drain_s: float) -> I
             notify_service_manager("STOPPING=1")
             _log.info(describe_stop(len(server_state.active), drain_s))
             loop.call_later(drain_s, server_state.cut_off_answers)
-        server_state.start_draining()
+        server_state.is_draining = True
         server.should_exit = True
 
     signals = ending_signals()

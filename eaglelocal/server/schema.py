@@ -94,10 +94,6 @@ LogitBias = Annotated[
 ]
 
 
-def to_whole_number(value: object) -> object:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
 class Body(BaseModel):
     """The base of request bodies. Strict: a number is not accepted as text. Extra fields are ignored.
 
@@ -125,7 +121,8 @@ class Body(BaseModel):
         """Convert floats such as 100.0 to integers: some languages write integers so."""
         if not isinstance(given, dict):
             return given
-        return {name: to_whole_number(value) for name, value in given.items()}
+        whole = {name: int(one) for name, one in given.items() if isinstance(one, float) and one.is_integer()}
+        return given | whole
 
 
 FORMATS = "regex binds the text; lark is only shown to the model"

@@ -58,7 +58,7 @@ class ServerState:
     defaults: SamplingParams = field(default_factory=SamplingParams)
     limits: ServerLimits = field(default_factory=ServerLimits)
     started_at: float = field(default_factory=time.time)
-    is_draining: bool = False
+    is_draining: bool = False  # new requests are refused
     active: dict[str, tuple[ActiveCall, AnswerState]] = field(default_factory=dict)  # by request id
     recent: deque[tuple[str, AnswerState]] = field(  # ended answers with their models
         default_factory=lambda: deque(maxlen=NUM_RECENT)
@@ -167,10 +167,6 @@ class ServerState:
         if choice.finished is not None:
             self.num_answered += 1
             self.admission.record_duration(now - choice.requested_at)
-
-    def start_draining(self) -> None:
-        """Refuse new requests from now on."""
-        self.is_draining = True
 
     def cut_off_answers(self) -> None:
         """Cancel every running answer, with a Problem for its client."""

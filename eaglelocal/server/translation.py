@@ -64,6 +64,9 @@ class FieldTranslation:
         return parameter
 
 
+NOT_TRANSLATED = FieldTranslation({})
+
+
 def name_chat_fields(*, effort: str, format: str) -> dict[str, str]:
     """Return `fields` of a FieldTranslation for an API's effort of reasoning and its format of the answer."""
     return {"reasoning_effort": effort, "chat_template_kwargs.reasoning_effort": effort, "response_format": format}

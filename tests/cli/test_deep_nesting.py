@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from eaglelocal.server.openai.request_reader import to_json
 
 from eaglelocal.bench import bench_prompts
 from eaglelocal.catalog.toml_table import TomlTable
@@ -29,6 +28,7 @@ from eaglelocal.loading import calibration_store
 from eaglelocal.probe import apple
 from eaglelocal.server.access import read_key_file
 from eaglelocal.server.http_errors import Problem
+from eaglelocal.server.json_body import to_json
 from eaglelocal.server.responses.stored_responses import RecentItems
 from eaglelocal.settings import Settings
 from eaglelocal.text.reasoning.split_answer import SplitText

@@ -18,7 +18,7 @@ from doubles.timeouts import wait_until
 from starlette.types import Message, Receive, Scope, Send
 
 from eaglelocal.server.access import Access, ApiKeys
-from eaglelocal.server.app import DIALECTS, PATHS
+from eaglelocal.server.app import PATHS, TABLES
 from eaglelocal.server.content import MAX_IMAGES_BYTES
 from eaglelocal.server.middleware.request_body import (
     CONVERSATION_PATHS,
@@ -300,8 +300,8 @@ def test_a_large_body_may_take_longer_but_not_for_ever(length: int, delay_s: flo
 POSTS = tuple(
     sorted(
         route.path.replace("{request_id:path}", "x").replace("{digest}", "x")
-        for room in DIALECTS
-        for route in room.routes.routes
+        for table in TABLES
+        for route in table.routes
         if route.method == "POST"
     )
 )

@@ -14,7 +14,7 @@ from eaglelocal.server.content import NOT_FETCHED, UNSEEN_IMAGE, check_media_typ
 from eaglelocal.server.foreign_items import is_server_tool_block, translate_block
 from eaglelocal.server.http_errors import Problem, unsupported
 from eaglelocal.server.json_body import to_json
-from eaglelocal.server.request_reader import EngineCall, read_chat
+from eaglelocal.server.request_reader import EngineCall, read_translated_chat
 from eaglelocal.server.routing import RouteTable
 from eaglelocal.server.schema import (
     CONTINUED,
@@ -39,7 +39,7 @@ from eaglelocal.server.schema import (
     refuse_misplaced_format,
 )
 from eaglelocal.server.server_state import ServerState
-from eaglelocal.server.translation import FieldTranslation, name_chat_fields, validate_chat
+from eaglelocal.server.translation import FieldTranslation, name_chat_fields
 from eaglelocal.server.unsupported_fields import (
     NO_LOGPROBS,
     ONE_ANSWER,
@@ -192,36 +192,32 @@ async def messages(body: MessagesBody, server: ServerState, owner: str) -> Respo
         "stop": body.stop_sequences or None,
         "continue_final_message": body.continue_final_message,
     }
-    call, fields = read_body(body, sampled, server, owner)
+    call = read_body(body, sampled, server, owner)
     name = server.models.names.resolve(call.model)
     encoder = AnthropicEncoder(call.requests[0].id, name, has_thinking=has_thinking(body))
-    return respond(server, call, encoder, fields)
+    return respond(server, call, encoder)
 
 
 @routes.post("/v1/messages/count_tokens", CountBody, reply=CountReply)
 async def count_tokens(body: CountBody, server: ServerState, owner: str) -> Response:
     """Count the tokens of a conversation, with the model's template and the tools; nothing is generated."""
-    call, fields = read_body(body, {}, server, owner)
+    call = read_body(body, {}, server, owner)
     request = dataclasses.replace(call.requests[0], is_counted=True)
     return respond_once(
         server,
         call.model,
         request,
         lambda choice: {"input_tokens": choice.prompt_tokens},
-        lambda problem: fields.translate_back(problem).anthropic_body(),
+        lambda problem: call.fields.translate_back(problem).anthropic_body(),
     )
 
 
-def read_body(
-    body: CountBody, sampled: dict[str, Any], server: ServerState, owner: str
-) -> tuple[EngineCall, FieldTranslation]:
-    """Return the call, and the translation of its fields for errors about the body. Raises Problem."""
+def read_body(body: CountBody, sampled: dict[str, Any], server: ServerState, owner: str) -> EngineCall:
     body.refuse_unsupported()
     placed = translate_messages(body)
     fields = FieldTranslation(FIELDS, tuple(place for place, _ in placed))
-    with fields.translate_errors():
-        chat = translate_body(body, [message for _, message in placed]) | sampled
-        return read_chat(validate_chat(chat), server.defaults, owner), fields
+    chat = translate_body(body, [message for _, message in placed]) | sampled
+    return read_translated_chat(chat, fields, server.defaults, owner)
 
 
 def is_thinking_on(body: CountBody) -> bool:
@@ -301,9 +297,7 @@ def translate_turn(turn: AnthropicTurn, place: str) -> list[dict[str, Any]]:
         match block.type:
             case "tool_result":
                 failure = "Error: " if block.is_error else ""  # templates have no other way to mark an error
-                content = join_pieces(
-                    [failure, *read_pieces(replace_unreadable_blocks(block.content or ""), f"{at}.content")]
-                )
+                content = join_pieces([failure, *read_pieces(replace_unreadable(block.content or ""), f"{at}.content")])
                 results.append({"role": "tool", "tool_call_id": block.tool_use_id or "", "content": content})
             case "tool_use":
                 function = {"name": block.name or "", "arguments": to_json(block.input or {}, at)}
@@ -343,14 +337,14 @@ def read_image(source: AnthropicSource | None, place: str) -> bytes:
     return decode_base64(source.data or "", f"{place}.data")
 
 
-def replace_unreadable_blocks(content: str | list[AnthropicBlock]) -> str | list[AnthropicBlock]:
+def replace_unreadable(content: str | list[AnthropicBlock]) -> str | list[AnthropicBlock]:
     """Replace blocks of a tool result that cannot be read by a text: they stay in the conversation, so a refusal
     would end the session.
     """
-    return content if isinstance(content, str) else [replace_unreadable(block) for block in content]
+    return content if isinstance(content, str) else list(map(replace_unreadable_block, content))
 
 
-def replace_unreadable(block: AnthropicBlock) -> AnthropicBlock:
+def replace_unreadable_block(block: AnthropicBlock) -> AnthropicBlock:
     match block.type:
         case "image" if block.source is None or block.source.type != "base64":
             text = UNSEEN_IMAGE

@@ -36,9 +36,6 @@ class AccessLogMiddleware:
         self._app, self._count_call = app, count_call
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         started_at, status, is_complete = time.perf_counter(), 0, False
         record, identity = begin_record(), identify_request(scope)
         record.client = describe_client(identity)

@@ -50,9 +50,6 @@ class ApiKeyMiddleware:
         self._app, self._keys, self._operators = app, access.keys, access.operators
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         owner = self._keys.find_owner(find_key(Headers(scope=scope))) if self._keys else LOCAL
         is_operator = current_record().is_operator = owner in self._operators
         scope.setdefault("state", {}).update(owner=owner or "", is_operator=is_operator)
@@ -83,7 +80,7 @@ class HostMiddleware:
         self._app, self._access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and (problem := self._problem(scope, Headers(scope=scope))):
+        if problem := self._problem(scope, Headers(scope=scope)):
             await refuse(scope, send, problem, close=problem.status in (400, 431, 505))
         else:
             await self._app(scope, receive, send)
@@ -127,7 +124,7 @@ class CallLimitMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with ExitStack() as held:
-            if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+            if scope["path"] not in OPEN_PATHS:
                 try:
                     held.enter_context(self._places.hold(scope["state"]["owner"], self._problem))
                 except Problem as problem:
@@ -159,10 +156,8 @@ class PathMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            scope = normalize_target(scope)
-            scope = {**scope, "path": normalize_path(scope["path"])}
-        await self._app(scope, receive, send)
+        scope = normalize_target(scope)
+        await self._app({**scope, "path": normalize_path(scope["path"])}, receive, send)
 
 
 def normalize_path(path: str) -> str:

@@ -43,7 +43,7 @@ class BodyMiddleware:
         self._large: Counter[str] = Counter()  # places taken, by owner
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
+        if scope["method"] in ("GET", "HEAD", "OPTIONS"):
             await self._app(scope, receive, send)
             return
         if problem := encoding_problem(Headers(scope=scope)):

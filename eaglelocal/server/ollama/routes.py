@@ -7,6 +7,7 @@ fixed when this server starts: they are ignored like unknown ones.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -14,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from eaglelocal.core.events import Embeddings
 from eaglelocal.core.request import ChatRequest
-from eaglelocal.server.answer_response import AnswerBody, AnswerResponse, JsonBody
+from eaglelocal.server.answer_response import AnswerResponse, JsonBody, respond
 from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.content import Content, decode_base64, decode_data_url, is_data_url, join_pieces
 from eaglelocal.server.embedding_routes import read_embedding, respond_with_embeddings, split_vectors, to_floats
@@ -29,7 +30,7 @@ from eaglelocal.server.ollama.encoder import (
     response_fields,
 )
 from eaglelocal.server.ollama.model_routes import OllamaError, find_listed_name, resolve_name
-from eaglelocal.server.request_reader import EngineCall, new_id, read_chat, read_completion
+from eaglelocal.server.request_reader import EngineCall, new_id, read_completion, read_translated_chat
 from eaglelocal.server.routing import RouteTable
 from eaglelocal.server.schema import (
     MAX_INPUTS,
@@ -50,7 +51,7 @@ from eaglelocal.server.schema import (
     clip_to,
 )
 from eaglelocal.server.server_state import ServerState
-from eaglelocal.server.translation import FieldTranslation, name_chat_fields, validate_chat
+from eaglelocal.server.translation import FieldTranslation, name_chat_fields
 from eaglelocal.server.unsupported_fields import ONE_ANSWER, name_refused, redirect, redirect_format
 
 Images = Annotated[list[str] | None, Field(repr=False, description="as base64")]
@@ -118,11 +119,6 @@ class OllamaAnswerFields(Body):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     max_tokens: Limit | None = None  # OpenAI's; used if the options set no limit
     keep_alive: Any = None
-
-    @property
-    def asks_to_unload(self) -> bool:
-        """Return whether keep_alive is 0: the client no longer needs the model."""
-        return self.keep_alive in ZERO_DURATIONS
 
 
 class OllamaChatBody(OllamaAnswerFields):
@@ -212,8 +208,8 @@ async def chat(body: OllamaChatBody, server: ServerState, owner: str) -> Respons
     if not body.messages:
         return load_only(body, server, owner, message_fields)
     tools = None if body.tools is None else [translate_tool(tool) for tool in body.tools]
-    call, fields = read_chat_body(body, translate_messages(body.messages), tools, server, owner)
-    return respond_to(body, server, call, message_fields, fields)
+    call = read_chat_body(body, translate_messages(body.messages), tools, server, owner)
+    return respond_to(body, server, call, message_fields)
 
 
 @routes.post("/api/generate", GenerateBody, reply=GenerateReply, stream=NDJSON)
@@ -224,12 +220,12 @@ async def generate(body: GenerateBody, server: ServerState, owner: str) -> Respo
     if not (body.prompt or body.suffix or body.images):
         return load_only(body, server, owner, response_fields)
     if is_continuation:
-        call, fields = read_completion_body(body, server, owner)
+        call = read_completion_body(body, server, owner)
     else:
         system = [("system", {"role": "system", "content": body.system})] if body.system else []
         prompt = ("prompt", {"role": "user", "content": image_content(body.images, "images", body.prompt)})
-        call, fields = read_chat_body(body, [*system, prompt], None, server, owner)
-    return respond_to(body, server, call, response_fields, fields)
+        call = read_chat_body(body, [*system, prompt], None, server, owner)
+    return respond_to(body, server, call, response_fields)
 
 
 @routes.post("/api/embed", EmbedBody, reply=EmbedReply)
@@ -269,7 +265,7 @@ def load_only(body: OllamaAnswerFields, server: ServerState, owner: str, reply_f
     """Load the model for a request without a prompt. With keep_alive 0 nothing happens: others may use the model."""
     model = resolve_name(body.model, server)
     reply = head(body.model or model) | reply_fields("", "", ()) | {"done": True}
-    if body.asks_to_unload:
+    if body.keep_alive in ZERO_DURATIONS:  # the client no longer needs the model
         return JSONResponse(reply | {"done_reason": "unload"})
 
     async def load() -> Values:
@@ -279,18 +275,15 @@ def load_only(body: OllamaAnswerFields, server: ServerState, owner: str, reply_f
     return AnswerResponse(JsonBody(load, Problem.ollama_body), server.limits)
 
 
-def respond_to(
-    body: OllamaAnswerFields, server: ServerState, call: EngineCall, reply_fields: ReplyFields, fields: FieldTranslation
-) -> Response:
+def respond_to(body: OllamaAnswerFields, server: ServerState, call: EngineCall, reply_fields: ReplyFields) -> Response:
     name = server.models.names.resolve(call.model)
     encoder = OllamaEncoder(body.model or name, reply_fields, has_thinking=body.think is not False)
-    return AnswerResponse(AnswerBody(server, call, encoder, fields, media_type=NDJSON), server.limits)
+    return respond(server, call, encoder, media_type=NDJSON)
 
 
 def read_chat_body(
     body: OllamaAnswerFields, placed: PlacedMessages, tools: list[Values] | None, server: ServerState, owner: str
-) -> tuple[EngineCall, FieldTranslation]:
-    """Return the chat, and the translation of its fields for errors about the body. Raises Problem."""
+) -> EngineCall:
     names = PROMPT_FIELDS if isinstance(body, GenerateBody) else FIELDS
     fields = FieldTranslation(names, tuple(place for place, _ in placed))
     chat = read_common_fields(body, find_listed_name(body.model, server.models)) | {
@@ -300,12 +293,10 @@ def read_chat_body(
         "top_logprobs": body.top_logprobs if body.logprobs else None,
         **translate_thinking(body.think),
     }
-    with fields.translate_errors():
-        return read_chat(validate_chat(chat), server.defaults, owner), fields
+    return read_translated_chat(chat, fields, server.defaults, owner)
 
 
-def read_completion_body(body: GenerateBody, server: ServerState, owner: str) -> tuple[EngineCall, FieldTranslation]:
-    """Return the text completion, and the translation of its fields."""
+def read_completion_body(body: GenerateBody, server: ServerState, owner: str) -> EngineCall:
     fields = FieldTranslation(FIELDS)
     values = read_common_fields(body, find_listed_name(body.model, server.models)) | {
         "prompt": body.prompt or "",
@@ -313,7 +304,8 @@ def read_completion_body(body: GenerateBody, server: ServerState, owner: str) ->
         "logprobs": body.top_logprobs or 0 if body.logprobs else None,
     }
     with fields.translate_errors():
-        return read_completion(CompletionBody.model_validate(values), server.defaults, owner), fields
+        call = read_completion(CompletionBody.model_validate(values), server.defaults, owner)
+    return replace(call, fields=fields)
 
 
 def read_common_fields(body: OllamaAnswerFields, model: str) -> Values:
@@ -321,17 +313,14 @@ def read_common_fields(body: OllamaAnswerFields, model: str) -> Values:
     body.refuse_unsupported()
     options = body.options or Options()
     options.refuse_unsupported(path="options.")
+    limit = body.max_tokens if options.num_predict is None else options.num_predict
     return {
         **{name: getattr(options, name) for name in SamplingGiven.model_fields},
         "model": model,
         "stream": body.stream is not False,
-        "max_tokens": translate_limit(body.max_tokens if options.num_predict is None else options.num_predict),
+        "max_tokens": -1 if limit is not None and limit <= 0 else limit,
         "response_format": translate_format(body.format),
     }
-
-
-def translate_limit(num_predict: int | None) -> int | None:
-    return None if num_predict is None else num_predict if num_predict > 0 else -1
 
 
 def translate_format(given: str | Values | None) -> Values | None:
@@ -367,7 +356,10 @@ def translate_messages(given: Iterable[OllamaMessage]) -> PlacedMessages:
     unanswered: list[Values] = []  # calls of the latest message with calls, still without a result
     for i, message in enumerate(given):
         content = image_content(message.images, f"messages.{i}.images", message.content)
-        calls = [translate_call(call, f"call_{i}_{j}") for j, call in enumerate(message.tool_calls or ())]
+        calls = [
+            {"id": call.id or f"call_{i}_{j}", "type": "function", "function": call.function.model_dump()}
+            for j, call in enumerate(message.tool_calls or ())
+        ]
         values: Values = {"role": message.role, "content": content, "reasoning_content": message.thinking}
         if calls:
             values["tool_calls"], unanswered = calls, list(calls)
@@ -384,10 +376,6 @@ def image_content(images: list[str] | None, place: str, text: str | None) -> Con
         for i, image in enumerate(images or ())
     ]
     return join_pieces([*files, text or ""])
-
-
-def translate_call(call: OllamaCall, id: str) -> Values:
-    return {"id": call.id or id, "type": "function", "function": call.function.model_dump()}
 
 
 def match_result(message: OllamaMessage, unanswered: list[Values]) -> Values:

@@ -17,7 +17,7 @@ from eaglelocal.server.answer_state import (
     TextRun,
     encode_event,
 )
-from eaglelocal.server.tools import CustomInput, read_input
+from eaglelocal.server.request_tools import CustomInput, read_input
 from eaglelocal.server.usage import decode_piece, encode_logprobs, encode_statistics, encode_usage, finish_reason
 
 
@@ -79,13 +79,11 @@ class ChatEncoder(AnswerEncoder):
         return self._chunk(choice.index, {"tool_calls": [{"index": part.index, **begun}]}) if text or part.name else ""
 
     def _end_inputs(self, choice: AnswerState) -> str:
-        """Return what calls of custom tools gain when the answer is over."""
         rests = {call: given.end() for (index, call), given in self._inputs.items() if index == choice.index}
         parts = [{"index": call, "custom": {"input": rest}} for call, rest in rests.items() if rest]
         return "".join(self._chunk(choice.index, {"tool_calls": [part]}) for part in parts)
 
     def _encode_runs(self, choice: AnswerState, text_run: TextRun) -> str:
-        """Return a chunk for each run of tokens that were all drafted, or all not."""
         chunks, rest = [], text_run.text
         for text, count, drafted in text_run.runs:
             rest = rest.removeprefix(text)

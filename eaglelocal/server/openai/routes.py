@@ -10,14 +10,13 @@ from starlette.responses import Response
 
 from eaglelocal.core.adapters import adapter_objects
 from eaglelocal.core.model_task import ModelTask
-from eaglelocal.server.answer_response import EVENT_STREAM, NOT_TRANSLATED, respond
+from eaglelocal.server.answer_response import EVENT_STREAM, respond
 from eaglelocal.server.model_manager import ModelManager
 from eaglelocal.server.openai.encoder import ChatEncoder, CompletionEncoder
 from eaglelocal.server.request_reader import read_chat, read_completion
 from eaglelocal.server.routing import RouteTable
 from eaglelocal.server.schema import ChatBody, CompletionBody, ErrorReply, ReplyModel
 from eaglelocal.server.server_state import ServerState
-from eaglelocal.server.translation import FieldTranslation
 
 
 class OpenAIReply(ReplyModel):
@@ -86,9 +85,7 @@ async def completions(body: CompletionBody, server: ServerState, owner: str) -> 
         num_prompts=call.num_prompts,
         has_usage=call.has_usage,
     )
-    # with several prompts, an error about the number of answers is about the prompts
-    fields = FieldTranslation({"n": "prompt"}) if call.num_prompts > 1 else NOT_TRANSLATED
-    return respond(server, call, encoder, fields)
+    return respond(server, call, encoder)
 
 
 @routes.add("HEAD", "/v1/models")

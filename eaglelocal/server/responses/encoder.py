@@ -20,8 +20,8 @@ from eaglelocal.server.answer_state import (
     is_json_object,
 )
 from eaglelocal.server.http_errors import Problem
+from eaglelocal.server.request_tools import CustomInput
 from eaglelocal.server.responses.schema import CustomTool, ResponsesBody, select_supported_tools
-from eaglelocal.server.tools import CustomInput
 from eaglelocal.server.usage import encode_statistics
 
 Event = dict[str, object]
@@ -164,7 +164,8 @@ class ResponsesEncoder(AnswerEncoder):
         """Return an error event, which some clients raise, and a failed response, without which others would retry."""
         fields = {"code": problem.code or problem.type, "message": problem.message, "param": problem.parameter}
         error = self._event("error", **fields, error=problem.openai_body()["error"])
-        reason = {"code": failure_code(problem), "message": problem.message}
+        code = "server_error" if problem.status >= 500 else problem.code or "invalid_prompt"  # as OpenAI's
+        reason = {"code": code, "message": problem.message}
         failed = self._sent | {"status": "failed", "error": reason, "output": self.items()}
         return error + self._event("response.failed", response=failed) + DONE
 
@@ -265,11 +266,6 @@ class ResponsesEncoder(AnswerEncoder):
         if finished is not None:
             response |= {"usage": encode_usage(choice), **encode_statistics(choice)}
         return response
-
-
-def failure_code(problem: Problem) -> str:
-    """Return a response's error code: for failures of the server, one of OpenAI's codes."""
-    return "server_error" if problem.status >= 500 else problem.code or "invalid_prompt"
 
 
 def encode_usage(choice: AnswerState) -> Event:

@@ -11,10 +11,10 @@ from typing import Any
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from eaglelocal.server.answer_response import EVENT_STREAM, AnswerBody, AnswerResponse
+from eaglelocal.server.answer_response import EVENT_STREAM, respond
 from eaglelocal.server.content import UNSEEN_IMAGE, is_data_url
 from eaglelocal.server.http_errors import NOT_FOUND, Problem, unsupported
-from eaglelocal.server.request_reader import EngineCall, image_url, read_chat, read_content, read_text
+from eaglelocal.server.request_reader import image_url, read_content, read_text, read_translated_chat
 from eaglelocal.server.request_record import current_record
 from eaglelocal.server.responses.encoder import ResponsesEncoder
 from eaglelocal.server.responses.schema import (
@@ -31,7 +31,7 @@ from eaglelocal.server.responses.stored_responses import MAX_BYTES, StoredRespon
 from eaglelocal.server.routing import RouteTable
 from eaglelocal.server.schema import ContentPart, ErrorReply, ReplyModel, SamplingGiven, refuse_misplaced_format
 from eaglelocal.server.server_state import ServerState
-from eaglelocal.server.translation import FieldTranslation, name_chat_fields, validate_chat
+from eaglelocal.server.translation import FieldTranslation, name_chat_fields
 
 routes = RouteTable("OpenAI", ErrorReply)
 
@@ -72,14 +72,14 @@ async def responses(body: ResponsesBody, server: ServerState, owner: str) -> Res
     earlier, items = find_earlier_items(body.previous_response_id, stored), read_items(body, stored)
     placed = translate_items(body.instructions, [*earlier, *items])
     fields = FieldTranslation(FIELDS, tuple(place for place, _ in placed))
-    with fields.translate_errors():
-        chat = validate_chat(translate_body(body, [message for _, message in placed]))
-        call = read_chat(chat, server.defaults, owner)
+    chat = translate_body(body, [message for _, message in placed])
+    call = read_translated_chat(chat, fields, server.defaults, owner)
     echoed = body.model_copy(update={"input": ""})  # the input is not part of the reply, and may contain images
     encoder = ResponsesEncoder(call.requests[0].id, server.models.names.resolve(call.model), echoed)
-    input = [item for _, item in items] if body.is_stored and can_be_stored(call) else None
-    store = partial(store_response, encoder, stored, body.previous_response_id, input) if body.is_stored else None
-    return AnswerResponse(AnswerBody(server, call, encoder, fields, on_end=store), server.limits)
+    image_bytes = sum(len(image.data) for message in call.requests[0].messages for image in message.images)
+    input = [item for _, item in items] if body.is_stored and image_bytes < MAX_BYTES else None
+    store = partial(store_response, encoder, stored, body.previous_response_id, input)
+    return respond(server, call, encoder, on_end=store if body.is_stored else lambda: None)
 
 
 def check_left_out(body: ResponsesBody) -> None:
@@ -103,11 +103,6 @@ def store_response(
     if encoder.is_sent:
         items = None if input is None else [item.model_dump(exclude_none=True) for item in input]
         stored.store(encoder.id, previous, items, encoder.items())
-
-
-def can_be_stored(call: EngineCall) -> bool:
-    """Return whether the images of a call are small enough to be stored."""
-    return sum(len(image.data) for message in call.requests[0].messages for image in message.images) < MAX_BYTES
 
 
 def translate_body(body: ResponsesBody, messages: list[dict[str, Any]]) -> dict[str, Any]:
@@ -244,18 +239,14 @@ def translate_item(item: Item, place: str) -> dict[str, Any]:
             function = {"name": full_name(item.namespace, item.name or ""), "arguments": item.arguments or "{}"}
             call = {"id": item.call_id or "", "type": "function", "function": function}
             return {"role": "assistant", "content": None, "tool_calls": [call]}
-        case "function_call_output":
+        case "function_call_output":  # with unreadable parts, a refusal would end the session
+            readable = list(map(replace_unreadable, item.output)) if isinstance(item.output, list) else item.output
             return {
                 "role": "tool",
                 "tool_call_id": item.call_id or "",
-                "content": read_content(replace_unreadable_parts(item.output), f"{place}.output"),
+                "content": read_content(readable, f"{place}.output"),
             }
     raise unsupported(f"{place}.type", f"items of type {item.type!r} are not supported")
-
-
-def replace_unreadable_parts(output: str | list[ContentPart] | None) -> str | list[ContentPart] | None:
-    """Replace parts of a call's result that cannot be read by a text: a refusal would end the session."""
-    return [replace_unreadable(part) for part in output] if isinstance(output, list) else output
 
 
 def replace_unreadable(part: ContentPart) -> ContentPart:

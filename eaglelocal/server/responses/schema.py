@@ -236,7 +236,6 @@ class ResponsesBody(SamplingGiven):
         return list(dict.fromkeys(tool.type for tool in given if isinstance(tool, OtherTool)))
 
     def _functions(self) -> Iterator[tuple[str, str, CallableTool]]:
-        """Yield (place in the body, namespace, function)."""
         for i, tool in enumerate(self.tools or ()):
             if isinstance(tool, CallableTool):
                 yield f"tools.{i}", "", tool
@@ -247,5 +246,4 @@ class ResponsesBody(SamplingGiven):
 
     @property
     def is_stored(self) -> bool:
-        """Return whether later requests may refer to the response: by default yes."""
         return self.store is not False

@@ -11,8 +11,8 @@ from doubles.running_server import Server
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eaglelocal.server.request_tools import CustomInput, read_custom_tool, read_input
 from eaglelocal.server.schema import CustomGiven
-from eaglelocal.server.tools import CustomInput, read_custom_tool, read_input
 
 GRAMMAR: Any = {"type": "grammar", "grammar": {"syntax": "regex", "definition": "[a-z]+"}}
 PATCH: Any = {"type": "custom", "custom": {"name": "patch", "description": "edits", "format": GRAMMAR}}

@@ -11,8 +11,8 @@ import pytest
 from doubles.running_server import Server, directed, served
 from openai.types.responses import ResponseErrorEvent, ResponseFailedEvent
 
+from eaglelocal.server.request_tools import HOW_TO_CALL
 from eaglelocal.server.responses.routes import translate_items
-from eaglelocal.server.tools import HOW_TO_CALL
 
 TOOLS: list[Any] = [
     {"type": "function", "name": "weather", "description": "of a city", "parameters": {"type": "object"}}

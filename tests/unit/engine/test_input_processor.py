@@ -10,7 +10,7 @@ from doubles import chat_templates as templates
 
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.ports import FillTokens
-from eaglelocal.core.request import OFF, AnswerOptions, ChatRequest, Message
+from eaglelocal.core.request import AnswerOptions, ChatRequest, Message, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.tools import Split, Tool, ToolCall, ToolChoice, ToolUse
 from eaglelocal.engine.input_processor import InputProcessor
@@ -70,8 +70,8 @@ def prompt_of(asked: ChatRequest, vocabulary: CharacterVocabulary | None = None)
 
 def test_every_option_of_a_request_is_handed_on_to_the_engine() -> None:
     """A field that is added to AnswerOptions needs no other line between the request's reader and its use."""
-    options = {"id": "a", "spec": OFF, "owner": "anna", "tells_tokens": True, "is_private": True}
-    chat = ChatRequest(**options, reuses_cache=False, line_limit_s=2.0, text="hi")
+    chat = replace(ChatRequest(id="a", text="hi"), spec=fixed_spec(3), owner="anna", tells_tokens=True)
+    chat = replace(chat, is_private=True, reuses_cache=False, line_limit_s=2.0)
     read = InputProcessor(CharacterVocabulary(), N_CTX, Anything()).read(chat)
     computed = {"params", "constraint"}  # from the request's and the model's
     handed_on = {field.name for field in fields(AnswerOptions)} - computed

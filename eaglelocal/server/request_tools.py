@@ -67,7 +67,6 @@ def select_allowed_tools(body: ChatBody, tools: tuple[Tool, ...]) -> tuple[Tool,
 
 
 def list_names(body: ChatBody, kind: str) -> set[str]:
-    """Return the names of the given tools of a kind."""
     return {named.name for tool in body.tools or () if tool.type == kind and (named := tool.function or tool.custom)}
 
 
@@ -189,7 +188,6 @@ def mend_surrogates(text: str) -> str:
 
 
 def read_input(arguments: str) -> str:
-    """Return the text in the arguments of a whole call."""
     given = CustomInput()
     given.add(arguments)
     given.end()
