@@ -14,7 +14,8 @@
     │   └── EngineAwayError    it does not restart, or takes too long, so requests no longer wait for it
     └── Cancelled              the user stopped it (exit 130)
 
-Messages are lower case without a full stop and carry the value; hints name the command to run.
+Messages are lower case without a full stop and carry the value; hints name the command to run. Both are one line,
+whatever name they quote: a line end in it becomes U+FFFD.
 """
 
 from __future__ import annotations
@@ -26,9 +27,8 @@ class EagleLocalError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message, self.hint = _join_lines(message), _join_lines(hint)
+        super().__init__(self.message)
         self.report = ""  # a crash report on this machine; not shown to a server's clients
 
     def add_report(self, path: str) -> None:
@@ -36,6 +36,10 @@ class EagleLocalError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:  # pickled: errors cross the engine's pipe
         return (_rebuild, (type(self), self.message, self.hint))
+
+
+def _join_lines(text: str) -> str:
+    return text if text.isprintable() else "\N{REPLACEMENT CHARACTER}".join(text.splitlines())
 
 
 def _rebuild(kind: type[EagleLocalError], message: str, hint: str) -> EagleLocalError:

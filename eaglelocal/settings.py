@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -214,7 +213,7 @@ def _check_name(name: str, place: str, style: Callable[[str], str], *, otherwise
 
 
 def _suggest_edit(path: Path) -> str:
-    return f"${{EDITOR:-vi}} {shlex.quote(str(path))}"
+    return f"${{EDITOR:-vi}} {quote_path(path)}"
 
 
 def _as_key(name: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes as C
 import os
-import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.backend.weight_pages import exclude_others, find_mappings
 from eaglelocal.core.gpu_split import TENSOR
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import EagleLocalError, ModelFileError, UsageError
 from eaglelocal.gguf.loaded_tensors import EXPERTS
 from eaglelocal.gguf.upper_layers import UpperLayers
@@ -136,7 +136,7 @@ def load_failure(path: Path, reason: str, gpu_layers: int | None = None) -> Eagl
     if "does not support split buffers" in reason:
         return UsageError("--split row: these devices cannot share rows of a matrix", hint="--split layer")
     lacks_memory = any(word in reason.lower() for word in ("alloc", "memory"))
-    hint = f"--gpu-layers {(gpu_layers or 0) // 2}" if lacks_memory else f"eaglelocal show {shlex.quote(str(path))}"
+    hint = f"--gpu-layers {(gpu_layers or 0) // 2}" if lacks_memory else f"eaglelocal show {quote_path(path)}"
     return ModelFileError(f"llama.cpp cannot load {path}: {reason}", hint=hint)
 
 

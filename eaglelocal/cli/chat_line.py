@@ -73,9 +73,10 @@ class ChatLoop:
                 self._show_bug(problem)
 
     def _show_bug(self, problem: Exception) -> None:
+        trace = ""
         if os.environ.get(TRACEBACK_VARIABLE) == "1":
-            self.asker.output.message("".join(traceback.format_exception(problem)))
-        self.asker.output.error(bug_error(problem))
+            trace = "".join(traceback.format_exception(problem))
+        self.asker.output.error(bug_error(problem), traceback=trace)
 
     def _is_second_press(self) -> bool:
         self.presses += 1
@@ -91,7 +92,8 @@ class ChatLoop:
         elif is_command(line):
             question = run_command(self.actions, parse_command(line))
             if question is not None:
-                self.asker.output.note(question)
+                for part in question.split("\n"):
+                    self.asker.output.note(part)
                 self._ask(question)
         elif line.strip():
             self._ask(line.strip())

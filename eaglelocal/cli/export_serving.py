@@ -18,7 +18,7 @@ from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.core.own_files import open_regular
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.surrogates import HALVES, make_printable
-from eaglelocal.core.user_paths import expand_path
+from eaglelocal.core.user_paths import expand_path, quote_word
 from eaglelocal.errors import IncompatibleError, ResourceError, UsageError
 
 if TYPE_CHECKING:
@@ -292,7 +292,7 @@ def check_helm_file(form: str, name: str, *, as_json: bool) -> None:
     from eaglelocal.planning.vllm.helm_check import list_problems
 
     if form != HELM:
-        raise UsageError("only Helm values can be checked", hint=f"eaglelocal export helm --check {shlex.quote(name)}")
+        raise UsageError("only Helm values can be checked", hint=f"eaglelocal export helm --check {quote_word(name)}")
     output: Output = standard_output()
     problems = list(list_problems(read_values(expand_path(name)), load_catalog()))
     if as_json:
@@ -300,9 +300,11 @@ def check_helm_file(form: str, name: str, *, as_json: bool) -> None:
     elif not problems:
         output.data(f"{name}: target and draft belong together, and are pinned")
     if problems:
-        first, *others = problems
-        more = f" (and {len(others)} more)" if others and as_json else "".join(f"\n{line}" for line in others)
-        raise IncompatibleError(f"{name}: {first}{more}", hint="eaglelocal export helm TARGET --out FILE --force")
+        *others, last = problems
+        for problem in () if as_json else others:
+            output.message(f"{name}: {problem}")
+        more = f" (and {len(others)} more)" if others and as_json else ""
+        raise IncompatibleError(f"{name}: {last}{more}", hint="eaglelocal export helm TARGET --out FILE --force")
 
 
 def read_values(path: Path) -> object:

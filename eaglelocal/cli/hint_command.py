@@ -11,6 +11,8 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 
+from eaglelocal.core.user_paths import quote_word
+
 FLAG = re.compile(r"--[a-z][a-z-]*")
 MAX_COMMAND_CHARS = 200  # a longer one holds a long question, which nobody wants to read again
 PLACEHOLDER = re.compile(r"[A-Z]{2,}|\.\.\.")  # FILE or URL, which the user has to replace
@@ -36,7 +38,7 @@ def complete_hint(hint: str, program: str, arguments: Sequence[str], message: st
     """
 
     def write(changed: Sequence[str]) -> str:
-        command = shlex.join([program, *changed])
+        command = " ".join(map(quote_word, [program, *changed]))
         return command if len(command) <= MAX_COMMAND_CHARS else ""
 
     guess = GUESS.match(hint)
@@ -72,7 +74,7 @@ def complete_flags(text: str, arguments: Sequence[str], write: Callable[[Sequenc
 def parse_flags(text: str) -> dict[str, str | None]:
     """Return flags with their values, None for a flag without one; empty if the text holds anything else."""
     try:
-        words = shlex.split(text)
+        words = shlex.split(text) if "$'" not in text else []  # which shlex does not read
     except ValueError:  # a quote is open
         return {}
     found: dict[str, str | None] = {}

@@ -6,7 +6,6 @@ Reads, checks, writes and tries the head; a head that predicts its target too ba
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,7 +18,7 @@ from eaglelocal.cli.next_command import make_chat_command
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.conversation.session import ChatClient, ModelChoice
 from eaglelocal.core.events import LoadProgress
-from eaglelocal.core.user_paths import expand_path
+from eaglelocal.core.user_paths import expand_path, quote_path, quote_word
 from eaglelocal.errors import UsageError
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ def resolve_out(out: str, name: str) -> Path:
     if path.exists() and not is_head(path):
         raise UsageError(
             f"{path} exists and is not a head",
-            hint=f"--out {shlex.quote(str(path.with_name(f'{path.stem}-head.gguf')))}",
+            hint=f"--out {quote_path(path.with_name(f'{path.stem}-head.gguf'))}",
         )
     return path
 
@@ -140,7 +139,7 @@ def check_head_problem(problem: str, found: FoundTarget, settings: Settings) -> 
     if problem:
         raise IncompatibleError(
             f"no head can draft for {found.label}: {problem}",
-            hint=f"eaglelocal chat --target {shlex.quote(settings.target or found.label)} --draft ngram",
+            hint=f"eaglelocal chat --target {quote_word(settings.target or found.label)} --draft ngram",
         )
 
 

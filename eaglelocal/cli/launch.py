@@ -184,5 +184,6 @@ def wait_until_ready(process: subprocess.Popen[bytes], log: Path, output: Output
                 return server
         time.sleep(POLL_S)
     lines = read_own(log).decode(errors="replace").split("\n")[1:]
-    last = "\n".join(filter(None, lines[-LOG_TAIL - 1 :]))
-    raise EngineError(f"the server did not start:\n{last}", hint=f"less {quote_path(log)}")
+    for line in filter(None, lines[-LOG_TAIL - 1 :]):
+        output.message(line)
+    raise EngineError("the server did not start", hint=f"less {quote_path(log)}")

@@ -122,32 +122,30 @@ class Output:
 
     def message(self, text: str = "") -> None:
         """Write a line for the user to stderr. A closed stderr is ignored, because messages are not data."""
-        self._write_message(clean_text(text))
+        self._write_message(clean_line(text))
 
     def ask(self, question: str) -> None:
         """Write a question to stderr; the cursor stays after it."""
-        self._write_message(clean_text(question), end="")
+        self._write_message(clean_line(question), end="")
 
     def note(self, text: str) -> None:
         """Write a message of lesser importance in faint letters, such as the statistics after an answer."""
-        text = clean_text(text)
+        text = clean_line(text)
         if self._stderr.isatty():
-            width = max(self._width - 1, 1)
-            wrapped = (textwrap.fill(line, width, break_long_words=False) for line in text.split("\n"))
-            text = "\n".join(wrapped)
+            text = textwrap.fill(text, max(self._width - 1, 1), break_long_words=False)
         self._write_message(_paint(text, QUIET) if self._colour_messages else text)
 
     def error(self, error: EagleLocalError, *, traceback: str = "") -> None:
         """Write the traceback if there is one, `error: ...`, a blank line and `hint: ...`, then the report if any."""
-        if traceback:
-            self.message(traceback)
+        for line in traceback.splitlines():
+            self.message(line)
         word = _paint("error", BAD) if self._colour_messages else "error"
-        self._write_message(f"{word}: {clean_text(error.message)}")
+        self._write_message(f"{word}: {clean_line(error.message)}")
         if error.hint:
             hint = clean_text(error.hint).replace("\n", "\n      ")  # a command a line
             self._write_message(f"\nhint: {hint}")
         if error.report:
-            self._write_message(f"report: {clean_text(error.report)}")
+            self._write_message(f"report: {clean_line(error.report)}")
 
     def progress(self) -> ProgressLine:
         return ProgressLine(self._stderr, in_place=self.redraws_messages)

@@ -56,6 +56,8 @@ class LineHandler(logging.Handler):
         else:
             self._show_day(record.created)
             self._output.message(format_line(record))
+            for line in format_traceback(record).splitlines():
+                self._output.message(line)
 
     def _show_day(self, at: float) -> None:
         """Show the date before the first line of a new day; the day on which the log begins needs none."""
@@ -114,9 +116,12 @@ def format_line(record: logging.LogRecord) -> str:
         message += f"  a call was not read: {problem}"
     if hasattr(record, "seconds"):
         message += f"  {fields['owner']}  {fields['seconds']:.2f} s{describe_answer(fields)}"
-    if record.exc_info:
-        message += "\n" + logging.Formatter().formatException(record.exc_info)
     return f"{at}  {message}"
+
+
+def format_traceback(record: logging.LogRecord) -> str:
+    """Return the traceback of a log record, "" if it has none."""
+    return logging.Formatter().formatException(record.exc_info) if record.exc_info else ""
 
 
 def describe_answer(fields: Mapping[str, object]) -> str:
@@ -136,8 +141,8 @@ def make_record(record: logging.LogRecord) -> dict[str, object]:
     """Return a log record as an object for JSON."""
     entry = {**time_fields(record.created), "level": record.levelname.lower(), "message": record.getMessage()}
     entry |= {name: record.__dict__[name] for name in FIELDS if name in record.__dict__}
-    if record.exc_info:
-        entry["traceback"] = logging.Formatter().formatException(record.exc_info)
+    if trace := format_traceback(record):
+        entry["traceback"] = trace
     return entry
 
 

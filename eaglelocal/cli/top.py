@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -15,6 +14,7 @@ from eaglelocal import locations
 from eaglelocal.cli import flags
 from eaglelocal.cli.completion import complete_server
 from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.core.user_paths import quote_word
 from eaglelocal.errors import EngineError, UsageError
 from eaglelocal.settings import Settings
 
@@ -103,7 +103,7 @@ def watch_several(
         return find_api_key(url, os.environ)
 
     if web:
-        raise UsageError("--web shows one server", hint=f"eaglelocal top {shlex.quote(urls[0])} --web")
+        raise UsageError("--web shows one server", hint=f"eaglelocal top {quote_word(urls[0])} --web")
     if once or as_json:
         return print_several(urls, find_key, output, as_json=as_json)
     if not output.is_terminal:

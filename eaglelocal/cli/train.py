@@ -177,7 +177,8 @@ def mention_resuming(output: Output) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
-        output.message("\nstopped: the same command resumes here")
+        output.message()
+        output.message("stopped: the same command resumes here")
         raise
 
 

@@ -34,7 +34,8 @@ def trust(url: Address, expected: Expected = None, yes: flags.Yes = False) -> No
         raise UsageError(f"{url} has no certificate", hint=f"eaglelocal trust https://{parts.netloc}")
     certificate = trusted_certificates.fetch_certificate(parts)
     shown = trusted_certificates.fingerprint(certificate)
-    output.message(f"the certificate of {parts.netloc} has the fingerprint\n{shown}")
+    output.message(f"the certificate of {parts.netloc} has the fingerprint")
+    output.message(shown)
     if expected is not None and not trusted_certificates.is_same_fingerprint(shown, expected):
         raise UsageError("that is another certificate", hint="somebody else may answer at this address")
     confirm("is that what the server prints?", output, yes=yes or expected is not None, default=False)

@@ -73,7 +73,8 @@ def _system(context: ActionContext, argument: str) -> None:
     conversation = context.session.conversation
     if argument:
         conversation.system = "" if argument in ('""', "''") else argument
-    context.say(f"system message: {conversation.system}" if conversation.system else "no system message")
+    text = f"system message: {conversation.system}" if conversation.system else "no system message"
+    context.say(*text.split("\n"))
 
 
 def _clear(context: ActionContext, argument: str) -> None:
@@ -136,7 +137,8 @@ def _load_conversation(context: ActionContext, argument: str) -> None:
     turns = len(conversation.turns)
     context.say(f"loaded {conversation.name}, {count_noun(turns, 'turn')}")
     if conversation.turns:
-        context.output.note(f"last question: {conversation.turns[-1].shown_question}")
+        for line in f"last question: {conversation.turns[-1].shown_question}".split("\n"):
+            context.output.note(line)
     return None
 
 

@@ -248,6 +248,13 @@ class HeadSwapped:
     error: EagleLocalError | None = None  # why the old head stays in use
 
 
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """A warning of the process for the log of its parent, such as that a file is skipped."""
+
+    text: str
+
+
 WorkEvent = Begun | Rested
 Report = Callable[[LoadProgress | WorkEvent], None]  # sends at once; from any thread
 ReportWork = Callable[[WorkEvent], None]

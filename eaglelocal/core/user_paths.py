@@ -39,7 +39,24 @@ def expand_path(text: str | Path) -> Path:
 
 def quote_path(path: str | Path) -> str:
     """Return a path as a word of a shell's command that no program takes for a flag."""
-    return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
+    return quote_word(f"./{path}" if str(path).startswith("-") else str(path))
+
+
+def quote_word(word: str) -> str:
+    """Return a text as a word of a shell's command, on one line and without characters that a terminal obeys.
+
+    >>> print(quote_word("a b"), quote_word("a\\nb"))
+    'a b' $'a\\012b'
+    """
+    if word.isprintable():
+        return shlex.quote(word)
+    escaped = (char if char.isprintable() and char not in "\\'" else _escape(char) for char in word)
+    return f"$'{''.join(escaped)}'"
+
+
+def _escape(char: str) -> str:
+    """Return the bytes of a character as bash and zsh read them between $' and '."""
+    return "".join(f"\\{byte:03o}" for byte in os.fsencode(char))
 
 
 def _describe_length(path: str) -> str:

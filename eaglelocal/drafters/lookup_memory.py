@@ -9,6 +9,7 @@ target rejects.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import sys
 from array import array
@@ -24,6 +25,8 @@ SUFFIX = ".tokens"
 BREAK = -1
 TOKEN_BYTES = 4
 MAX_EXCESS = 2  # a file is cut to its newest tokens when it has so many times more than it keeps
+
+_log = logging.getLogger(__name__)
 
 
 class LookupMemory:
@@ -58,8 +61,9 @@ class LookupMemory:
                 num_bytes += file.write(to_bytes([*text, BREAK]))
             if num_bytes > MAX_EXCESS * self.max_tokens * TOKEN_BYTES:
                 write_atomically(path, to_bytes(read_newest(path, self.max_tokens)))
-        except OSError:
+        except OSError as problem:
             self.has_failed = True
+            _log.warning("texts for lookups are no longer kept on disk: %s", problem.strerror or problem)
 
     def _path(self, owner: str) -> Path:
         name = stored_owner(owner, self._owners)

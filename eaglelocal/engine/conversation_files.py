@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
 import os
 import struct
 import sys
@@ -50,6 +51,8 @@ PIECE_BYTES = 4 * 2**20
 CLOSE_WAIT_S = 5.0
 MAX_PENDING_BYTES = 2**30  # of cells that wait for the writer, beside the text that it writes
 NO_STATES: Mapping[int, bytearray] = {}
+
+_log = logging.getLogger(__name__)
 
 
 class StoredCells(NamedTuple):
@@ -132,6 +135,7 @@ class ConversationFiles:
             write_file(self._folder / text.name, text, cells, states)
         except OSError as error:
             self.problem = error.strerror or type(error).__name__
+            _log.warning("conversations are no longer kept on disk: %s", self.problem)
         else:
             for name in self.index.add(text):
                 self._remove(self._folder / name)

@@ -7,9 +7,9 @@ eagle_info.py, medusa_info.py, block_info.py and mtp.py; this file has the check
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
 
+from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.architectures import EAGLE, HEAD_ARCHITECTURES, SNAPSHOT_ARCHITECTURES
 from eaglelocal.gguf.block_info import BlockInfo
@@ -42,7 +42,7 @@ def read_model(header: Header) -> ModelInfo:
 
 
 def _name_as_draft(header: Header) -> str:
-    return f"eaglelocal chat --target MODEL --draft {shlex.quote(str(header.path))}"
+    return f"eaglelocal chat --target MODEL --draft {quote_path(header.path)}"
 
 
 def read_draft(header: Header, *, target_header: Header, target: ModelInfo, kind: str | None = None) -> DraftInfo:

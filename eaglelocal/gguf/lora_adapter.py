@@ -8,11 +8,11 @@ token_embd.weight both are stored transposed.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.model_shape import ModelShape
@@ -58,7 +58,7 @@ def read_adapter(header: Header) -> AdapterInfo:
     if not is_adapter(header):
         raise ModelFileError(
             f"{name} is no LoRA adapter: its general.type is not adapter",
-            hint=f"eaglelocal show {shlex.quote(str(header.path))}",
+            hint=f"eaglelocal show {quote_path(header.path)}",
         )
     kind = header.metadata.get("adapter.type")
     if kind != "lora":

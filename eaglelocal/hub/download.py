@@ -7,7 +7,6 @@ program that uses the cache finds them, and two processes that need the same fil
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.core.folders import SHARED, make_folder, sync_folder
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import DownloadError, ResourceError
 from eaglelocal.hub.hub_api import RemoteFile, RemoteRepo, format_name
 from eaglelocal.hub.hub_cache import MAIN, OTHER_DISK, make_write_error, repo_folder
@@ -210,7 +210,7 @@ def discard_file(order: DownloadOrder, file: RemoteFile, cache: Path) -> None:
             try:
                 path.unlink(missing_ok=True)
             except OSError as problem:
-                raise make_write_error(problem, str(path), hint=f"ls -ld {shlex.quote(str(path))}") from problem
+                raise make_write_error(problem, str(path), hint=f"ls -ld {quote_path(path)}") from problem
 
 
 def _is_whole(path: Path, file: RemoteFile) -> bool:

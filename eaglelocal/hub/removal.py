@@ -7,7 +7,6 @@ the repository links to them. Empty snapshots are removed as the hub's client ex
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from eaglelocal.core.own_files import read_regular
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.user_paths import quote_word
 from eaglelocal.hub.hub_cache import (
     PARTIAL,
     CachedModel,
@@ -81,7 +81,7 @@ def remove(removal: Removal) -> None:
             _tidy(removal.repo_folder)
     except OSError as problem:
         failed = str(problem.filename)
-        raise make_write_error(problem, failed, hint=f"ls -ld {shlex.quote(failed)}") from problem
+        raise make_write_error(problem, failed, hint=f"ls -ld {quote_word(failed)}") from problem
 
 
 def _list_unused_projectors(cache: Path, repo: str, gone: Sequence[CachedModel]) -> Iterator[Path]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import shlex
 from dataclasses import field, replace
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from eaglelocal.catalog.unknown_target import describe_unknown_target
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.surrogates import make_printable
+from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.gguf.draft_pairing import read_model
 from eaglelocal.gguf.header import Header
@@ -108,10 +108,10 @@ def read_target(path: Path, *, label: str = "", head: Path | None = None) -> Fou
     architecture = str(header.metadata.get("general.architecture"))
     if architecture in NOT_TARGETS:
         what, flag = NOT_TARGETS[architecture]
-        hint = f"eaglelocal chat --target MODEL {flag} {shlex.quote(str(path))}"
+        hint = f"eaglelocal chat --target MODEL {flag} {quote_path(path)}"
         raise ModelFileError(f"{path.name} is {what}, not a model that can answer", hint=hint)
     if is_adapter(header):
-        hint = f"eaglelocal chat --target MODEL --lora {shlex.quote(str(path))}"
+        hint = f"eaglelocal chat --target MODEL --lora {quote_path(path)}"
         raise ModelFileError(f"{path.name} is a LoRA adapter, not a model that can answer", hint=hint)
     info = read_model(header)
     return FoundTarget(path, label or make_label(info.name, path), header, info, read_task(header), head)
@@ -179,7 +179,8 @@ def make_label(name: str, path: Path) -> str:
 def make_unknown_target_error(entry: Profile, catalog: Catalog) -> UsageError:
     """Return the error for an entry that the catalog does not have, with the nearest name as its hint."""
     word, suffix = split_entry(entry.id, entry.quant)
-    near = difflib.get_close_matches(word, [*EXAMPLES, *catalog.targets, *list_gguf_names(Path())], n=1)
+    names = [*EXAMPLES, *catalog.targets, *list_gguf_names(Path())]
+    near = difflib.get_close_matches(word, filter(str.isprintable, names), n=1)
     guess = f"did you mean `{catalog.name_with_type(near[0], suffix)}`? " if near else ""
     return UsageError(describe_unknown_target(entry.id, entry.quant), hint=f"{guess}use {REFERENCE_FORMS}")
 

@@ -34,10 +34,11 @@ def list_gguf_names(folder: Path) -> list[str]:
 
 
 def _suggest_file(folder: Path) -> str:
-    names = list_gguf_names(folder)
+    names = list(filter(str.isprintable, list_gguf_names(folder)))
     return f"give a file in it, such as {folder / names[0]}" if names else "give the path of a .gguf file"
 
 
 def _suggest_near(path: Path) -> str:
-    near = difflib.get_close_matches(path.name, list_gguf_names(path.parent), n=1)
+    names = filter(str.isprintable, list_gguf_names(path.parent))
+    near = difflib.get_close_matches(path.name, names, n=1)
     return f"did you mean {path.parent / near[0]}?" if near else ""

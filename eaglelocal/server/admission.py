@@ -40,15 +40,11 @@ class OwnerPlaces:
         return max(left * 3 // 4, min(self._undivided, left)) if self.is_shared else left
 
     @contextmanager
-    def hold(self, owner: str, refuse: Callable[[int, int], Problem], count: int = 1) -> Iterator[None]:
-        """Hold places while the block runs.
-
-        If too few are free, raise what `refuse` makes of the places that the owner holds, and of those that others
-        leave.
-        """
-        num_held, left = self._held[owner], self.count_left(owner)
-        if num_held + count > self.max_share(left):
-            raise refuse(num_held, left)
+    def hold(self, owner: str, refuse: Callable[[int], Problem], count: int = 1) -> Iterator[None]:
+        """Hold places while the block runs. If too few are free, raise what `refuse` makes of those the owner holds."""
+        num_held = self._held[owner]
+        if num_held + count > self.max_share(self.count_left(owner)):
+            raise refuse(num_held)
         self._held[owner] += count
         try:
             yield
@@ -90,19 +86,20 @@ class AdmissionQueue:
         """Record how long an answer took, for Retry-After."""
         self._durations_s.append(duration_s)
 
-    def _refusal(self, count: int, num_held: int, left: int) -> Problem:
-        """Return the Problem for `count` answers more. An owner holds `num_held` of the `left` places."""
+    def _refusal(self, count: int, num_held: int) -> Problem:
+        """Return the Problem for `count` answers more of an owner who holds `num_held` places.
+
+        It does not count the requests of others; the time to wait says how busy the server is.
+        """
         if count > self.share:  # never possible, however long one waits
             whose = f" of one key, of {self.capacity} in all," * self._places.is_shared
             what = f"{count} answers were requested, but only {self.share}{whose} may run or wait at once"
             return Problem(400, what, parameter="n")
         ahead = self.num_inside / self.num_slots * (fmean(self._durations_s) if self._durations_s else 1.0)
         wait_s = min(max(math.ceil(ahead / 2), 1), MAX_RETRY_AFTER_S)
-        what = f"the queue is full: {self.num_inside} requests are running or waiting"
-        if self._places.is_shared and self.num_inside + count <= self.capacity:  # there is room, for others
-            share = self._places.max_share(left)
-            what = f"the share of this key is full: it has {num_held} requests running or waiting, and may have {share}"
-            what += f" of the {left} places that other keys leave; {self.num_inside} of all {self.capacity} are taken"
+        is_share_full = self._places.is_shared and self.num_inside + count <= self.capacity  # there is room, for others
+        what = f"{'the share of this key' if is_share_full else 'the queue'} is full: "
+        what += f"{'this key' if self._places.is_shared else 'it'} has {num_held} requests running or waiting"
         return Problem(
             429,
             f"{what}; try again in {wait_s} s",

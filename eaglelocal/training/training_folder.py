@@ -6,7 +6,6 @@ It handles files and locks; their contents are read elsewhere.
 from __future__ import annotations
 
 import fcntl
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedWriter
@@ -16,6 +15,7 @@ from eaglelocal import locations
 from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.core.own_files import append_own, open_own, read_own
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.training.conversations import make_write_error, suggest_folder
 
@@ -65,7 +65,7 @@ def enter_folder(folder: Path, target: str, fingerprint: str) -> Iterator[None]:
 def _claim(folder: Path, lock: BufferedWriter, target: str, fingerprint: str) -> None:
     before = _read_claim(folder)
     if before and fingerprint not in before[1:] and before != [target]:  # once, only the name was written
-        hint = f"rm -r {shlex.quote(str(folder))}, or `--work {suggest_folder()}`"
+        hint = f"rm -r {quote_path(folder)}, or `--work {suggest_folder()}`"
         raise UsageError(f"{folder} holds the answers of another target: {before[0]}", hint=hint)
     if fingerprint not in before[1:]:
         with suppress(OSError):  # a full disk: later writes will report it

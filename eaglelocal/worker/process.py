@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import logging
 import os
 import signal
 import sys
@@ -46,6 +47,7 @@ from eaglelocal.core.events import (
     Submit,
     SwapHead,
     TakeSnapshot,
+    Warned,
     WorkEvent,
 )
 from eaglelocal.core.plan import Plan
@@ -266,6 +268,7 @@ def main(builder: str) -> int:
     for number in GROUP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # the parent lets answers finish, and then ends this process
     channel = _take_over_pipes()
+    logging.getLogger("eaglelocal").addHandler(_WarningSender(channel))
     with contextlib.suppress(LibraryError):  # if the C library is missing, loading reports it
         end_with_parent(channel.fileno())  # the thread below cannot act while the main thread holds the GIL
     commands: Commands = SimpleQueue()
@@ -339,6 +342,18 @@ def _send_beats(service: EngineService, channel: Channel) -> None:
             if num_reported != service.num_iterations:
                 num_reported = service.num_iterations
                 channel.send(Beat())
+
+
+class _WarningSender(logging.Handler):
+    """Sends the warnings of this process, which nobody would see, to the parent with its log."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__(logging.WARNING)
+        self._channel = channel
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):  # the parent is gone
+            self._channel.send(Warned(record.getMessage()))
 
 
 class _Reporter:

@@ -30,6 +30,7 @@ from eaglelocal.core.events import (
     Rested,
     SnapshotTaken,
     Tokens,
+    Warned,
     WorkEvent,
 )
 from eaglelocal.core.plan import Plan
@@ -281,12 +282,7 @@ class Supervisor:
                 self._listener.on_progress(message)
             case Ready(info):
                 run.note_ready()
-                self._state = "ready"
-                self._num_starts_failed = 0
-                self._listener.on_ready(child, info)
-                if self._num_restarts:
-                    down_s = time.monotonic() - self._down_since_s
-                    _log.info("%s: the engine is back after %.1f s", self._plan.target_label, down_s)
+                self._note_ready(child, info)
             case LoadFailed(error):
                 run.note_failure(error)
             case Broken(error):
@@ -297,8 +293,18 @@ class Supervisor:
                 self._listener.on_snapshot(snapshot)
             case HeadSwapped():
                 self._listener.on_head_swapped(message)
+            case Warned(text):
+                _log.warning("%s: %s", self._plan.target_label, text)
             case _:
                 child.kill(f"it sent an unknown message, {type(message).__name__}")
+
+    def _note_ready(self, child: EngineChild, info: EngineInfo) -> None:
+        self._state = "ready"
+        self._num_starts_failed = 0
+        self._listener.on_ready(child, info)
+        if self._num_restarts:
+            down_s = time.monotonic() - self._down_since_s
+            _log.info("%s: the engine is back after %.1f s", self._plan.target_label, down_s)
 
     def _decide_restart(self, run: _ChildRun, error: EagleLocalError) -> float | None:
         """Record how a process ended, notify the listener, and return the seconds until the next start, if any."""

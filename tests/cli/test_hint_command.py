@@ -13,6 +13,8 @@ from eaglelocal.cli.hint_command import complete_hint
         ("--port 8422", ["serve", "--port", "8421"], "eaglelocal serve --port 8422"),
         ("`--mmproj none`", ["chat", "a b", "--mmproj=x y"], "eaglelocal chat 'a b' --mmproj none"),
         ("--yes", ["rm", "x"], "eaglelocal rm x --yes"),
+        ("--yes", ["rm", "x\ny"], r"eaglelocal rm $'x\012y' --yes"),
+        (r"--out $'a\012b'", ["import", "x"], r"--out $'a\012b'"),
         ("--yes", ["rm", "--yes", "x"], "eaglelocal rm x --yes"),
         ("--machine rtx-3090 --ram 64", ["plan", "--ram", "9"], "eaglelocal plan --machine rtx-3090 --ram 64"),
         ("`pip install pillow`", ["chat"], "pip install pillow"),

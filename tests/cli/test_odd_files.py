@@ -180,13 +180,24 @@ def test_a_server_serves_where_it_can_write_nothing(environ: dict[str, str], tmp
         _, said = program.communicate(timeout=60)
     assert program.returncode == 0, said
     assert "do not find this server" in said and "File too large" in said
-    assert not [path for path in tmp_path.rglob("*.json") if path.stat().st_size]
+    assert ": texts for lookups are no longer kept on disk: File too large" in said
+    assert not [path for path in (tmp_path / "state").rglob("*.json") if path.stat().st_size]
 
 
 @pytest.mark.parametrize("arguments", [("ps",), ("ls",), ("plan", "demo@native"), ("show", "demo@native"), ("heads",)])
 def test_a_command_works_where_it_can_write_nothing(arguments: tuple[str, ...], environ: dict[str, str]) -> None:
     done = run(environ, *arguments, preexec_fn=fill_disk)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", ["show", "plan", "rm"])
+@pytest.mark.parametrize("more", ["", "x"])  # an empty file, and the name of one that is not there
+def test_a_name_makes_no_line_of_an_error(command: str, more: str, environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "x\nevil: yes\n#.gguf").touch()
+    done = run(environ, command, f"x\nevil: yes\n#{more}.gguf", cwd=tmp_path)
+    first, *others = done.stderr.splitlines()
+    assert done.returncode and first.startswith("error: ") and "evil: yes" in first
+    assert not any(line.startswith(("evil", " ", "#")) for line in others)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import io
 import json
+import pickle
 import pty
 import struct
 import termios
@@ -13,7 +14,7 @@ import pytest
 
 from eaglelocal.cli.output import Output, bar_line, standard_output
 from eaglelocal.core.events import LoadProgress, TextPiece
-from eaglelocal.errors import EagleLocalError
+from eaglelocal.errors import EagleLocalError, RequestError
 
 PIECES = (
     TextPiece(1, "plain", False),
@@ -142,6 +143,24 @@ def test_messages_and_errors_go_to_stderr() -> None:
     sink.error(EagleLocalError("no file x.gguf", hint="ls"))
     assert stdout.getvalue() == ""
     assert stderr.getvalue() == "hello\nerror: no file x.gguf\n\nhint: ls\n"
+
+
+NAMED = "x\nevil: yes\r\x85\u2028#.gguf"
+
+
+def test_a_name_in_a_message_makes_no_line() -> None:
+    stderr = io.StringIO()
+    sink = output(io.StringIO(), {}, stderr)
+    sink.message(f"{NAMED} is skipped")
+    sink.note(f"{NAMED} is left out")
+    sink.ask(f"delete {NAMED}?")
+    assert stderr.getvalue().count("\n") == 2 and stderr.getvalue().count("evil: yes") == 3
+    error = pickle.loads(pickle.dumps(RequestError(f"{NAMED} is empty", hint=f"did you mean {NAMED}?")))
+    assert len(error.message.splitlines()) == len(error.hint.splitlines()) == 1  # on screens and in logs, too
+    stderr.truncate(0)
+    error.hint = "eaglelocal ls\neaglelocal plan"  # a command a line
+    sink.error(error)
+    assert stderr.getvalue().split("\n")[1:] == ["", "hint: eaglelocal ls", "      eaglelocal plan", ""]
 
 
 def test_progress_redraws_in_place_and_leaves_nothing() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -151,7 +153,15 @@ def test_a_possible_path_is_expanded(tmp_path: Path) -> None:
     (tmp_path / "~there").mkdir()
     paths = {"~/k": tmp_path / "k", "~there/k": Path("~there/k"), "\udcff": Path("\udcff"), "a/../b": Path("a/../b")}
     assert {text: expand_path(text) for text in paths} == paths
-    assert [quote_path(text) for text in ("a b", "-x", "x\ny")] == ["'a b'", "./-x", "'x\ny'"]
+    assert [quote_path(text) for text in ("a b", "-x", "x\ny")] == ["'a b'", "./-x", r"$'x\012y'"]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.parametrize("text", ["", "a b'\"$x\\", "x\nevil: yes\t'\\n#.gguf", "\x1b[31mé\x85\u202e", "\udcff 7"])
+def test_a_quoted_path_is_one_line_and_the_same_for_a_shell(text: str) -> None:
+    word = quote_path(text)
+    assert word.isprintable()
+    assert subprocess.run(["bash", "-c", f"printf %s {word}"], stdout=subprocess.PIPE).stdout == os.fsencode(text)
 
 
 LENIENT = {

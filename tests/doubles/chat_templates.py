@@ -115,10 +115,15 @@ HARMONY = """\
 {%- endif %}
 {%- for message in messages %}
     {%- if message.role == 'assistant' and 'tool_calls' in message %}
+        {%- set later = namespace(is_answered=false) %}
+        {%- for one in messages[loop.index:] if one.role == 'assistant' and 'tool_calls' not in one %}
+            {%- set later.is_answered = true %}
+        {%- endfor %}
         {%- if message.content and message.thinking %}
             {{- raise_exception("Cannot pass both content and thinking in an assistant message with tool calls!") }}
-        {%- endif %}
-        {%- if message.thinking %}
+        {%- elif message.content and not later.is_answered %}
+            {{- "<|start|>assistant<|channel|>analysis<|message|>" + message.content + "<|end|>" }}
+        {%- elif message.thinking and not later.is_answered %}
             {{- "<|start|>assistant<|channel|>analysis<|message|>" + message.thinking + "<|end|>" }}
         {%- endif %}
         {%- set call = message.tool_calls[0].function %}

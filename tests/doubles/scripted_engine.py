@@ -7,6 +7,7 @@ loading goes ("steady", "refuse", ...: see build). Sends the real events, and ke
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import signal
@@ -270,6 +271,11 @@ def _stray(running: _Running, rest: str) -> str:
     return sys.stdin.read()  # what reads stdin finds it empty
 
 
+def _warn(running: _Running, rest: str) -> str:
+    logging.getLogger("eaglelocal.core").warning("%s", rest)
+    return ""
+
+
 def _garbage(running: _Running, rest: str) -> str:
     for fd in range(3, 32):
         with contextlib.suppress(OSError):
@@ -295,6 +301,7 @@ _ACTS: dict[str, Callable[[_Running, str], str]] = {
     "busy": _busy,
     "spin": _spin,
     "stray": _stray,
+    "warn": _warn,
     "garbage": _garbage,
 }
 

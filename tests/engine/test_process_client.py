@@ -170,6 +170,15 @@ def test_stray_output_and_input_do_not_touch_the_pipe(client: EngineClient) -> N
     assert client.stream(ask("count 1")).result().text == "0 "
 
 
+def test_warnings_of_the_process_reach_the_log_of_its_parent(
+    client: EngineClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.stream(ask("warn a.cells is skipped")).result()
+    assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
+        ("WARNING", "steady: a.cells is skipped")
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT])
 def test_signals_to_the_process_group_are_left_to_the_parent(client: EngineClient, number: signal.Signals) -> None:
     answer = client.stream(ask("count 300"))

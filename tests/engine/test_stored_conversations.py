@@ -200,7 +200,7 @@ def test_the_oldest_go_when_the_limit_is_reached(files: Path, cells: Path) -> No
 
 
 def test_a_full_disk_ends_the_writing_and_nothing_else(
-    files: Path, cells: Path, monkeypatch: pytest.MonkeyPatch
+    files: Path, cells: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -212,6 +212,7 @@ def test_a_full_disk_ends_the_writing_and_nothing_else(
         pass
     engine._files.wait()  # type: ignore[union-attr]
     assert engine.snapshot().store_problem == "No space left on device"
+    assert caplog.messages == ["conversations are no longer kept on disk: No space left on device"]
     assert say(engine, [*TEXTS[0], *said, 7])[1] > 0
     end(engine)
     assert stored(cells) == []

@@ -53,11 +53,24 @@ def test_a_key_whose_share_is_full_is_told_so() -> None:
     admission = AdmissionQueue(num_slots=1, max_waiting=2, is_shared=True)
     with admission.admit("greedy", 2), pytest.raises(Problem) as caught, admission.admit("greedy"):
         pass
-    assert "the share of this key is full: it has 2 requests running or waiting, and may have 2" in caught.value.message
-    assert "2 of all 3 are taken" in caught.value.message
+    assert "the share of this key is full: this key has 2 requests running or waiting" in caught.value.message
     alone = AdmissionQueue(num_slots=1, max_waiting=1, is_shared=False)
-    with alone.admit("a", 2), pytest.raises(Problem, match="the queue is full: 2 requests"), alone.admit("a"):
+    with alone.admit("a", 2), pytest.raises(Problem, match="the queue is full: it has 2 requests"), alone.admit("a"):
         pass
+
+
+@pytest.mark.parametrize("count", [1, 3])  # for which there is room, but not for this key, and for which there is none
+def test_a_refusal_says_nothing_of_what_others_have(count: int) -> None:
+    said = set()
+    for num_others in (2, 3):
+        admission = AdmissionQueue(num_slots=1, max_waiting=6, is_shared=True)
+        with admission.admit("greedy", 3), ExitStack() as others:
+            for number in range(num_others):
+                others.enter_context(admission.admit(f"other {number}"))
+            with pytest.raises(Problem) as caught, admission.admit("greedy", count):
+                pass
+        said.add(caught.value.message)
+    assert len(said) == 1 and "this key has 3 requests" in said.pop()
 
 
 @pytest.mark.parametrize(("took_s", "wait_s"), [(0.1, 1), (10.0, 10), (10_000.0, MAX_RETRY_AFTER_S)])

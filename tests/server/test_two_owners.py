@@ -1,4 +1,4 @@
-"""Two keys at one server: no figure, header or time tells one of them what the other wrote.
+"""Two keys at one server: no figure, header or time tells one of them what the other wrote, nor what monitors read.
 
 Real servers with the embedded model. Every search is also made with the writer's own key, which must find it: so the
 text was there to be found. Drafts are searched in tests/engine (test_swap.py, test_auto.py, test_lookahead.py).
@@ -34,6 +34,7 @@ GUESSES = {
     "wrong": lambda first: [first, *WORDS, 7, 9, 9, *WORDS[:40]],
     "other": lambda first: [first + 1, *WORDS, 7, 8, 9, *WORDS[:40]],  # nobody wrote how it begins
 }
+HOW_BUSY = ("running", "waiting", "eaglelocal:num_requests_running", "eaglelocal:num_requests_waiting")  # for all keys
 OF_A_REQUEST = ("date", "x-request-id", "content-length")  # headers that differ anyway
 
 
@@ -51,6 +52,17 @@ def post(server: ServeProcess, owner: str, path: str, body: dict[str, Any]) -> h
     reply = httpx.post(f"{server.url}{path}", json=body, headers=headers, timeout=300)
     assert reply.status_code == 200, reply.text
     return reply
+
+
+def read_monitor(server: ServeProcess, owner: str) -> list[object]:
+    """Return what monitors of this key read once its own request is over, without times and how busy the server is."""
+    headers = {"Authorization": f"Bearer {KEYS[owner]}"}
+    while (found := httpx.get(f"{server.url}/v1/snapshot", headers=headers, timeout=60).json())["requests"]:
+        pass
+    metrics = httpx.get(f"{server.url}/metrics", headers=headers, timeout=60).text
+    lines = [line for line in metrics.splitlines() if not line.startswith(("#", *HOW_BUSY))]
+    own = {name: value for name, value in found.items() if name not in HOW_BUSY}
+    return [list_counts(own | {"recent": found["recent"][:1]}), lines]
 
 
 def user(text: str) -> list[dict[str, str]]:
@@ -119,11 +131,11 @@ class Shown:
     figures: set[str] = field(default_factory=set)
     ttft_ms: list[float] = field(default_factory=list)
 
-    def add(self, reply: httpx.Response) -> None:
+    def add(self, reply: httpx.Response, monitor: list[object]) -> None:
         headers = sorted((name, value) for name, value in reply.headers.items() if name not in OF_A_REQUEST)
         body = reply.json()
         self.ttft_ms.append(body["timings"]["ttft_ms"])
-        self.figures.add(repr((headers, list_counts(body))))
+        self.figures.add(repr((headers, list_counts(body), monitor)))
 
 
 def list_counts(value: object, place: str = "") -> list[tuple[str, object]]:
@@ -148,7 +160,8 @@ def guess(server: ServeProcess, owner: str, texts: range, write: Callable[[int],
     shown = {kind: Shown() for kind in GUESSES}
     for number, kind in zip(texts, kinds, strict=True):
         write(first_token(number))
-        shown[kind].add(complete(server, owner, GUESSES[kind](first_token(number))))
+        reply = complete(server, owner, GUESSES[kind](first_token(number)))
+        shown[kind].add(reply, read_monitor(server, owner))
     return shown
 
 

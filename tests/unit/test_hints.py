@@ -99,7 +99,7 @@ def test_what_is_found(hint: str, found: list[str]) -> None:
 
 COMMANDS = re.compile(r"`?(?:eaglelocal|ls|rm|mv|less|ollama) ")
 NAMES = re.compile(r"path|folder|file|target|reference|log\b|head\b|existing|url", re.IGNORECASE)
-QUOTED = re.compile(r"quote_path\(|shlex\.(?:quote|join)\(|getattr|\.port\b")
+QUOTED = re.compile(r"quote_(?:path|word)\(|shlex\.(?:quote|join)\(|getattr|\.port\b")
 CHECKED = {"entry.targets[0]", "settings.target_key"}  # of the catalog
 
 

@@ -82,9 +82,13 @@ def partial_lines(partials: Sequence[Partial]) -> list[str]:
 def head_lines(heads: Sequence[UnfinishedHead]) -> list[str]:
     """Return lines on the files of imports that were killed; imports that still run are left out."""
     return [
-        f"unfinished: an imported head, {format_disk(head.size_bytes)} so far\n  {path_text(head.path)}"
+        line
         for head in heads
         if not head.is_being_written
+        for line in (
+            f"unfinished: an imported head, {format_disk(head.size_bytes)} so far",
+            f"  {path_text(head.path)}",
+        )
     ]
 
 
@@ -96,18 +100,19 @@ def copy_lines(copies: Sequence[tuple[Path, int]]) -> list[str]:
     if not copies:
         return []
     total = format_disk(sum(size for _, size in copies))
-    return [f"also on disk: {count_noun(len(copies), 'quantized head')}, {total}\n  {path_text(copies[0][0].parent)}"]
+    folder = path_text(copies[0][0].parent)
+    return [f"also on disk: {count_noun(len(copies), 'quantized head')}, {total}", f"  {folder}"]
 
 
 def folder_lines(folders: Sequence[TrainingFolder]) -> list[str]:
     """Return lines on the folders in which `train` keeps answers for the next run."""
     if not folders:
         return []
-    lines = [
-        f"  {path_text(folder.folder)}\n    {format_disk(folder.size_bytes)}, {folder.target or 'a target'}"
-        for folder in folders
-    ]
-    return ["also on disk: answers for training heads (eaglelocal rm FOLDER)", *lines]
+    lines = ["also on disk: answers for training heads (eaglelocal rm FOLDER)"]
+    for folder in folders:
+        lines += [f"  {path_text(folder.folder)}"]
+        lines += [f"    {format_disk(folder.size_bytes)}, {folder.target or 'a target'}"]
+    return lines
 
 
 def folder_object(folder: TrainingFolder) -> dict[str, object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
 
@@ -14,6 +13,7 @@ from eaglelocal.core.drafting_words import describe_draft
 from eaglelocal.core.plurals import count_noun
 from eaglelocal.core.rpc_hosts import WARNING
 from eaglelocal.core.run_options import AUTO, RunOptions
+from eaglelocal.core.user_paths import quote_word
 from eaglelocal.memory.budget import DeviceLoad
 from eaglelocal.planning.candidate import Candidate, Chosen, Rejected
 from eaglelocal.planning.machine_spec import name_places
@@ -189,7 +189,7 @@ def command_lines(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
 def commands(options: RunOptions, chosen: Chosen) -> dict[str, str | None]:
     """Return the commands to pull the files, import the head and run the plan; None for a step that is not needed."""
     candidate = chosen.candidate
-    reference = shlex.quote(candidate.option.reference)
+    reference = quote_word(candidate.option.reference)
     command = "chat" if options.parallel == 1 else "serve"
     run = " ".join([PROGRAM, command, "--target", reference, *run_flags(options, candidate)])
     if candidate.option.is_here and candidate.draft.is_at_hand:
@@ -210,11 +210,11 @@ def run_flags(options: RunOptions, candidate: Candidate) -> Iterator[str]:
     if candidate.n_cpu_moe or options.n_cpu_moe is not None:
         yield f"--n-cpu-moe {candidate.n_cpu_moe}"
     if draft := draft_flag(options, candidate):
-        yield f"--draft {shlex.quote(draft)}"
+        yield f"--draft {quote_word(draft)}"
     for adapter in options.lora:
-        yield f"--lora {shlex.quote(adapter)}"
+        yield f"--lora {quote_word(adapter)}"
     if options.mmproj != "auto":
-        yield f"--mmproj {shlex.quote(options.mmproj)}"
+        yield f"--mmproj {quote_word(options.mmproj)}"
     if options.parallel > 1:
         yield f"--parallel {options.parallel}"
     yield from device_flags(options)
@@ -225,9 +225,9 @@ def run_flags(options: RunOptions, candidate: Candidate) -> Iterator[str]:
 def device_flags(options: RunOptions) -> Iterator[str]:
     """Yield the flags that name the devices of a run, and its servers."""
     if options.device is not None:
-        yield f"--device {shlex.quote(options.device)}"
+        yield f"--device {quote_word(options.device)}"
     if options.rpc:
-        yield f"--rpc {shlex.quote(','.join(options.rpc))}"
+        yield f"--rpc {quote_word(','.join(options.rpc))}"
     if options.split != "layer":
         yield f"--split {options.split}"
 

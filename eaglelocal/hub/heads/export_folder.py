@@ -9,7 +9,6 @@ import difflib
 import json
 import os
 import re
-import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,7 +18,7 @@ from eaglelocal import locations
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.core.folders import SHARED, make_folder, sync_folder
 from eaglelocal.core.own_files import open_regular
-from eaglelocal.core.user_paths import expand_path
+from eaglelocal.core.user_paths import expand_path, quote_word
 from eaglelocal.errors import IncompatibleError, ModelFileError, ResourceError, UsageError
 from eaglelocal.gguf.architectures import EAGLE
 from eaglelocal.gguf.draft_pairing import detect_draft_kind, is_same_model
@@ -120,7 +119,7 @@ def _is_of_head(name: str) -> bool:
 
 
 def _suggest_folder(folder: Path) -> str:
-    return f"--out {shlex.quote(f'{folder}-head')}"
+    return f"--out {quote_word(f'{folder}-head')}"
 
 
 def write_head_folder(

@@ -31,7 +31,8 @@ class CallLimitMiddleware:
                     return
             await self._app(scope, receive, send)
 
-    def _problem(self, num_held: int, left: int) -> Problem:
-        what = f"this key has {num_held} requests in progress, and may have {self._places.max_share(left)} of the"
-        what += f" {left} connections that other keys leave" if self._places.is_shared else f" {left} connections"
+    def _problem(self, num_held: int) -> Problem:
+        what = f"{num_held} requests are in progress, and there can be no more"
+        if self._places.is_shared:  # without the number of connections that others leave
+            what = f"this key has {num_held} requests in progress, and may have no more: the rest is for other keys"
         return Problem(429, what, RATE_LIMIT, code="too_many_requests", headers={"Retry-After": "2"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_serializer, model_validator
@@ -34,6 +34,13 @@ from eaglelocal.server.openai.schema import (
 )
 
 MAX_NAMESPACE_TOOLS = 1024
+TYPES_BY_FIELD = {  # of items without a type, by the first field that only one type has
+    "role": "message",
+    "arguments": "function_call",
+    "input": "custom_tool_call",
+    "output": "function_call_output",
+    "summary": "reasoning",
+}
 
 
 class Item(Body):
@@ -55,13 +62,19 @@ class Item(Body):
     @model_validator(mode="before")
     @classmethod
     def read_type(cls, given: Any) -> Any:
-        """Give an item without a type its type: an id alone is a reference. Translate those of other servers' tools."""
+        """Give an item without a type its type by its fields. Translate items of other servers' tools."""
         if not isinstance(given, dict):
             return given
         if given.get("type") is None:
-            is_reference = "id" in given and not {"role", "content"} & given.keys()
-            return {**given, "type": "item_reference" if is_reference else "message"}
+            given = {**given, "type": infer_type(given)}
         return translate_item(given) if is_foreign_item(given["type"]) else given
+
+
+def infer_type(item: Mapping[str, Any]) -> str:
+    """Return the type of an item that has none: an id alone is a reference, and a message is the default."""
+    named = {name for name, value in item.items() if value is not None}
+    default = "item_reference" if named == {"id"} else "message"
+    return next((type for field, type in TYPES_BY_FIELD.items() if field in named), default)
 
 
 class FunctionTool(Body):

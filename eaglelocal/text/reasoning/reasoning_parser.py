@@ -7,7 +7,7 @@ end of that count, though they stay reasoning too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 from eaglelocal.core.tools import Split, join_calls
@@ -31,12 +31,12 @@ class ReasoningTail:
     They are parsed separately, because only the end of the answer shows that they count.
     """
 
-    def __init__(self, begin: str, make_parser: Callable[[AnswerCollector], CallParser]) -> None:
-        self._begin, self._make_parser = begin, make_parser
-        self._reading: tuple[AnswerCollector, CallParser] | None = None  # from the marker that begins a call
+    def __init__(self, openings: Sequence[str], make_parser: Callable[[AnswerCollector], CallParser]) -> None:
+        self._openings, self._make_parser = openings, make_parser
+        self._reading: tuple[AnswerCollector, CallParser] | None = None  # from the marker or tag that begins a call
 
     def push(self, item: Item) -> None:
-        if self._reading is None and isinstance(item, Marker) and item.name == self._begin:
+        if self._reading is None and isinstance(item, Marker) and item.name in self._openings:
             collector = AnswerCollector(str)
             self._reading = collector, self._make_parser(collector)
         if self._reading is None:
@@ -61,17 +61,25 @@ class ReasoningTail:
 class ReasoningParser:
     """A parser of reasoning in front of one for text and calls. Implements call_parser.CallParser.
 
-    `split` has the markers.
+    `split` has the markers; `openings` are the marker and the tags that may begin a call.
     """
 
-    def __init__(self, collector: AnswerCollector, answer: CallParser, split: Split, *, tail: ReasoningTail) -> None:
+    def __init__(
+        self,
+        collector: AnswerCollector,
+        answer: CallParser,
+        split: Split,
+        *,
+        tail: ReasoningTail,
+        openings: Sequence[str],
+    ) -> None:
         assert split.reasoning_markers is not None
         self._collector, self._answer, self._tail = collector, answer, tail
         self._begin, self._end = split.reasoning_markers
         self._text_begin, self._text_end = split.text_markers
         # where a call ends the answer, it ends the reasoning as well
         self._call_begin = split.form.begin if split.form and split.form.ends_turn and split.tools else ""
-        self._call_openings = (split.form.begin, *split.form.section) if split.form and split.tools else ()
+        self._call_openings = (*openings, *split.form.section) if split.form else ()
         self._stray_end = ""  # a closing marker after text, and white space: dropped if a call follows
         self._is_begin_quoted = False  # the text has an opening marker, so the closing one belongs to it
         self._state = (

@@ -109,8 +109,9 @@ def _make_parser(split: Split, collector: AnswerCollector) -> CallParser:
         return MessageParser(collector, answer, split.form.headers, split)
     if split.reasoning_markers is None:
         return answer
-    tail = ReasoningTail(split.form.begin if split.form else "", lambda own: _make_call_parser(split, own))
-    return ReasoningParser(collector, answer, split, tail=tail)
+    openings = (split.form.begin, *list_bare_openings(split.form, split.tools)) if split.form and split.tools else ()
+    tail = ReasoningTail(openings, lambda own: _make_call_parser(split, own))
+    return ReasoningParser(collector, answer, split, tail=tail, openings=openings)
 
 
 def _make_call_parser(split: Split, collector: AnswerCollector) -> CallParser:

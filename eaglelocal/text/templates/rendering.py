@@ -192,7 +192,9 @@ class Rendering:
         fit = self._find_fit("", {"at": "x"}, [Fit(calls=calls) for calls in OBJECT_CHANGES])
         fit = self._find_fit("", "x", [replace(fit, calls=(*fit.calls, *calls)) for calls in TEXT_CHANGES])
         form = self.family.form
-        leads = [mark_leads] if form.headers is None and form.opening else []
+        if form.headers is not None:  # a text is a message of its own; gpt-oss's template would make it a thought
+            return replace(fit, texts=(separate_texts,))
+        leads = [mark_leads] if form.opening else []
         texts = [fit, *(replace(fit, texts=(change,)) for change in (*leads, separate_texts))]
         return self._find_fit("x", {"at": "x"}, texts)
 

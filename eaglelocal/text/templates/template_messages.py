@@ -37,9 +37,7 @@ def make_turn(message: Message, literals: HiddenSpellings, names: dict[str, str]
         raise RequestError(what, hint=f"one of: {', '.join(ROLES)}", parameter="messages")
     turn: Turn = {"role": message.role, "content": literals.hide_with_images(message.content, message.images)}
     if message.reasoning:
-        turn["reasoning_content"] = turn["reasoning"] = literals.hide(message.reasoning)
-        if not (message.content and message.tool_calls):  # gpt-oss accepts only one of them in a turn with calls
-            turn["thinking"] = turn["reasoning_content"]
+        turn["reasoning_content"] = turn["reasoning"] = turn["thinking"] = literals.hide(message.reasoning)
     if message.tool_calls:
         turn["tool_calls"] = [make_call(call, literals) for call in message.tool_calls]
     if message.tool_call_id:

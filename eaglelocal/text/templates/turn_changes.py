@@ -172,17 +172,19 @@ def alternate_turns(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def separate_texts(turns: Sequence[Turn]) -> list[Turn]:
-    """Give a text beside calls a turn of its own before them, for templates that show only one of them."""
+    """Give a text beside calls a turn of its own before them, for templates that show only one of them.
+
+    `thinking` stays with the calls: gpt-oss's template shows it only there, and refuses it beside a text.
+    """
     return [part for turn in turns for part in (_separate_text(turn) if list_calls(turn) else [turn])]
 
 
 def _separate_text(turn: Turn) -> list[Turn]:
     if not turn["content"]:
         return [turn]
-    calls: Turn = {"role": turn["role"], "content": "", "tool_calls": turn["tool_calls"]}
-    if "reasoning" in turn:  # gpt-oss shows it before a call only
-        calls["thinking"] = turn["reasoning"]
-    return [{key: turn[key] for key in turn if key != "tool_calls"}, calls]
+    moved = ("tool_calls", "thinking")
+    calls = {"role": turn["role"], "content": "", **{key: turn[key] for key in moved if key in turn}}
+    return [{key: turn[key] for key in turn if key not in moved}, calls]
 
 
 def mark_leads(turns: Sequence[Turn]) -> list[Turn]:

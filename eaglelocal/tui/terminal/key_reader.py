@@ -24,6 +24,7 @@ REMAINDER_S = 0.5  # to wait for the rest of a UTF-8 character, before U+FFFD ta
 SEQUENCES = re.compile("(?=\x1b)")
 MAX_SEQUENCE = 33  # characters: Textual's parser gives up at that length
 PASTE_GAP_S = 3.0  # without a byte, after which the end of a paste is taken for lost
+LEAVING = ("ctrl+c", "ctrl+d", "ctrl+q")  # terminals leave these characters out of what they paste
 UNASKED = (events.Resize, InBandWindowResize)  # reports of modes that a program before this one left on
 
 
@@ -66,6 +67,9 @@ class Paste:
 class KeyReader:
     """A reader of one terminal's keys, in the order of its bytes.
 
+    A paste whose end is lost ends after PASTE_GAP_S without a byte, and at a key that leaves or interrupts: somebody
+    who sees nothing happen presses it again and again, so the gap might never come.
+
     reader.feed(os.read(fd, 4096))  # whenever there is something
     reader.tick()                   # ten times a second: an escape that stays alone is a key
     """
@@ -81,6 +85,8 @@ class KeyReader:
     def feed(self, data: bytes) -> Iterator[Message]:
         """Yield the events of `data`. Bytes that are not UTF-8 become U+FFFD; a character may come in several parts."""
         self._fed_at = self._clock()
+        if self._paste is not None and _is_leaving(data):
+            yield from self._end_paste()
         yield from self._parse(self._decoder.decode(data))
 
     def tick(self) -> Iterator[Message]:
@@ -136,6 +142,15 @@ class KeyReader:
         except Exception:  # numbers too large for a character or a size, and whatever else terminals may send
             self._parser = CellParser()
         yield from (_replace_surrogates(event) for event in found if not isinstance(event, UNASKED))
+
+
+def _is_leaving(data: bytes) -> bool:
+    """Return whether one read has nothing but keys that leave or interrupt."""
+    found: list[Message] = []
+    if len(data) <= MAX_SEQUENCE:
+        with suppress(Exception):  # whatever else the parser fails at
+            found.extend(CellParser().feed(data.decode()))
+    return bool(found) and all(isinstance(event, events.Key) and event.key in LEAVING for event in found)
 
 
 def _replace_surrogates(event: Message) -> Message:

@@ -92,6 +92,22 @@ def test_an_id_alone_is_a_reference(actor: Server, more: dict[str, Any]) -> None
     assert (unsaid["param"], unsaid["message"]) == ("input.0.role", "a message needs a role")
 
 
+@pytest.mark.parametrize("more", [{}, {"type": None}, {"id": "fc_1"}, {"id": "fc_1", "role": None, "content": None}])
+def test_an_item_without_a_type_is_what_its_fields_say(actor: Server, more: dict[str, Any]) -> None:
+    call = {"call_id": "c1", "name": "weather", "arguments": "{}", **more}
+    items = [SHOW, {"summary": [{"type": "summary_text", "text": "Hm."}], **more}, call]
+    items += [{"call_id": "c1", "output": "sunny", **more}, {"call_id": "c2", "name": "sh", "input": "ls", **more}]
+    reply = actor.http.post("/v1/responses", json={"input": [*items, SHOW], "tools": TOOLS}).json()
+    read = json.loads(reply["output"][0]["content"][0]["text"])["messages"]
+    assert [(one["role"], one["content"]) for one in read[1:4]] == [
+        ("assistant", ""), ("tool", "sunny"), ("assistant", "")
+    ]  # fmt: skip
+    assert read[1]["reasoning"] == "Hm."
+    assert [[call["name"] for call in one["tool_calls"]] for one in read[1:4]] == [["weather"], [], ["sh"]]
+    half = actor.http.post("/v1/responses", json={"input": [{"call_id": "c1", "name": "weather", **more}]}).json()
+    assert (half["error"]["param"], half["error"]["message"]) == ("input.0.role", "a message needs a role")
+
+
 def test_nothing_is_kept_that_must_not_be(actor: Server) -> None:
     first = actor.openai().responses.create(model="", input="say secret", store=False)
     assert first.store is False

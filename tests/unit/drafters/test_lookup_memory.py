@@ -142,10 +142,10 @@ def test_a_damaged_file_costs_nothing_but_its_drafts(tmp_path: Path, content: by
     assert list(memory.read("ann")[-1][-9:]) == CODE[-9:]
 
 
-def test_where_nothing_can_be_written_lookups_go_on(tmp_path: Path) -> None:
+def test_where_nothing_can_be_written_lookups_go_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     memory = LookupMemory(tmp_path / "file" / "folder", 500, N_VOCAB)
     drafter = Ngram(CTX, memory=memory)
     answer(drafter, "ann", CODE[:100], CODE[100:])
-    assert memory.has_failed
+    assert memory.has_failed and caplog.text.count("no longer kept on disk: Not a directory") == 1
     assert drafted_after(drafter, "ann", [7, *CODE[20:30]]) == CODE[30:38]

@@ -28,6 +28,7 @@ CONVERSATIONS = (
     *("u s", "s u d", "s d u a:t d u s", "u a:c t1 d", "u a:c t1 s u", "u a:c d t1", "d u a:tc t1 d a:tc t2"),
     # a call, its result, and what stands beside it
     *("u a:c t1", "u a:tc t1", "u a:rc t1", "u a:rtc t1", "s u a:rtc t1", "u a:t a:c t1", "u a:c t1 a:t u"),
+    *("u a:t a:rc t1", "u a:rt a:c t1", "u a:rt a:rc t1", "u a:rt a:rtc t1 u"),
     # interrupted: after the result, before it, instead of it
     *("u a:c t1 u", "u a:tc t1 u", "u a:rtc t1 u", "u a:c u", "u a:tc u", "u a:c u t1", "u a:c t1 u a:c t2 u"),
     *("u a:c t1 a: u", "u a:c t1 u d u", "u a:c t1 a:c t2 u u"),

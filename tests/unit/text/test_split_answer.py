@@ -33,6 +33,7 @@ LLAMA = Split(form=forms.LLAMA, tools=TOOLS)
 MISTRAL = Split(form=forms.MISTRAL_ARGS, reasoning_markers=("[THINK]", "[/THINK]"), tools=TOOLS)
 HARMONY = Split(form=forms.HARMONY, tools=TOOLS)
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+BARE = "<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n</function>\n"
 OSLO = ("get_weather", {"city": "Oslo"})
 
 Calls = list[tuple[str, dict[str, object]]]
@@ -119,6 +120,10 @@ ANSWERS: dict[str, tuple[Split, str, str, str, Calls]] = {
         "<tool_call><function=add><parameter=note>a </tool_call> b</parameter></function></tool_call> ok",
         "ok", "", [("add", {"note": "a </tool_call> b"})],
     ),
+    "coder, a closing marker before a call without its own": (
+        CODER, f"I look.\n</think>\n\n{BARE}", "I look.", "", [OSLO],
+    ),
+    "coder, such a call at the end of a thought": (CODER, f"<think>hm\n{BARE}", "", f"hm\n{BARE}".strip(), [OSLO]),
     "coder, cut short": (CODER, "<tool_call><function=add><parameter", "<tool_call><function=add><parameter", "", []),
     "llama": (LLAMA, ' {"name": "get_weather", "parameters": {"city": "Oslo"}}', "", "", [OSLO]),
     "llama, tagged": (LLAMA, '<|python_tag|>{"name": "add", "parameters": {"a": 1}}', "", "", [("add", {"a": 1})]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -115,14 +116,29 @@ def test_an_image_stays_with_its_result() -> None:
 def test_harmony() -> None:
     text = render(HARMONY, tools=(LOOK,), values={"reasoning_effort": "high"})
     assert "Reasoning: high<|end|>" in text and "type look_up = " in text
-    assert "<|channel|>analysis<|message|>I must look.<|end|>" in text
+    assert "I must look." not in text  # the template shows no thought before a later answer
     assert 'to=functions.look_up<|channel|>commentary json<|message|>{"word": "öwl \\"x\\""}<|call|>' in text
     assert "<|start|>functions.look_up to=assistant" in text  # the tool's name is that of its call
 
 
-def test_harmony_takes_a_preamble_or_a_thought_next_to_a_call() -> None:
-    both = (TALK[0], Message("assistant", "I look.", reasoning="hm", tool_calls=(CALL,)))
-    assert "to=functions.look_up" in render(HARMONY, both)
+@pytest.mark.parametrize(
+    ("turns", "shown"),
+    [
+        ([("", "hm", True)], ["analysis hm", "call"]),
+        ([("I look.", "", True)], ["final I look.", "call"]),
+        ([("I look.", "hm", True)], ["final I look.", "analysis hm", "call"]),
+        ([("I look.", "", False), ("", "hm", True)], ["final I look.", "analysis hm", "call"]),
+        ([("I look.", "hm", False), ("", "", True)], ["final I look.", "analysis hm", "call"]),
+        ([("I look.", "hm", False), ("Now.", "so", True)], ["final I look.\n\nNow.", "analysis so", "call"]),
+    ],
+)
+def test_harmony_keeps_texts_and_thoughts_beside_calls_apart(
+    turns: list[tuple[str, str, bool]], shown: list[str]
+) -> None:
+    said = [Message("assistant", text, reasoning=why, tool_calls=(CALL,) * calls) for text, why, calls in turns]
+    messages = render(HARMONY, (TALK[0], *said, TALK[2])).split("<|start|>assistant")[1:-1]
+    read = [re.sub(r"<\|channel\|>(\w+)<\|message\|>([^<]*)<\|end\|>", r"\1 \2", one) for one in messages]
+    assert ["call" if one.startswith(" to=functions.look_up") else one for one in read] == shown
 
 
 def test_a_template_that_joins_arguments_as_text_and_knows_calls_by_no_content() -> None:

@@ -106,6 +106,20 @@ def test_a_paste_whose_end_is_lost_ends(cut: bytes) -> None:
     assert isinstance(key, events.Key) and key.key == "ctrl+c"
 
 
+@pytest.mark.parametrize("keys", [b"\x03", b"\x03\x03", b"\x04", b"\x11", b"\x1b[99;5u", b"\x1b[27;5;99~"])
+@pytest.mark.parametrize("cut", [b"", b"\x1b[201"])
+def test_keys_that_leave_end_a_paste_whose_end_is_lost(cut: bytes, keys: bytes) -> None:
+    paste, key, *_ = read(b"\x1b[200~two\rlines" + cut, keys)
+    assert isinstance(paste, events.Paste) and paste.text == "two\rlines"
+    assert isinstance(key, events.Key) and key.key in ("ctrl+c", "ctrl+d", "ctrl+q")
+
+
+@pytest.mark.parametrize("part", [b"a\x03b", b"\x03 ", b"\x1b", b"\r", b"c", b"\xe9", b"\x1b[99999999999;1u"])
+def test_other_reads_go_on_with_a_paste(part: bytes) -> None:
+    (paste,) = read(b"\x1b[200~one", part, b"\x1b[201~")
+    assert isinstance(paste, events.Paste) and paste.text == "one" + part.decode(errors="replace")
+
+
 def test_the_mouse_reports_cells_whatever_else_is_reported() -> None:
     (click,) = read(b"\x1b[48;24;80;384;640t", b"\x1b[<0;3;24M")
     assert isinstance(click, events.MouseDown) and (click.x, click.y) == (2, 23)
