@@ -204,15 +204,14 @@ def test_every_line_of_json_output_is_a_record() -> None:
     stderr = io.StringIO()
     output = JsonOutput(stderr)
     output.message("loading x")
-    output.note("one\n\ntwo")
+    output.note("one\ntwo")
     output.message("warning: the key is short")
     output.progress()(LoadProgress(0.1, "reading"))
     output.error(EagleLocalError("it failed", hint="eaglelocal doctor"))
     records = [json.loads(line) for line in stderr.getvalue().splitlines()]
     assert [(record["level"], record["message"]) for record in records] == [
         ("info", "loading x"),
-        ("info", "one"),
-        ("info", "two"),
+        ("info", "one\ufffdtwo"),
         ("warning", "the key is short"),
         ("info", "reading"),
         ("error", "it failed"),
