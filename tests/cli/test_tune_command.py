@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from doubles.commands import run_command
 from doubles.empty_home import home_variables
 
 from eaglelocal.cli.tune import LENGTH_S, PATIENCE, STEPS, run_rounds
@@ -32,8 +32,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def tune(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "eaglelocal", "tune", "--target", "demo@native", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environ, timeout=300)
+    return run_command("tune", "--target", "demo@native", *arguments, environ=environ)
 
 
 @dataclass
