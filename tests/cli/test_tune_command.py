@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from doubles.commands import run_command
-from doubles.empty_home import home_variables
 
 from eaglelocal.cli.tune import LENGTH_S, PATIENCE, STEPS, run_rounds
 from eaglelocal.core.events import EngineSnapshot, Failed, RequestEvent, TextPiece, Tokens
@@ -19,16 +17,6 @@ from eaglelocal.core.request import ChatRequest
 from eaglelocal.errors import EngineError
 
 pytestmark = pytest.mark.full
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    """A person without files or variables of ours."""
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("EAGLELOCAL_", "XDG_"))}
-    homes = home_variables(tmp_path)
-    return {**plain, **homes, "PYTHONPATH": str(ROOT)}
 
 
 def tune(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
