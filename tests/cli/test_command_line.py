@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from doubles.commands import run_command
-from doubles.empty_home import home_variables
 from doubles.image_files import image_bytes
 from doubles.programs import ending
 from doubles.timeouts import PATIENCE_S, wait_until
@@ -22,16 +20,7 @@ from eaglelocal.cli.command_table import ALL, make_app
 from eaglelocal.cli.flags import list_flag_variables
 from eaglelocal.settings import FLAG_VARIABLES, PREFIX
 
-ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "textual", "llama_cpp", "starlette", "jinja2", "gguf", "huggingface_hub")
-
-
-@pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    """A person without files or variables of ours."""
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("EAGLELOCAL_", "XDG_"))}
-    homes = home_variables(tmp_path)
-    return {**plain, **homes, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
 
 
 def run(environ: dict[str, str], *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:

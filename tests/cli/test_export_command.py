@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from doubles.commands import run_command
 from doubles.deadly_calls import Fault, write_program
-from doubles.empty_home import home_variables
 
 from eaglelocal.cli.completion import complete_head
 from eaglelocal.gguf.eagle_info import EagleInfo
@@ -27,14 +26,6 @@ pytestmark = pytest.mark.full
 ROOT = Path(__file__).parents[2]
 TARGET, HEAD = demo_sources()
 REPO = "somebody/guide"
-
-
-@pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    """A person without files or variables of ours."""
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("EAGLELOCAL_", "XDG_", "HF_"))}
-    homes = home_variables(tmp_path)
-    return {**plain, **homes, "PYTHONPATH": str(ROOT), "HF_HOME": str(tmp_path / "hf")}
 
 
 def run(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:

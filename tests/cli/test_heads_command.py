@@ -26,7 +26,6 @@ from eaglelocal.hub.target_resolver import demo_sources
 
 pytestmark = pytest.mark.full
 
-ROOT = Path(__file__).parents[2]
 FROM = LearnedFrom(num_answers=12, num_tokens=9000, num_owners=2, kinds={"code": 2000, "prose": 7000})
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 from doubles.commands import run_command
 from doubles.eagle_checkpoints import DIALECTS, Checkpoint, checkpoint_of, write_checkpoint
-from doubles.empty_home import home_variables
 from doubles.imported_heads import imported
 from doubles.p_eagle_checkpoints import FLAT, make_parallel, write_parallel_head
 
@@ -23,16 +21,7 @@ from eaglelocal.hub.target_resolver import demo_sources
 
 pytestmark = pytest.mark.full
 
-ROOT = Path(__file__).parents[2]
 TARGET, HEAD = demo_sources()
-
-
-@pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    """A person without files or variables of ours."""
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("EAGLELOCAL_", "XDG_", "HF_"))}
-    homes = home_variables(tmp_path)
-    return {**plain, **homes, "PYTHONPATH": str(ROOT), "HF_HOME": str(tmp_path / "hf")}
 
 
 def run(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -15,7 +15,6 @@ from pathlib import Path
 import psutil
 import pytest
 from doubles.commands import run_command
-from doubles.empty_home import home_variables
 from doubles.random_models import TargetShape, write_head, write_target
 from doubles.timeouts import wait_until
 
@@ -29,14 +28,6 @@ pytestmark = pytest.mark.full
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 300.0
 SMALL = ("--tokens", "2500", "--epochs", "8", "--ctx", "256", "--threads", "1")
-
-
-@pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    """A person without files or variables of ours."""
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("EAGLELOCAL_", "XDG_", "HF_"))}
-    homes = home_variables(tmp_path)
-    return {**plain, **homes, "PYTHONPATH": str(ROOT), "HF_HOME": str(tmp_path / "hf")}
 
 
 @pytest.fixture

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from doubles.empty_home import home_variables
+from doubles.commands import run_command
 
 from eaglelocal.cli.tune import LENGTH_S, PATIENCE, STEPS, run_rounds
 from eaglelocal.core.events import EngineSnapshot, Failed, RequestEvent, TextPiece, Tokens
@@ -20,20 +18,9 @@ from eaglelocal.errors import EngineError
 
 pytestmark = pytest.mark.full
 
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    """A person without files or variables of ours."""
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("EAGLELOCAL_", "XDG_"))}
-    homes = home_variables(tmp_path)
-    return {**plain, **homes, "PYTHONPATH": str(ROOT)}
-
 
 def tune(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "eaglelocal", "tune", "--target", "demo@native", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environ, timeout=300)
+    return run_command("tune", "--target", "demo@native", *arguments, environ=environ)
 
 
 @dataclass

@@ -98,14 +98,14 @@ def fail(arguments: list[str]) -> EagleLocalError:
     return convert_error(raised.value)
 
 
-@pytest.mark.parametrize("value", WRONG.values(), ids=WRONG)
 @pytest.mark.parametrize("option", OPTIONS)
-def test_an_impossible_path_is_no_bug(option: str, value: str, tmp_path: Path) -> None:
+def test_an_impossible_path_is_no_bug(option: str, tmp_path: Path) -> None:
     command, flag = option.split()
     beside = BESIDE.get(option, BESIDE.get(command, ()))
-    error = fail([command, *beside, *([flag] if flag.startswith("--") else []), value])
-    assert "this is a bug" not in error.message and error.exit_code in (1, 2)
-    assert any(part in error.message for part in (value[:30], repr(value)[1:-1][:30])), error.message
+    for value in WRONG.values():
+        error = fail([command, *beside, *([flag] if flag.startswith("--") else []), value])
+        assert "this is a bug" not in error.message and error.exit_code in (1, 2)
+        assert any(part in error.message for part in (value[:30], repr(value)[1:-1][:30])), error.message
     assert list(tmp_path.glob("~*")) == []
 
 

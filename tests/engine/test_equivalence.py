@@ -70,14 +70,14 @@ def prompts(seed: int, count: int) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("num_draft_tokens", range(9))
-@pytest.mark.parametrize("num_slots", [1, 2, 3, 4])
-def test_greedy_text_is_the_plain_text(kind: str, num_draft_tokens: int, num_slots: int) -> None:
-    harness = EngineHarness(TABLE, drafter_of(kind), num_draft_tokens=num_draft_tokens, num_slots=num_slots)
-    asked = [request(str(i), p) for i, p in enumerate(prompts(num_draft_tokens, 7))]
-    answers = harness.run(asked)
-    for one in asked:
-        assert answers[one.id].tokens == plain_text(TABLE, one)
+def test_greedy_text_is_the_plain_text(kind: str) -> None:
+    for num_draft_tokens in range(9):
+        asked = [request(str(i), p) for i, p in enumerate(prompts(num_draft_tokens, 7))]
+        plain = {one.id: plain_text(TABLE, one) for one in asked}
+        for num_slots in (1, 2, 3, 4):
+            harness = EngineHarness(TABLE, drafter_of(kind), num_draft_tokens=num_draft_tokens, num_slots=num_slots)
+            answers = harness.run(asked)
+            assert {name: answer.tokens for name, answer in answers.items()} == plain, (num_draft_tokens, num_slots)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -158,8 +159,7 @@ WHOLE: list[Row] = [  # of all arguments
     ("not", {**PAIR, "not": {"required": ["a"]}}, [{"b": 1}], [{"a": 1}]),
     ("if", {**PAIR, "if": {"required": ["a"]}, "then": {"required": ["b"]}}, [{"b": 1}], [{"a": 1}]),
 ]
-IDS = [f"{keyword}-{index}" for index, (keyword, *_) in enumerate(MATRIX)]
-WHOLE_IDS = [f"{keyword}-{index}" for index, (keyword, *_) in enumerate(WHOLE)]
+TOOL_MATRIX = [row for row in MATRIX if row[1] != {"$ref": "#"}]  # which names the whole of the arguments there
 REQUIRED = ToolChoice(use=ToolUse.REQUIRED)
 NOTATIONS = (forms.HERMES, forms.CODER, forms.SEED, forms.GLM, forms.DSML, forms.GEMMA, forms.LFM)
 
@@ -189,7 +189,7 @@ def is_told(keyword: str, unbound: tuple[str, ...]) -> bool:
     return bool(set(unbound) & ({keyword, "then"} if keyword == "if" else {*keyword.split("|")}))
 
 
-@pytest.mark.parametrize(("keyword", "schema", "fitting", "wrong"), MATRIX, ids=IDS)
+@pytest.mark.parametrize(("keyword", "schema", "fitting", "wrong"), MATRIX, ids=[row[0] for row in MATRIX])
 @pytest.mark.parametrize("is_strict", [False, True], ids=["loose", "strict"])
 def test_a_keyword_of_a_format_is_bound_refused_or_told(
     model: LlamaModel,
@@ -214,42 +214,29 @@ def test_a_keyword_of_a_format_is_bound_refused_or_told(
     assert not (is_strict and made.unbound) and {*made.unbound} <= list_said(schema)
 
 
-@pytest.mark.parametrize("form", NOTATIONS, ids=lambda form: form.label)
-@pytest.mark.parametrize(("keyword", "schema", "fitting", "wrong"), MATRIX, ids=IDS)
-@pytest.mark.parametrize("is_strict", [False, True], ids=["loose", "strict"])
+@pytest.mark.parametrize(("keyword", "schema", "fitting", "wrong"), TOOL_MATRIX, ids=[row[0] for row in TOOL_MATRIX])
 def test_a_keyword_of_a_tool_is_bound_refused_or_told(
-    model: LlamaModel,
-    form: CallForm,
-    keyword: str,
-    schema: dict[str, object],
-    fitting: list[object],
-    wrong: list[object],
-    is_strict: bool,
+    model: LlamaModel, keyword: str, schema: dict[str, object], fitting: list[object], wrong: list[object]
 ) -> None:
-    if schema == {"$ref": "#"}:
-        pytest.skip("it names the whole of the arguments there")
     schema = {**schema, "$ref": "#/properties/v/$defs/n"} if "$defs" in schema else schema
     parameters = {"type": "object", "properties": {"v": schema}, "required": ["v"]}
-    is_narrower = form is forms.GEMMA and "properties" in schema  # which admits no other names beside named ones
-    if is_narrower and schema.get("additionalProperties") is NUMBER:
-        fitting = []
     right_calls, wrong_calls = ([{"v": value} for value in values] for values in (fitting, wrong))
-    check_tool(model, form, keyword, parameters, right_calls, wrong_calls, is_strict)
+    for form, is_strict in product(NOTATIONS, (False, True)):
+        is_narrower = form is forms.GEMMA and "properties" in schema  # which admits no other names beside named ones
+        admitted = [] if is_narrower and schema.get("additionalProperties") is NUMBER else right_calls
+        check_tool(model, form, keyword, parameters, admitted, wrong_calls, is_strict)
 
 
-@pytest.mark.parametrize("form", NOTATIONS, ids=lambda form: form.label)
-@pytest.mark.parametrize(("keyword", "schema", "fitting", "wrong"), WHOLE, ids=WHOLE_IDS)
-@pytest.mark.parametrize("is_strict", [False, True], ids=["loose", "strict"])
+@pytest.mark.parametrize(("keyword", "schema", "fitting", "wrong"), WHOLE, ids=[row[0] for row in WHOLE])
 def test_a_keyword_of_all_arguments_is_bound_refused_or_told(
     model: LlamaModel,
-    form: CallForm,
     keyword: str,
     schema: dict[str, object],
     fitting: list[dict[str, object]],
     wrong: list[dict[str, object]],
-    is_strict: bool,
 ) -> None:
-    check_tool(model, form, keyword, schema, fitting, wrong, is_strict)
+    for form, is_strict in product(NOTATIONS, (False, True)):
+        check_tool(model, form, keyword, schema, fitting, wrong, is_strict)
 
 
 def check_tool(

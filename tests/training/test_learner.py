@@ -335,7 +335,9 @@ def test_a_process_that_was_frozen_saves_what_it_learned(job: LearningJob, monke
     def give_way(child: LearningChild, report: SessionReport) -> None:
         if report.state == "learning":
             enough_s = read_state_and_time(child.pid)[1] + 4.0  # of the processor, which others may use too
-            wait_until(lambda: read_state_and_time(child.pid)[1] > enough_s, "a step is done")
+            wait_until(
+                lambda: read_state_and_time(child.pid)[1] > enough_s, "a step is done", patience_s=10 * PATIENCE_S
+            )
             child.give_way(lambda: True)
 
     run_child(job, give_way)
