@@ -168,7 +168,7 @@ def _as_float(value: object) -> float | None:
 # ---- the settings: each row is a setting, its default, how its value is read, and its flag
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """How a setting is read, and how its flag is shown. Without a metavar it has no flag, or a switch.
+    """The reader of a setting, and its flag. Without a metavar the setting has no flag, or a switch.
 
     words  what a shell completes
     """

@@ -129,6 +129,7 @@ def make_options(settings: Settings, given: BenchFlags) -> BenchOptions:
     """
     from eaglelocal.bench.measure import parse_levels, parse_modes
 
+    params = make_sampling(settings, given)
     if given.skip and given.max_tokens - given.skip < MIN_ANSWER:
         raise UsageError(
             f"--skip {given.skip} of --max-tokens {given.max_tokens} leaves too little to measure",
@@ -139,7 +140,7 @@ def make_options(settings: Settings, given: BenchFlags) -> BenchOptions:
     return BenchOptions(
         modes=parse_modes(given.spec or default_mode),
         levels=parse_levels(given.concurrency),
-        params=make_sampling(settings, given),
+        params=params,
         limit_s=math.inf if sets_length else LIMIT_S,
         skip=given.skip,
     )

@@ -20,7 +20,7 @@ METHODS = ("eagle3", "peagle", "draft_model", "dflash", "dspark", "medusa", "mtp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportFlags:
-    """What `export` writes, as typed. what: a head, or one of FORMS for `target`."""
+    """The arguments and flags of `export`, as typed. what: a head, or one of FORMS for `target`."""
 
     what: Annotated[
         str,

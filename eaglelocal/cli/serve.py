@@ -13,7 +13,6 @@ import socket
 import sys
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
@@ -91,9 +90,7 @@ def run_server(
     from eaglelocal.cli.browser import bind_page
 
     access, key_names, own_key = open_access(settings, output)
-    owners = Owners(
-        access.keys.names_on_disk, tuple(read_shared_prefix(expand_path(name)) for name in settings.shared_prefix)
-    )
+    owners = Owners(access.keys.names_on_disk, tuple(map(read_shared_prefix, settings.shared_prefix)))
     decisions = plan_all(settings, output)
     certificate = find_certificate(settings)
     listening = bind_server_socket(settings)
@@ -205,8 +202,9 @@ def open_access(settings: Settings, output: Output) -> tuple[Access, list[str], 
     return access, [name for name, _ in listed_keys.by_name], own_key
 
 
-def read_shared_prefix(path: Path) -> str:
+def read_shared_prefix(name: str) -> str:
     """Return the text of a --shared-prefix, without white space at its ends. Raises UsageError."""
+    path = expand_path(name)
     try:
         text = read_text_file(path).strip()
     except (OSError, FaultInLine) as error:
