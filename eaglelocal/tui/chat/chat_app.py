@@ -40,7 +40,7 @@ from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.help_screen import HelpRow
 from eaglelocal.tui.lines_widget import LinesWidget
 from eaglelocal.tui.panel.feed import Feed
-from eaglelocal.tui.panel.panel_text import SpeculationPanel
+from eaglelocal.tui.panel.speculation_panel import SpeculationPanel
 from eaglelocal.tui.prompt.prompt_input import PromptInput
 from eaglelocal.tui.terminal import clipboard
 from eaglelocal.tui.terminal.external_editor import edit_text
