@@ -1,6 +1,6 @@
 """The folder of an exported head: found by name, written whole or not at all, never over somebody's files.
 
-It is written beside its place and renamed. Formats are in export_tensors.py and export_tensors.py.
+It is written beside its place and renamed. Formats are in export_tensors.py.
 """
 
 from __future__ import annotations

@@ -206,9 +206,9 @@ def list_tap_readings(
     Ids count layer inputs (vLLM, speculators, llama.cpp) or layer outputs, which are one lower (SGLang, ModelOpt,
     below `eagle_config`). The usual three are known in both ways of counting; others stay open.
 
-    >>> tap_readings((1, 15, 28), usual=(2, 16, 29), nested=False)
+    >>> list_tap_readings((1, 15, 28), usual=(2, 16, 29), nested=False)
     ((2, 16, 29),)
-    >>> tap_readings((3, 9, 20), usual=(2, 16, 29), nested=True)
+    >>> list_tap_readings((3, 9, 20), usual=(2, 16, 29), nested=True)
     ((4, 10, 21), (3, 9, 20))
     """
     inputs, outputs = layer_ids, tuple(layer + 1 for layer in layer_ids)

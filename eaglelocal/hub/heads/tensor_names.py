@@ -170,7 +170,7 @@ def map_target_tokens(
 ) -> Ints | None:
     """Return the target token of each output row [num_rows]; None where row i is token i, for all of them.
 
-    >>> target_tokens(None, None, num_rows=8, num_tokens=8) is None
+    >>> map_target_tokens(None, None, num_rows=8, num_tokens=8) is None
     True
 
     Raises ModelFileError where the tables are damaged or of another head.

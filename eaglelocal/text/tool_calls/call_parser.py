@@ -2,7 +2,7 @@
 
 Each parser takes text and markers in order and adds text and calls to an AnswerCollector; `finish` says that nothing
 follows. Nothing is lost: text that begins like a call and is none stays text, as written. Other files parse blocks
-(block_calls.py), reasoning (split_answer.py) and messages (split_answer.py, harmony_parser.py).
+(block_calls.py), reasoning and messages (split_answer.py, harmony_parser.py).
 """
 
 from __future__ import annotations
