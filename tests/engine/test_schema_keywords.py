@@ -158,8 +158,12 @@ WHOLE: list[Row] = [  # of all arguments
     ("not", {**PAIR, "not": {"required": ["a"]}}, [{"b": 1}], [{"a": 1}]),
     ("if", {**PAIR, "if": {"required": ["a"]}, "then": {"required": ["b"]}}, [{"b": 1}], [{"a": 1}]),
 ]
-IDS = [f"{keyword}-{index}" for index, (keyword, *_) in enumerate(MATRIX)]
-WHOLE_IDS = [f"{keyword}-{index}" for index, (keyword, *_) in enumerate(WHOLE)]
+
+
+def name_rows(rows: list[Row]) -> list[str]:
+    return [f"{keyword}-{index}" for index, (keyword, *_) in enumerate(rows)]
+
+
 REQUIRED = ToolChoice(use=ToolUse.REQUIRED)
 NOTATIONS = (forms.HERMES, forms.CODER, forms.SEED, forms.GLM, forms.DSML, forms.GEMMA, forms.LFM)
 
@@ -189,7 +193,7 @@ def is_told(keyword: str, unbound: tuple[str, ...]) -> bool:
     return bool(set(unbound) & ({keyword, "then"} if keyword == "if" else {*keyword.split("|")}))
 
 
-@pytest.mark.parametrize(("keyword", "schema", "fitting", "wrong"), MATRIX, ids=IDS)
+@pytest.mark.parametrize(("keyword", "schema", "fitting", "wrong"), MATRIX, ids=name_rows(MATRIX))
 @pytest.mark.parametrize("is_strict", [False, True], ids=["loose", "strict"])
 def test_a_keyword_of_a_format_is_bound_refused_or_told(
     model: LlamaModel,
@@ -214,45 +218,26 @@ def test_a_keyword_of_a_format_is_bound_refused_or_told(
     assert not (is_strict and made.unbound) and {*made.unbound} <= list_said(schema)
 
 
-@pytest.mark.parametrize("form", NOTATIONS, ids=lambda form: form.label)
-@pytest.mark.parametrize(("keyword", "schema", "fitting", "wrong"), MATRIX, ids=IDS)
-@pytest.mark.parametrize("is_strict", [False, True], ids=["loose", "strict"])
-def test_a_keyword_of_a_tool_is_bound_refused_or_told(
-    model: LlamaModel,
-    form: CallForm,
-    keyword: str,
-    schema: dict[str, object],
-    fitting: list[object],
-    wrong: list[object],
-    is_strict: bool,
-) -> None:
-    if schema == {"$ref": "#"}:
-        pytest.skip("it names the whole of the arguments there")
+def as_argument(row: Row) -> Row:
+    """Return the row for a tool with an argument of this schema."""
+    keyword, schema, fitting, wrong = row
     schema = {**schema, "$ref": "#/properties/v/$defs/n"} if "$defs" in schema else schema
     parameters = {"type": "object", "properties": {"v": schema}, "required": ["v"]}
-    is_narrower = form is forms.GEMMA and "properties" in schema  # which admits no other names beside named ones
-    if is_narrower and schema.get("additionalProperties") is NUMBER:
-        fitting = []
-    right_calls, wrong_calls = ([{"v": value} for value in values] for values in (fitting, wrong))
-    check_tool(model, form, keyword, parameters, right_calls, wrong_calls, is_strict)
+    return keyword, parameters, [{"v": value} for value in fitting], [{"v": value} for value in wrong]
+
+
+ARGUMENTS = [as_argument(row) for row in MATRIX if row[1] != {"$ref": "#"}]  # which names all arguments there
+NARROWER = [
+    as_argument(row) for row in MATRIX if "properties" in row[1] and row[1].get("additionalProperties") is NUMBER
+]
 
 
 @pytest.mark.parametrize("form", NOTATIONS, ids=lambda form: form.label)
-@pytest.mark.parametrize(("keyword", "schema", "fitting", "wrong"), WHOLE, ids=WHOLE_IDS)
+@pytest.mark.parametrize(
+    ("keyword", "parameters", "fitting", "wrong"), [*ARGUMENTS, *WHOLE], ids=name_rows([*ARGUMENTS, *WHOLE])
+)
 @pytest.mark.parametrize("is_strict", [False, True], ids=["loose", "strict"])
-def test_a_keyword_of_all_arguments_is_bound_refused_or_told(
-    model: LlamaModel,
-    form: CallForm,
-    keyword: str,
-    schema: dict[str, object],
-    fitting: list[dict[str, object]],
-    wrong: list[dict[str, object]],
-    is_strict: bool,
-) -> None:
-    check_tool(model, form, keyword, schema, fitting, wrong, is_strict)
-
-
-def check_tool(
+def test_a_keyword_of_a_tool_is_bound_refused_or_told(
     model: LlamaModel,
     form: CallForm,
     keyword: str,
@@ -261,6 +246,8 @@ def check_tool(
     wrong: list[dict[str, object]],
     is_strict: bool,
 ) -> None:
+    if form is forms.GEMMA and (keyword, parameters, fitting, wrong) in NARROWER:
+        fitting = []  # it admits no other names beside named ones
     tool = Tool("f", "", json.dumps(parameters), is_strict=is_strict)
     spec = ConstraintSpec(
         split=Split(form=form, tools=(tool,)), choice=REQUIRED, constraint=None, tokens={}, is_split=True
