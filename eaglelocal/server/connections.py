@@ -204,7 +204,7 @@ MAX_DESCRIPTORS = 65536
 RESERVED_DESCRIPTORS = 64
 MIN_CONNECTIONS = 8
 MAX_CONNECTIONS = 1024
-MAX_HANDSHAKES = 128  # at once
+MAX_HANDSHAKES, MIN_HANDSHAKES = 128, 48  # at once: of all callers, and of one
 KEPT_CONNECTIONS = 8  # for /health, while all others are being answered
 ACCEPT_BATCH = 8  # connections that are accepted in one go
 
@@ -235,6 +235,18 @@ def max_connections(descriptors: int) -> int:
 
 def max_handshakes(connections: int) -> int:
     return min(MAX_HANDSHAKES, connections // 4)
+
+
+def max_handshakes_of_network(handshakes: int) -> int:
+    """Return how many of the handshakes may be those of one caller.
+
+    A further one replaces the oldest. With fewer than MIN_HANDSHAKES, a burst would end the handshakes of honest
+    callers from the same address.
+
+    >>> max_handshakes_of_network(128), max_handshakes_of_network(48)
+    (64, 48)
+    """
+    return max(handshakes // 2, min(handshakes, MIN_HANDSHAKES))
 
 
 def num_kept(connections: int) -> int:

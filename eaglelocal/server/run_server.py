@@ -28,6 +28,7 @@ from eaglelocal.server.connections import (
     Acceptor,
     ConnectionPlaces,
     max_handshakes,
+    max_handshakes_of_network,
     num_kept,
 )
 from eaglelocal.server.http_protocol import Protocol
@@ -82,7 +83,7 @@ class HttpServer(uvicorn.Server):
         """`num_connections` may be open at once. `certificate` of HTTPS; None: plain HTTP."""
         num_opening = max_handshakes(num_connections) if certificate else 0
         num_openings = num_opening or MAX_HANDSHAKES  # without TLS, it takes no time
-        self._openings = ConnectionPlaces(num_openings, max_per_network=max(num_openings // 2, 1))
+        self._openings = ConnectionPlaces(num_openings, max_per_network=max_handshakes_of_network(num_openings))
         num_open = num_connections - num_opening
         places = ConnectionPlaces(num_open, num_kept=num_kept(num_open))
         config = uvicorn.Config(

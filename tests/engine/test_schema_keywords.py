@@ -159,7 +159,12 @@ WHOLE: list[Row] = [  # of all arguments
     ("not", {**PAIR, "not": {"required": ["a"]}}, [{"b": 1}], [{"a": 1}]),
     ("if", {**PAIR, "if": {"required": ["a"]}, "then": {"required": ["b"]}}, [{"b": 1}], [{"a": 1}]),
 ]
-TOOL_MATRIX = [row for row in MATRIX if row[1] != {"$ref": "#"}]  # which names the whole of the arguments there
+
+
+def name_rows(rows: list[Row]) -> list[str]:
+    return [f"{keyword}-{index}" for index, (keyword, *_) in enumerate(rows)]
+
+
 REQUIRED = ToolChoice(use=ToolUse.REQUIRED)
 NOTATIONS = (forms.HERMES, forms.CODER, forms.SEED, forms.GLM, forms.DSML, forms.GEMMA, forms.LFM)
 
@@ -189,7 +194,7 @@ def is_told(keyword: str, unbound: tuple[str, ...]) -> bool:
     return bool(set(unbound) & ({keyword, "then"} if keyword == "if" else {*keyword.split("|")}))
 
 
-@pytest.mark.parametrize(("keyword", "schema", "fitting", "wrong"), MATRIX, ids=[row[0] for row in MATRIX])
+@pytest.mark.parametrize(("keyword", "schema", "fitting", "wrong"), MATRIX, ids=name_rows(MATRIX))
 @pytest.mark.parametrize("is_strict", [False, True], ids=["loose", "strict"])
 def test_a_keyword_of_a_format_is_bound_refused_or_told(
     model: LlamaModel,
@@ -214,40 +219,30 @@ def test_a_keyword_of_a_format_is_bound_refused_or_told(
     assert not (is_strict and made.unbound) and {*made.unbound} <= list_said(schema)
 
 
-@pytest.mark.parametrize(("keyword", "schema", "fitting", "wrong"), TOOL_MATRIX, ids=[row[0] for row in TOOL_MATRIX])
-def test_a_keyword_of_a_tool_is_bound_refused_or_told(
-    model: LlamaModel, keyword: str, schema: dict[str, object], fitting: list[object], wrong: list[object]
-) -> None:
+def as_argument(row: Row) -> Row:
+    """Return the row for a tool with an argument of this schema."""
+    keyword, schema, fitting, wrong = row
     schema = {**schema, "$ref": "#/properties/v/$defs/n"} if "$defs" in schema else schema
     parameters = {"type": "object", "properties": {"v": schema}, "required": ["v"]}
-    right_calls, wrong_calls = ([{"v": value} for value in values] for values in (fitting, wrong))
+    return keyword, parameters, [{"v": value} for value in fitting], [{"v": value} for value in wrong]
+
+
+ARGUMENTS = [as_argument(row) for row in MATRIX if row[1] != {"$ref": "#"}]  # which names all arguments there
+NARROWER = [
+    as_argument(row) for row in MATRIX if "properties" in row[1] and row[1].get("additionalProperties") is NUMBER
+]
+
+
+@pytest.mark.parametrize("row", [*ARGUMENTS, *WHOLE], ids=name_rows([*ARGUMENTS, *WHOLE]))
+def test_a_keyword_of_a_tool_is_bound_refused_or_told(model: LlamaModel, row: Row) -> None:
+    keyword, parameters, fitting, wrong = row
     for form, is_strict in product(NOTATIONS, (False, True)):
-        is_narrower = form is forms.GEMMA and "properties" in schema  # which admits no other names beside named ones
-        admitted = [] if is_narrower and schema.get("additionalProperties") is NUMBER else right_calls
-        check_tool(model, form, keyword, parameters, admitted, wrong_calls, is_strict)
+        is_narrower = form is forms.GEMMA and row in NARROWER  # it admits no other names beside named ones
+        check_tool(model, form, (keyword, parameters, [] if is_narrower else fitting, wrong), is_strict)
 
 
-@pytest.mark.parametrize(("keyword", "schema", "fitting", "wrong"), WHOLE, ids=[row[0] for row in WHOLE])
-def test_a_keyword_of_all_arguments_is_bound_refused_or_told(
-    model: LlamaModel,
-    keyword: str,
-    schema: dict[str, object],
-    fitting: list[dict[str, object]],
-    wrong: list[dict[str, object]],
-) -> None:
-    for form, is_strict in product(NOTATIONS, (False, True)):
-        check_tool(model, form, keyword, schema, fitting, wrong, is_strict)
-
-
-def check_tool(
-    model: LlamaModel,
-    form: CallForm,
-    keyword: str,
-    parameters: dict[str, object],
-    fitting: list[dict[str, object]],
-    wrong: list[dict[str, object]],
-    is_strict: bool,
-) -> None:
+def check_tool(model: LlamaModel, form: CallForm, row: Row, is_strict: bool) -> None:
+    keyword, parameters, fitting, wrong = row
     tool = Tool("f", "", json.dumps(parameters), is_strict=is_strict)
     spec = ConstraintSpec(
         split=Split(form=form, tools=(tool,)), choice=REQUIRED, constraint=None, tokens={}, is_split=True

@@ -323,7 +323,7 @@ class LenientText:
             return value, at
 
         text, end = self._read_items(at, ")", depth, read_item)
-        if len(values) != 1 or self.text[:end].removesuffix(")").rstrip().endswith(","):
+        if len(values) != 1 or self.text[at:end].removesuffix(")").rstrip().endswith(","):
             return text, end
         if shape.types and is_list:
             raise UnreadableCall("a value in parentheses may be the only item of a list")

@@ -10,6 +10,7 @@ import ast
 import io
 import re
 import tokenize
+import warnings
 from collections.abc import Mapping
 
 from eaglelocal.core.tools import Tool, ToolCall
@@ -62,10 +63,12 @@ def _blank_comments(text: str) -> str:
     """Return a text with blanks for its comments, if it is correct Python. Else only a guess would tell them."""
     if "#" not in text:
         return text
-    lines = text.splitlines(keepends=True)
+    lines = io.StringIO(text).readlines()
     try:
-        ast.parse(text.strip())
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes, which would be written to stderr
+            ast.parse(text.strip())
+        for token in tokenize.generate_tokens(iter(lines[:]).__next__):
             if token.type == tokenize.COMMENT:
                 row, begin, end = token.start[0] - 1, token.start[1], token.end[1]
                 if lines[row][:begin].rstrip().endswith(("=", ":")):  # perhaps a value without quotes

@@ -24,19 +24,8 @@ _OBJECT_LIMITS = (
 )
 _LIMITS: Mapping[str, Collection[str]] = {  # by the type of the values; "": of all types
     "": (
-        "type",
-        "enum",
-        "const",
-        "anyOf",
-        "oneOf",
-        "allOf",
-        "not",
-        "if",
-        "then",
-        "else",
-        "$ref",
-        "disallow",
-        "extends",
+        *("type", "enum", "const", "anyOf", "oneOf", "allOf", "not", "if", "then", "else", "$ref"),
+        *("disallow", "extends"),
     ),
     "string": _TEXT_LIMITS,
     "number": (*BOUNDS, "divisibleBy", "format"),

@@ -204,7 +204,8 @@ class TaggedText:
         if self._quotes[0] and value.startswith(self._quotes[0]):
             return False
         keys = [found["key"] for found in self._before.finditer(value)]
-        num_named = sum(1 for key in keys if key in shape.properties or self._call_begin in value)
+        has_call = self._call_begin in value
+        num_named = sum(1 for key in keys if has_call or key in shape.properties)
         num_ends = value.count(self._value_end)
         return num_named > num_ends or (num_ends > len(keys) and value.rstrip().endswith(self._value_end))
 
