@@ -9,7 +9,6 @@ import gc
 import time
 from collections.abc import Iterable
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import ClassVar
 
@@ -372,7 +371,9 @@ def scroll_transcript(transcript: Transcript, place: str) -> None:
 
 def _warm_up() -> None:
     """Do slow start-up work once the first screen is drawn, before the user waits for it."""
-    import_module("eaglelocal.tui.transcript.text_rows").find_lexer("python")
+    from eaglelocal.tui.transcript.markdown_rows import find_lexer
+
+    find_lexer("python")
     gc.collect()
     settle()  # walking all modules would delay a frame
 
