@@ -142,8 +142,11 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 # what a process does not import, because it would take longer to start, or hold more memory
 LEFT_OUT = [
     ("import eaglelocal.text.templates.rendering", "numpy"),
-    ("import eaglelocal.planning.autoplan, eaglelocal.planning.coresidency", "llguidance"),
-    ("import eaglelocal.planning.autoplan, eaglelocal.planning.coresidency, eaglelocal.planning.decision", "numpy"),
+    ("import eaglelocal.preparation.autoplan, eaglelocal.preparation.coresidency", "llguidance"),
+    (
+        "import eaglelocal.preparation.autoplan, eaglelocal.preparation.coresidency, eaglelocal.preparation.decision",
+        "numpy",
+    ),
     ("import eaglelocal.cli.serve", "uvicorn"),
     ("import eaglelocal.cli.main", "typer"),
     ("import eaglelocal.cli.main", "eaglelocal.core.events"),

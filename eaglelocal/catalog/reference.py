@@ -28,6 +28,7 @@ REFERENCE_FORMS = (
     "`demo`, `demo@SIZE[:TYPE]` such as `demo@1b:bf16`, a catalog entry such as `qwen3-8b:Q5_K_M`, "
     "`user/repo:Q4_K_M`, the path of a .gguf file, or `x.gguf@1b`, which is made of it"
 )
+REPO_PREFIX = "models--"  # of folders in the hub's cache
 _QUANT = r"(:(?P<quant>[A-Za-z0-9][A-Za-z0-9_.-]{0,39}))?"
 _PROFILE = re.compile(rf"(?P<id>[A-Za-z0-9][A-Za-z0-9._-]{{0,95}}){_QUANT}")
 _REPO = re.compile(rf"(?P<user>[A-Za-z0-9][A-Za-z0-9._-]{{0,95}})/(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{{0,95}}){_QUANT}")
@@ -63,6 +64,11 @@ class Repo:
 
     name: str  # user/repo
     quant: str | None = None  # or the name of a file
+
+
+def folder_name(repo: str) -> str:
+    """Return the name of a repository's folder in the hub's cache: `models--user--repo`."""
+    return REPO_PREFIX + repo.replace("/", "--")
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ from eaglelocal.worker.spare_process import SpareProcess
 
 if TYPE_CHECKING:
     from eaglelocal.learning.idle_learning import IdleLearning
-    from eaglelocal.planning.decision import Decision
+    from eaglelocal.preparation.decision import Decision
 
 
 @flags.takes(
@@ -283,7 +283,7 @@ def plan_start(
 
     The settings come with it, as changed for that model.
     """
-    from eaglelocal.planning.autoplan import autoplan
+    from eaglelocal.preparation.autoplan import autoplan
 
     own = continue_target(settings, start.conversation) if choice.target is None else settings
     if own is not settings:

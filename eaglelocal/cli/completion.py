@@ -81,7 +81,7 @@ def list_known() -> list[str]:
 
 def list_cached() -> list[str]:
     from eaglelocal.cli.load_model import load_settings
-    from eaglelocal.planning.model_choices import list_names
+    from eaglelocal.preparation.model_choices import list_names
 
     return list_names(load_settings({}).model_folders)
 

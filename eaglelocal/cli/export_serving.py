@@ -22,8 +22,8 @@ from eaglelocal.core.user_paths import expand_path, quote_word
 from eaglelocal.errors import IncompatibleError, ResourceError, UsageError
 
 if TYPE_CHECKING:
-    from eaglelocal.planning.vllm.served_pair import ServedPair
-    from eaglelocal.planning.vllm.vllm_arguments import VllmPlan
+    from eaglelocal.preparation.vllm.served_pair import ServedPair
+    from eaglelocal.preparation.vllm.vllm_arguments import VllmPlan
 
 MAX_VALUES_BYTES = 1 << 20
 SUFFIX_NAME = "suffix"
@@ -106,12 +106,11 @@ def plan_order(order: ExportFlags) -> VllmPlan:
     """Return the plan for the machine that the order names, or this one. Raises what planning raises."""
     from eaglelocal.catalog.catalog import load_catalog
     from eaglelocal.conversation.session import ModelChoice
-    from eaglelocal.planning.autoplan import this_machine
-    from eaglelocal.planning.plan_models import find_known_machine
-    from eaglelocal.planning.vllm.describe_drafts import GivenSources
-    from eaglelocal.planning.vllm.find_pair import find_pair
-    from eaglelocal.planning.vllm.vllm_arguments import HEADS, plan_vllm
-    from eaglelocal.planning.vllm.vllm_memory import ServingLimits, find_fit
+    from eaglelocal.preparation.machines import find_known_machine, this_machine
+    from eaglelocal.preparation.vllm.describe_drafts import GivenSources
+    from eaglelocal.preparation.vllm.find_pair import find_pair
+    from eaglelocal.preparation.vllm.vllm_arguments import HEADS, plan_vllm
+    from eaglelocal.preparation.vllm.vllm_memory import ServingLimits, find_fit
 
     catalog = load_catalog()
     machine = find_known_machine(order.machine, catalog, None) if order.machine else this_machine(catalog.machines)
@@ -174,8 +173,8 @@ def export_own_head(order: ExportFlags, plan: VllmPlan, head: Path) -> list[str]
 
 def format_plan(order: ExportFlags, plan: VllmPlan) -> str:
     """Return the text of the command or file. Raises UsageError on a name that is no text."""
-    from eaglelocal.planning.vllm.helm_values import make_helm_values
-    from eaglelocal.planning.vllm.vllm_arguments import VLLM_VERSION, make_command, make_compose_file
+    from eaglelocal.preparation.vllm.helm_values import make_helm_values
+    from eaglelocal.preparation.vllm.vllm_arguments import VLLM_VERSION, make_command, make_compose_file
 
     if order.what == VLLM:
         return check_is_text(make_command(plan)) + "\n"
@@ -245,7 +244,7 @@ def write_text(path: Path, text: str) -> None:
 def check_helm_file(form: str, name: str, *, as_json: bool) -> None:
     """Show what is wrong with Helm values. Raises UsageError if they cannot be read, IncompatibleError on problems."""
     from eaglelocal.catalog.catalog import load_catalog
-    from eaglelocal.planning.vllm.helm_values import list_problems
+    from eaglelocal.preparation.vllm.helm_values import list_problems
 
     if form != HELM:
         raise UsageError("only Helm values can be checked", hint=f"eaglelocal export helm --check {quote_word(name)}")

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from eaglelocal.client.engine_client import EngineClient, WatchSubmit
     from eaglelocal.core.events import EngineInfo
     from eaglelocal.learning.idle_learning import IdleLearning, ModelLearning
-    from eaglelocal.planning.decision import Decision
-    from eaglelocal.planning.model_choices import ModelOutlook
+    from eaglelocal.preparation.decision import Decision
+    from eaglelocal.preparation.model_choices import ModelOutlook
     from eaglelocal.tui.chat.model_picker import ModelSource
     from eaglelocal.worker.spare_process import SpareProcess
 
@@ -108,7 +108,7 @@ def count_slots(settings: Settings) -> int:
 
 def plan_run(options: RunOptions, output: MessageOutput) -> Plan:
     """Return the plan of a run on this machine, with its files on disk."""
-    from eaglelocal.planning.autoplan import autoplan
+    from eaglelocal.preparation.autoplan import autoplan
 
     decision = autoplan(options)
     show_decision(decision, output)
@@ -123,7 +123,7 @@ def show_decision(decision: Decision, output: MessageOutput) -> None:
 
 def write_plan(decision: Decision, output: MessageOutput) -> Plan:
     """Return the plan, and show progress if an inflated embedded model has to be written first."""
-    from eaglelocal.planning.decision import make_plan
+    from eaglelocal.preparation.decision import make_plan
 
     progress = output.progress()
     try:
@@ -247,7 +247,7 @@ def choose_build(target: str, *, draft: str = "auto") -> ChosenBuild | None:
     from eaglelocal.catalog.catalog import load_catalog
     from eaglelocal.catalog.reference import Profile, parse_reference
     from eaglelocal.cli.plan import options_for
-    from eaglelocal.planning.plan_models import plan_models
+    from eaglelocal.preparation.autoplan import plan_target
 
     parsed = parse_reference(target)
     if not isinstance(parsed, Profile) or parsed.quant:
@@ -257,7 +257,7 @@ def choose_build(target: str, *, draft: str = "auto") -> ChosenBuild | None:
     options = options_for(target, {}, goal=GOAL, is_elsewhere=False)
     drafts = "none" if "none" in (draft, options.draft) else "auto"
     try:
-        outcome = plan_models(replace(options, draft=drafts))
+        outcome = plan_target(replace(options, draft=drafts))
     except UsageError as error:  # e.g. the settings name a missing GPU: the model can be fetched all the same
         return ChosenBuild(problem=error.message)
     if outcome.chosen is None:
@@ -271,7 +271,7 @@ def choose_build(target: str, *, draft: str = "auto") -> ChosenBuild | None:
 # ---- models on disk: the source of the model picker: the models on this disk, and how each would run with these
 # settings
 def make_model_source(settings: Settings) -> ModelSource:
-    from eaglelocal.planning.model_choices import list_choices
+    from eaglelocal.preparation.model_choices import list_choices
     from eaglelocal.tui.chat.model_picker import ModelSource
 
     return ModelSource(
@@ -282,7 +282,7 @@ def make_model_source(settings: Settings) -> ModelSource:
 
 
 def list_model_names(settings: Settings) -> Sequence[str]:
-    from eaglelocal.planning.model_choices import list_names
+    from eaglelocal.preparation.model_choices import list_names
 
     return list_names(settings.model_folders)
 
@@ -300,7 +300,7 @@ def mention_model(prompt: str | None, settings: Settings, output: MessageOutput)
 
 def assess_choice(settings: Settings, choice: ModelChoice, active: ActiveModel | None) -> ModelOutlook:
     """Return how the model of a choice would run here, once the active one is unloaded."""
-    from eaglelocal.planning.model_choices import assess_model, estimate_held
+    from eaglelocal.preparation.model_choices import assess_model, estimate_held
 
     options = make_run_options(settings, replace(choice, spec=None), parallel=count_slots(settings))
     held = () if active is None or active.plan is None else estimate_held(active.plan, active.info)

@@ -107,10 +107,10 @@ def plan_one(options: RunOptions, machine: str | None, ram_gib: float | None) ->
     """Return the plan of one model on one machine, or the error that says why there is none."""
     from eaglelocal.catalog.catalog import load_machines
     from eaglelocal.cli.reports.plan_table import PlanFailure
-    from eaglelocal.planning.plan_models import plan_models
+    from eaglelocal.preparation.autoplan import plan_target
 
     try:
-        return plan_models(options, machine_name=machine, ram_gib=ram_gib)
+        return plan_target(options, machine_name=machine, ram_gib=ram_gib)
     except EagleLocalError as error:
         known = load_machines().get((machine or "").lower())
         name = known.name if known else machine or "this machine"

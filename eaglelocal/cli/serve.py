@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from eaglelocal.cli.serve_screen import ServeScreen
     from eaglelocal.client.running_servers import RunningServer
     from eaglelocal.core.run_options import RunOptions
-    from eaglelocal.planning.decision import Decision
+    from eaglelocal.preparation.decision import Decision
     from eaglelocal.server.access import Access
     from eaglelocal.server.loaded_models import LoadedModel
     from eaglelocal.server.server_certificate import ServerCertificate
@@ -217,8 +217,8 @@ def read_shared_prefix(name: str) -> str:
 
 def plan_all(settings: Settings, output: Output) -> dict[str, Decision]:
     """Return the decision for each model by its name in requests, and show it; the first is loaded first."""
-    from eaglelocal.planning.autoplan import autoplan
-    from eaglelocal.planning.coresidency import plan_together
+    from eaglelocal.preparation.autoplan import autoplan
+    from eaglelocal.preparation.coresidency import plan_together
 
     first = plan_first(settings)
     parallel = first.options.parallel
@@ -266,7 +266,7 @@ def server_options(settings: Settings, choice: ModelChoice, parallel: int) -> Ru
 
 def plan_first(settings: Settings) -> Decision:
     """Plan the first model. Without --parallel, use fewer slots if it does not fit with DEFAULT_PARALLEL."""
-    from eaglelocal.planning.autoplan import autoplan, replan
+    from eaglelocal.preparation.autoplan import autoplan, replan
 
     most, *fewer = [settings.parallel] if settings.parallel else [DEFAULT_PARALLEL, 2, 1]
     decision = autoplan(server_options(settings, ModelChoice(), most))

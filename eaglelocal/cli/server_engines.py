@@ -19,8 +19,8 @@ from eaglelocal.core.stats import LEARNING_OFF, LearningStatus
 if TYPE_CHECKING:
     from eaglelocal.cli.output import Output
     from eaglelocal.learning.idle_learning import IdleLearning
-    from eaglelocal.planning.coresidency import EvictionPolicy
-    from eaglelocal.planning.decision import Decision
+    from eaglelocal.preparation.coresidency import EvictionPolicy
+    from eaglelocal.preparation.decision import Decision
     from eaglelocal.server.loaded_models import LoadResult
     from eaglelocal.worker.spare_process import SpareProcess
 
@@ -118,7 +118,7 @@ class ServerEngines:
 
     def _make_plans(self) -> EvictionPolicy:
         """Make the plans of all models, with all their files on disk before the first request, and weigh them."""
-        from eaglelocal.planning.coresidency import EvictionPolicy
+        from eaglelocal.preparation.coresidency import EvictionPolicy
 
         if self._policy is None:
             plans = {

@@ -1,6 +1,6 @@
 """A plan: exactly what the engine process should load, and how. Plain, frozen, explainable.
 
-planning/autoplan.py decides what the options leave open, and planning/decision.py makes the plan. What is still
+preparation/autoplan.py decides what the options leave open, and preparation/decision.py makes the plan. What is still
 `auto` depends on the machine that loads the plan, and is decided in fit.py.
 """
 

@@ -28,12 +28,12 @@ from eaglelocal.hub.inflation.inflated_sizes import parse_demo_reference
 from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.projector_resolver import find_projector
 from eaglelocal.hub.target_resolver import NATIVE, demo_sources, find_target
-from eaglelocal.planning.autoplan import autoplan, this_machine
-from eaglelocal.planning.decision import check_ctx, choose_ctx
-from eaglelocal.planning.local_models import make_demo_option
 from eaglelocal.planning.machine_spec import select_gpus
 from eaglelocal.planning.no_fit_hints import explain_no_fit
-from eaglelocal.planning.plan_models import plan_models
+from eaglelocal.preparation.autoplan import autoplan, plan_target
+from eaglelocal.preparation.decision import check_ctx, choose_ctx
+from eaglelocal.preparation.machines import this_machine
+from eaglelocal.preparation.models import make_demo_option
 
 Check = Callable[[Installation], Finding | None]
 
@@ -123,7 +123,7 @@ def find_model(options: RunOptions) -> str:
         if files.task is not ModelTask.TEXT:
             message = f"{files.target.label} {files.task.description}"
             raise UsageError(message, hint=f"eaglelocal serve --target {quote_path(decision.target)}")
-    outcome = plan_models(named)
+    outcome = plan_target(named)
     if outcome.chosen is None:
         message, hint = explain_no_fit(outcome)
         raise ResourceError(message, hint=hint)

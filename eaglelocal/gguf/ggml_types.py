@@ -1,4 +1,4 @@
-"""The tensor types of ggml: how many elements make a block, and how many bytes a block takes.
+"""The tensor types of ggml: how many elements make a block, and how many bytes a block takes; and a file's own type.
 
 One literal table, taken from ggml.h and ggml-common.h of the pinned llama.cpp (43 ids, nine of them
 removed). It has sizes only; `tensors.py` decodes the blocks.
@@ -6,6 +6,7 @@ removed). It has sizes only; `tensors.py` decodes the blocks.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -98,3 +99,39 @@ def read_file_type(header: Header) -> str:
     """Return the stated quantization, such as `Q4_K_M`; empty where the file states none that is known."""
     number = header.metadata.get("general.file_type")
     return FILE_TYPES.get(number & ~GUESSED, "") if isinstance(number, int) else ""
+
+
+# ---- the quantization of a file, as its name and its header call it
+REFERENCE_KEY = "eaglelocal.reference"  # in a file that is made of another one
+_QUANT = re.compile(
+    r"(?<![A-Z0-9])(?:UD-)?(?:I?Q[1-8](?:_[A-Z0-9]+)*|TQ[12]_0|MXFP4(?:_MOE)?|NVFP4|BF16|FP?16|FP?32)(?![A-Z0-9])",
+    re.IGNORECASE,
+)
+_SAME = {"FP16": "F16", "FP32": "F32"}
+
+
+def parse_quant(stem: str) -> str:
+    """Return `Q4_K_M` for `dir/Model-7B-q4_k_m`; empty if none. The file's own name goes before its folder's."""
+    for text in reversed(stem.split("/")):
+        found = _QUANT.findall(text)
+        if found:
+            return normalize_quant(found[-1])
+    return ""
+
+
+def read_quantization(header: Header) -> str:
+    """Return `UD-Q4_K_XL` or the like; empty if unknown. Names go first: they state mixtures without a type number.
+
+    The name of a file that is made of another one has that one's type too, so its header goes first.
+    """
+    named, stated = parse_quant(header.path.stem), read_file_type(header)
+    return stated or named if REFERENCE_KEY in header.metadata else named or stated
+
+
+def remove_quant(text: str) -> str:
+    return _QUANT.sub(" ", text)
+
+
+def normalize_quant(quant: str) -> str:
+    upper = quant.upper()
+    return _SAME.get(upper, upper)

@@ -17,16 +17,24 @@ from pathlib import Path
 
 from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.catalog.draft_entries import DraftEntry
-from eaglelocal.catalog.reference import GGUF_SUFFIX, Profile, Reference, Repo, parse_reference
+from eaglelocal.catalog.reference import (
+    GGUF_SUFFIX,
+    REPO_PREFIX,
+    Profile,
+    Reference,
+    Repo,
+    folder_name,
+    parse_reference,
+)
 from eaglelocal.catalog.target_entries import TargetEntry
 from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.core.own_files import read_regular
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import ModelFileError, ResourceError, UsageError
-from eaglelocal.hub.repo_builds import RepoBuild, choose_build, group_builds, join_names, parse_quant
+from eaglelocal.gguf.ggml_types import parse_quant
+from eaglelocal.hub.repo_builds import RepoBuild, choose_build, group_builds, join_names
 
-PREFIX = "models--"
 PARTIAL = ".incomplete"
 MAIN = "main"
 OTHER_DISK = "export HF_HUB_CACHE=/a/folder/on/another/disk"  # a hint
@@ -73,12 +81,13 @@ def make_write_error(problem: OSError, path: str, *, hint: str = OTHER_DISK) -> 
 
 
 def repo_folder(cache: Path, repo: str) -> Path:
-    return cache / f"{PREFIX}{repo.replace('/', '--')}"
+    return cache / folder_name(repo)
 
 
 def list_repos(cache: Path) -> list[str]:
     """Return the repositories of models with anything in the cache."""
-    return sorted(entry.name.removeprefix(PREFIX).replace("--", "/") for entry in _list_folders(cache, PREFIX))
+    folders = _list_folders(cache, REPO_PREFIX)
+    return sorted(folder.name.removeprefix(REPO_PREFIX).replace("--", "/") for folder in folders)
 
 
 def list_models(cache: Path) -> list[CachedModel]:

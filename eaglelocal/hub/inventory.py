@@ -20,6 +20,7 @@ from eaglelocal.core.terminal_text import make_printable
 from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.architectures import HEAD_ARCHITECTURES
 from eaglelocal.gguf.eagle_info import TARGET_NAME_KEY, VERIFIER_KEY
+from eaglelocal.gguf.ggml_types import parse_quant, read_quantization
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.lora_adapter import is_adapter
 from eaglelocal.gguf.mtp import is_mtp_alone
@@ -33,7 +34,6 @@ from eaglelocal.hub.inflation.inflated_sizes import DEFAULT_SIZE, TYPES, ModelSi
 from eaglelocal.hub.model_library import list_library
 from eaglelocal.hub.projector_resolver import find_cached_projector
 from eaglelocal.hub.pull_plan import find_pulled_targets
-from eaglelocal.hub.repo_builds import parse_quant, read_quantization
 from eaglelocal.hub.target_resolver import MAX_LABEL_CHARS, NATIVE, demo_sources
 
 EMBEDDED, GENERATED, IMPORTED, TRAINED, HUB = "embedded", "generated", "imported head", "trained head", "hub"

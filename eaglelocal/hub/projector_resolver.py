@@ -19,12 +19,13 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import AUTO, NONE
 from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError, UsageError
+from eaglelocal.gguf.ggml_types import parse_quant, read_quantization, remove_quant
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.projector import Projector, check_projector, is_audio_only
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.hub_cache import check_file, find_snapshot, list_gguf_files, list_gguf_names
 from eaglelocal.hub.model_library import find_blob_projector
-from eaglelocal.hub.repo_builds import RepoBuild, group_builds, parse_quant, read_quantization, remove_quant
+from eaglelocal.hub.repo_builds import RepoBuild, group_builds
 from eaglelocal.hub.target_resolver import FoundTarget
 
 AUTO_HINT = "--mmproj auto"

@@ -17,6 +17,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import AUTO, NONE
 from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import EagleLocalError, UsageError
+from eaglelocal.gguf.ggml_types import normalize_quant
 from eaglelocal.hub.hub_cache import (
     HubReference,
     find_cached,
@@ -25,7 +26,6 @@ from eaglelocal.hub.hub_cache import (
     refer_to_entry,
     resolve_draft_reference,
 )
-from eaglelocal.hub.repo_builds import normalize_quant
 
 NO_LAYER = "no draft: this file has no MTP layer"  # shown where the file turns out to have none
 

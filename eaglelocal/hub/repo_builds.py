@@ -10,30 +10,20 @@ import difflib
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from eaglelocal.catalog.reference import GGUF_SUFFIX
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import UsageError
-from eaglelocal.gguf.ggml_types import read_file_type
-from eaglelocal.hub.derived.recipes import REFERENCE_KEY
-
-if TYPE_CHECKING:
-    from eaglelocal.gguf.header import Header  # imports numpy
+from eaglelocal.gguf.ggml_types import normalize_quant, parse_quant
 
 MAX_NAMES = 12  # in one sentence
 MAX_COMPARED = 1000  # comparing names is slow
 # if none is named: the best with four bits, as the catalog's sizes assume
 DEFAULTS = ("Q4_K_M", "UD-Q4_K_XL", "MXFP4", "MXFP4_MOE", "Q4_K_S", "IQ4_XS", "Q4_0", "Q5_K_M", "Q6_K", "Q8_0")
 
-_QUANT = re.compile(
-    r"(?<![A-Z0-9])(?:UD-)?(?:I?Q[1-8](?:_[A-Z0-9]+)*|TQ[12]_0|MXFP4(?:_MOE)?|NVFP4|BF16|FP?16|FP?32)(?![A-Z0-9])",
-    re.IGNORECASE,
-)
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})", re.IGNORECASE)
 _NO_MODEL = re.compile(r"(?<![a-z])(mmproj|imatrix|vocab-only|vocab_only)(?![a-z])", re.IGNORECASE)
 _DRAFT = re.compile(r"^mtp-|(?<![a-z])(draft|drafter|eagle|eagle3|dflash|dspark|medusa)(?![a-z])", re.IGNORECASE)
-_SAME = {"FP16": "F16", "FP32": "F32"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,33 +70,6 @@ def _parse_part(stem: str) -> tuple[str, int, int]:
     """Return (stem without the part, number of the part, count of parts)."""
     part = _PART.fullmatch(stem)
     return (part["stem"], int(part["number"]), int(part["count"])) if part else (stem, 1, 1)
-
-
-def parse_quant(stem: str) -> str:
-    """Return `Q4_K_M` for `dir/Model-7B-q4_k_m`; empty if none. The file's own name goes before its folder's."""
-    for text in reversed(stem.split("/")):
-        found = _QUANT.findall(text)
-        if found:
-            return normalize_quant(found[-1])
-    return ""
-
-
-def read_quantization(header: Header) -> str:
-    """Return `UD-Q4_K_XL` or the like; empty if unknown. Names go first: they state mixtures without a type number.
-
-    The name of a file that is made of another one has that one's type too, so its header goes first.
-    """
-    named, stated = parse_quant(header.path.stem), read_file_type(header)
-    return stated or named if REFERENCE_KEY in header.metadata else named or stated
-
-
-def remove_quant(text: str) -> str:
-    return _QUANT.sub(" ", text)
-
-
-def normalize_quant(quant: str) -> str:
-    upper = quant.upper()
-    return _SAME.get(upper, upper)
 
 
 def choose_build(builds: Sequence[RepoBuild], wanted: str | None, *, repo: str, drafts: bool = False) -> RepoBuild:

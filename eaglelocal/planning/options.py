@@ -28,10 +28,10 @@ from eaglelocal.gguf.architectures import (
     RECURRENT_ARCHITECTURES,
     ROLLBACK_ARCHITECTURES,
 )
+from eaglelocal.gguf.ggml_types import read_quantization
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.model_shape import ModelShape, count_parameters, read_shape
 from eaglelocal.gguf.projector import Projector
-from eaglelocal.hub.repo_builds import read_quantization
 from eaglelocal.planning.quality import (
     HEAD_DEFAULT,
     MODEL_DEFAULT,

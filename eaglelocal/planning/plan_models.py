@@ -1,130 +1,125 @@
-"""Plan what `eaglelocal plan TARGET` shows: find the models that the target means, and search. Runs nothing.
+"""Plan how a run's models run best on a machine, as `chat` loads them. Pure: models, machine and costs come in.
 
-A file is planned from its header, even if the catalog knows it; an embedded model that was not written yet from its
-sketch; everything else from the catalog.
+Sizes come from headers for files, else from the catalog; search and score are the same for both.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 
-from eaglelocal.catalog.catalog import DRAFT_WORDS, Catalog, load_catalog
-from eaglelocal.catalog.draft_entries import MTP
-from eaglelocal.catalog.reference import DerivedModel, EmbeddedModel, File
-from eaglelocal.core.byte_sizes import GIB
+from eaglelocal.core.byte_sizes import format_memory
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.errors import IncompatibleError, UsageError
-from eaglelocal.hub.draft_resolver import check_one_model, find_files
-from eaglelocal.hub.hub_cache import find_known_target
-from eaglelocal.hub.model_library import locate_reference
-from eaglelocal.planning.autoplan import add_servers, this_machine
-from eaglelocal.planning.disk_choice import adjust_for_loading
-from eaglelocal.planning.local_models import (
-    add_adapters,
-    choose_projector,
-    list_entry_options,
-    make_demo_option,
-    make_local_option,
-    read_adapters,
-    read_measured_costs,
-    restrict_drafts,
-)
-from eaglelocal.planning.machine_spec import MachineSpec, make_known_spec, replace_ram
-from eaglelocal.planning.options import ModelOption
-from eaglelocal.planning.plan_search import SearchOutcome, search_plan
+from eaglelocal.core.stats import MeasuredCosts
+from eaglelocal.planning.candidate import COMFORTABLE_CTX, Candidate, Chosen, Rejected, offload_text
+from eaglelocal.planning.candidate_evaluation import CacheSetup
+from eaglelocal.planning.machine_spec import MachineSpec
+from eaglelocal.planning.options import DraftOption, ModelOption
+from eaglelocal.planning.plan_search import SearchOutcome, list_kv_types, make_evaluator, search_plan
 
-SHOWN_DRAFTS = 4
+AS_USUAL = RunOptions()
 
 
-def plan_models(options: RunOptions, *, machine_name: str | None = None, ram_gib: float | None = None) -> SearchOutcome:
-    """Return the planner's outcome for this machine, or for one of the catalog with `ram_gib` of RAM.
+def plan_models(
+    models: Sequence[ModelOption],
+    machine: MachineSpec,
+    options: RunOptions = AS_USUAL,
+    *,
+    measured: Mapping[str, MeasuredCosts] | None = None,
+) -> SearchOutcome:
+    """Return the best way to run one of the models, and why the others were rejected.
 
-    Raises UsageError, ModelFileError or IncompatibleError.
+    measured  costs of decodes measured on this machine, by the reference of an option
+
+    Raises UsageError if the options name GPUs that the machine does not have, or contradict each other.
     """
-    catalog = load_catalog()
-    elsewhere = None if machine_name is None and ram_gib is None else find_known_machine(machine_name, catalog, ram_gib)
-    models = find_models(options, catalog)
-    machine = elsewhere or add_servers(this_machine(catalog.machines), options.rpc)
-    measured = read_measured_costs(models, machine)
     return adjust_for_loading(search_plan(models, machine, options, measured=measured), measured=measured)
 
 
-def find_known_machine(name: str | None, catalog: Catalog, ram_gib: float | None) -> MachineSpec:
-    """Return a machine of the catalog, with `ram_gib` of RAM if given.
+def adjust_for_loading(outcome: SearchOutcome, *, measured: Mapping[str, MeasuredCosts] | None = None) -> SearchOutcome:
+    """Return the outcome with what `chat` loads: the draft beside the model, and an f16 cache if that fits."""
+    chosen, machine, options = outcome.chosen, outcome.machine, outcome.options
+    if chosen is None or not chosen.candidate.option.is_here:
+        return outcome
+    candidate = use_plain_cache(add_draft(chosen.candidate, machine, options, measured=measured), machine, options)
+    if candidate is chosen.candidate:
+        return outcome
+    evaluator = make_evaluator(machine, options, measured)
+    memory = evaluator.estimate_memory(candidate.option, candidate.draft, candidate.setup, candidate.offload)
+    rejected = tuple(each for each in outcome.rejected if not is_rejection_of(each, candidate))
+    return dataclasses.replace(outcome, chosen=Chosen(candidate=candidate, memory=memory), rejected=rejected)
 
-    Raises UsageError on an unknown machine, or on `ram_gib` without a machine that has RAM beside its GPUs.
+
+def is_rejection_of(rejected: Rejected, candidate: Candidate) -> bool:
+    """Return whether the same model with the same draft was rejected; it is the chosen one now."""
+    return rejected.option is candidate.option and rejected.draft == candidate.draft.id
+
+
+def add_draft(
+    candidate: Candidate,
+    machine: MachineSpec,
+    options: RunOptions,
+    *,
+    measured: Mapping[str, MeasuredCosts] | None = None,
+) -> Candidate:
+    """Return the candidate with the draft on disk added, if that costs no more than context above COMFORTABLE_CTX.
+
+    Whether drafting pays is measured at run time, not predicted. No layer is moved to RAM for the draft, and the cache
+    is quantized to no less than q8_0 for it.
     """
-    known = None if name is None else catalog.machine(name)
-    if known is None or (ram_gib is not None and not known.num_gpus):
-        why = "the RAM of this machine is known" if known is None else f"{known.name} has no separate RAM"
-        raise UsageError(f"--ram needs --machine with a graphics card: {why}", hint="--machine rtx-3090 --ram 64")
-    machine = make_known_spec(known)
-    return machine if ram_gib is None else replace_ram(machine, int(ram_gib * GIB))
-
-
-def find_models(options: RunOptions, catalog: Catalog) -> tuple[ModelOption, ...]:
-    """Return the models that the target means; without one, the whole catalog.
-
-    A file, or a repository that is not in the catalog, has the draft that `chat` would use.
-
-    Raises UsageError, ModelFileError or IncompatibleError.
-    """
-    if options.target is None:
-        every = [option for target in catalog.targets.values() for option in list_entry_options(target, catalog)]
-        return _with_drafts(every, options)
-    parsed = locate_reference(options.target, options.model_folders)
-    if isinstance(parsed, EmbeddedModel):
-        return (make_demo_option(options.target, options, catalog),)
-    entry = find_known_target(parsed, catalog)
-    if entry is None or isinstance(parsed, File | DerivedModel):
-        return (make_local_option(find_files(parsed, options), options.target, options, catalog),)
-    found = list(list_entry_options(entry, catalog, quant=parsed.quant))
-    if not found:
-        known = ", ".join(entry.quantizations)
-        raise UsageError(f"the catalog has no {entry.id} in {parsed.quant}", hint=f"it has {known}")
-    return _with_drafts(found, options)
-
-
-def adapt_models(models: Iterable[ModelOption], options: RunOptions) -> tuple[ModelOption, ...]:
-    """Return the models with the run's LoRA adapters, without those for which they were not made.
-
-    Raises UsageError, ModelFileError, or IncompatibleError if no model can have them.
-    """
-    adapters = read_adapters(options)
-    adapted: list[ModelOption] = []
-    refusals: list[IncompatibleError] = []
-    for model in models:
-        try:
-            adapted.append(add_adapters(model, adapters))
-        except IncompatibleError as error:
-            refusals.append(error)
-    if len({error.message for error in refusals}) > 1 and not adapted:
-        what = f"none of these {len(refusals)} models is the one that {', '.join(name for name, _ in adapters)} is for"
-        raise IncompatibleError(what, hint="eaglelocal plan MODEL.gguf --lora FILE")
-    if refusals and not adapted:
-        raise refusals[0]
-    return tuple(adapted)
-
-
-def _with_drafts(models: Iterable[ModelOption], options: RunOptions) -> tuple[ModelOption, ...]:
-    """Return the models with the drafts that the options leave to them. Raises UsageError on an unknown draft."""
-    models = tuple(choose_projector(model, options) for model in adapt_models(models, options))
-    check_one_model(options.draft)
-    if not options.names_draft:
-        return tuple(restrict_drafts(model, options) for model in models)
-    named = [
-        (model, [draft for draft in model.drafts if options.draft == draft.id or options.draft == MTP == draft.kind])
-        for model in models
-    ]
-    found = tuple(dataclasses.replace(model, drafts=tuple(drafts)) for model, drafts in named if drafts)
-    if not found:
-        known = dict.fromkeys(draft.id for model in models for draft in model.drafts if draft.shape)
-        others = [word for word in (*DRAFT_WORDS, *known) if word != options.draft]
-        near = difflib.get_close_matches(options.draft, others, n=1)
-        raise UsageError(
-            f"the catalog has no draft {options.draft} that can be planned here",
-            hint=f"`--draft {near[0] if near else 'auto'}`, or one of: {', '.join(list(known)[:SHOWN_DRAFTS])}",
+    draft = find_draft_model(candidate.option)
+    if candidate.draft.shape is not None or draft is None:
+        return candidate
+    alone = dataclasses.replace(candidate.option, drafts=(draft,))
+    layers = options.gpu_layers if candidate.gpu_layers is None else candidate.gpu_layers
+    for kv_type in dict.fromkeys(
+        (candidate.setup.kv_type, *(each for each in list_kv_types(options) if each == "q8_0"))
+    ):
+        alike = dataclasses.replace(
+            options, kv_type=kv_type, gpu_layers=layers, n_cpu_moe=candidate.n_cpu_moe, draft=draft.id
         )
-    return found
+        chosen = search_plan([alone], machine, alike, measured=measured).chosen
+        if chosen is not None and is_comfortable(chosen.candidate, candidate):
+            return dataclasses.replace(chosen.candidate, option=candidate.option)
+    return candidate
+
+
+def is_comfortable(candidate: Candidate, other: Candidate) -> bool:
+    """Return whether a candidate has the other's offload, and its context up to COMFORTABLE_CTX."""
+    return candidate.offload == other.offload and candidate.setup.n_ctx >= limit_setup(other).n_ctx
+
+
+def limit_setup(candidate: Candidate) -> CacheSetup:
+    """Return the candidate's setup with at most COMFORTABLE_CTX tokens of context."""
+    return dataclasses.replace(candidate.setup, n_ctx=min(candidate.setup.n_ctx, COMFORTABLE_CTX))
+
+
+def use_plain_cache(candidate: Candidate, machine: MachineSpec, options: RunOptions) -> Candidate:
+    """Return the candidate with an f16 cache if that fits and no type was asked for: quantizing only saves memory."""
+    if options.kv_type is not None:
+        return candidate
+    plain = dataclasses.replace(candidate.setup, kv_type="f16")
+    fits = (
+        make_evaluator(machine, options)
+        .estimate_memory(candidate.option, candidate.draft, plain, candidate.offload)
+        .fits
+    )
+    return dataclasses.replace(candidate, setup=plain) if fits else candidate
+
+
+def explain_missing_draft(candidate: Candidate, machine: MachineSpec, options: RunOptions) -> str:
+    """Return the reason why the draft on disk is not loaded; empty if it is, or if there is none."""
+    draft = find_draft_model(candidate.option)
+    if candidate.draft.shape is not None or draft is None:
+        return ""
+    setup = limit_setup(candidate)
+    worst = make_evaluator(machine, options).estimate_memory(candidate.option, draft, setup, candidate.offload).worst
+    beside = offload_text(candidate) or f"{setup.n_ctx} tokens"
+    lacks = f"{format_memory(worst.missing_bytes)} on {worst.device}"
+    return f"a lookup in place of {draft.id}, which lacks {lacks} beside {beside}"
+
+
+def find_draft_model(option: ModelOption) -> DraftOption | None:
+    """Return the draft that is a model and that `--draft auto` takes; None if there is none on disk."""
+    found = (draft for draft in option.drafts if draft.shape is not None and draft.is_here and not draft.needs_naming)
+    return next(found, None)

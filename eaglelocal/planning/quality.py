@@ -20,10 +20,10 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 
 from eaglelocal.catalog.catalog import Catalog
+from eaglelocal.catalog.reference import folder_name
 from eaglelocal.catalog.target_entries import QuantLoss, TargetEntry
 from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.header import Header
-from eaglelocal.hub.hub_cache import repo_folder
 
 LOSS = 3.0
 ALL_SHARE = 0.6
@@ -150,7 +150,7 @@ def _names(target: TargetEntry) -> Iterator[str]:
 def _from_repo(header: Header, catalog: Catalog) -> TargetEntry | None:
     folders = {part.lower() for part in header.path.parts}
     for target in catalog.targets.values():
-        if any(repo_folder(header.path, repo).name.lower() in folders for repo in target.repos):
+        if any(folder_name(repo).lower() in folders for repo in target.repos):
             return target
     return None
 

@@ -18,7 +18,7 @@ from eaglelocal.errors import ResourceError
 from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, device_load, subtract_margins
 from eaglelocal.memory.estimate import estimate
-from eaglelocal.planning import autoplan
+from eaglelocal.preparation import machines
 from eaglelocal.probe.probe import free_bytes
 from eaglelocal.training.batches import Unrolling, make_unrolling
 from eaglelocal.training.draft_head import (
@@ -54,7 +54,7 @@ def check_memory_and_disk(
     unrolling = unrolling or make_unrolling(source)
     need = estimate_need(source, unrolling, max_tokens=plan.n_ctx, device=device, draft_vocab=draft_vocab)
     check_disk(need, folder, free_bytes(folder))
-    memories = autoplan.this_machine(load_machines()).free_memory
+    memories = machines.this_machine(load_machines()).free_memory
     target_buffers = estimate(plan, read_shape(source.target), None, memories)
     check_memory(need, target_buffers, subtract_margins(memories), device)
 

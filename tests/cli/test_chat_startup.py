@@ -15,7 +15,7 @@ from eaglelocal.conversation.conversation import Conversation
 from eaglelocal.conversation.session import ActiveModel, ModelChoice
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.planning.decision import Decision
+from eaglelocal.preparation.decision import Decision
 from eaglelocal.settings import Settings
 from eaglelocal.worker.spare_process import SpareProcess
 
@@ -36,7 +36,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunOptions]:
 
     for name in ("CONFIG", "STATE", "CACHE"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
-    monkeypatch.setattr("eaglelocal.planning.autoplan.autoplan", planned)
+    monkeypatch.setattr("eaglelocal.preparation.autoplan.autoplan", planned)
     monkeypatch.setattr(chat, "load_model", loaded)
     return seen
 

@@ -13,7 +13,7 @@ from eaglelocal import locations
 from eaglelocal.cli import main
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import ModelFileError, UsageError
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 
 
 @pytest.fixture(autouse=True)

@@ -19,8 +19,8 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.draft_resolver import find_draft
 from eaglelocal.hub.heads.head_store import make_head_path
 from eaglelocal.hub.target_resolver import demo_sources, read_target
-from eaglelocal.planning.autoplan import autoplan
-from eaglelocal.planning.decision import make_plan
+from eaglelocal.preparation.autoplan import autoplan
+from eaglelocal.preparation.decision import make_plan
 
 MACHINES = (None, "cpu-16gb", "rtx-3090")
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-import eaglelocal.planning.autoplan
+import eaglelocal.preparation.autoplan
 from eaglelocal.cli.serve import describe_first, plan_first
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.planning.decision import Decision
+from eaglelocal.preparation.decision import Decision
 from eaglelocal.settings import Settings
 
 
@@ -37,7 +37,7 @@ def test_fewer_answers_at_once_rather_than_another_model(
             return Decision(options, chosen="best")
         return Decision(options, chosen="demo", intro="nothing fits", fits=False)
 
-    monkeypatch.setattr(eaglelocal.planning.autoplan, "autoplan", autoplan)
+    monkeypatch.setattr(eaglelocal.preparation.autoplan, "autoplan", autoplan)
     settings = Settings.load(flags, {}, tmp_path / "none.toml")
     decision = plan_first(settings)
     assert (decision.options.parallel, decision.target) == (num_slots, target)

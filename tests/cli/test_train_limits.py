@@ -17,8 +17,8 @@ from eaglelocal.cli.import_head import find_head_target
 from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import standard_output
 from eaglelocal.errors import ResourceError
-from eaglelocal.planning import autoplan
 from eaglelocal.planning.machine_spec import MachineSpec
+from eaglelocal.preparation import machines
 from eaglelocal.training.batches import Unrolling
 from eaglelocal.training.draft_head import HeadSource
 
@@ -47,15 +47,15 @@ def options_for(folder: Path) -> train_options.TrainOptions:
 
 
 def machine_with(free_bytes: int) -> MachineSpec:
-    here = autoplan.this_machine(load_catalog())
+    here = machines.this_machine(load_catalog())
     return replace(here, host=replace(here.host, free_bytes=free_bytes))
 
 
 def test_too_little_memory_is_said_before_anything_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = options_for(tmp_path)
     little, plenty = machine_with(700 * MIB), machine_with(4000 * MIB)
-    monkeypatch.setattr(autoplan, "this_machine", lambda catalog: plenty)
+    monkeypatch.setattr(machines, "this_machine", lambda catalog: plenty)
     train_options.check_resources(options)
-    monkeypatch.setattr(autoplan, "this_machine", lambda catalog: little)
+    monkeypatch.setattr(machines, "this_machine", lambda catalog: little)
     with pytest.raises(ResourceError, match=r"training needs .* for the target, but only 188 MiB can be used in RAM"):
         train_options.check_resources(options)

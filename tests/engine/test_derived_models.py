@@ -20,7 +20,7 @@ from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine
 from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.loading.engine_builder import build
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 
 BOUND = 0.05  # of the logits' gap, bfloat16 weights
 TARGET, HEAD = demo_sources()

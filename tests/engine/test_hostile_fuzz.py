@@ -15,7 +15,7 @@ from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError, RequestError
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 
 NUM_CONSTRAINTS, NUM_ATTACKERS = 10_000, 3
 QUESTION = (Message("user", "What is acceptance length?"),)

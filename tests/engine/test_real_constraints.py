@@ -28,7 +28,7 @@ from eaglelocal.core.tools import Tool, ToolChoice, ToolUse, join_calls
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import RequestError
 from eaglelocal.loading.engine_builder import build
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 
 pytestmark = pytest.mark.full
 

@@ -27,7 +27,7 @@ from eaglelocal.engine.engine import Engine
 from eaglelocal.engine.input_processor import InputProcessor
 from eaglelocal.errors import EngineError
 from eaglelocal.loading.engine_builder import build
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 
 SHAPE = dataclasses.replace(TINY, layer_gain=0.2)
 TEXT = [int(token) for token in np.random.default_rng(0).integers(0, 256, 200)]

@@ -12,7 +12,7 @@ from doubles.running_server import Server, Setup, served
 
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 
 QUESTION: list[Any] = [{"role": "user", "content": "What is acceptance length?"}]
 CITY: dict[str, Any] = {

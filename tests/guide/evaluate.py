@@ -22,7 +22,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 from guide.corpus.mixture import KINDS, tasks_of
 from guide.corpus.tasks import CorpusTask, is_right
 

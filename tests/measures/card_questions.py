@@ -42,7 +42,7 @@ from eaglelocal.errors import UsageError
 from eaglelocal.loading.engine_builder import build
 from eaglelocal.loading.fit import COMPUTING_BYTES, fit_plan
 from eaglelocal.memory.estimate import estimate
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 from eaglelocal.probe.cpuinfo import count_usable_threads
 from eaglelocal.probe.probe import probe
 

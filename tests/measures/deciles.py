@@ -22,7 +22,7 @@ from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine
 from eaglelocal.loading.engine_builder import build
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel
 
 POINTS, MIN_WEIGHT = 0.03, 100

@@ -27,7 +27,7 @@ from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.target_resolver import find_target
 from eaglelocal.loading.engine_builder import build
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 
 N_CTX = 1024
 HELD_OUT = Path(__file__).parents[1] / "real" / "questions" / "held_out.jsonl"

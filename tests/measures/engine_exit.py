@@ -24,7 +24,7 @@ from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.events import Tokens
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 from eaglelocal.core.run_options import RunOptions
 
 if sys.argv[2] == "real":

@@ -29,7 +29,7 @@ from eaglelocal.core.run_options import RunOptions
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.loading.engine_builder import build
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 from eaglelocal.speculation.policy.controller import Controller
 from eaglelocal.speculation.policy.step_report import StepReport
 

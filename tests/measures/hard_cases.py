@@ -28,7 +28,7 @@ from gguf import GGUFReader
 
 from eaglelocal.bench.bench_prompts import builtin_prompts
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 
 ROOT = Path(__file__).parent.parent.parent
 LEAST, SKIP, MAX_TOKENS = 0.95, 64, 128

@@ -28,7 +28,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 
 NUM_TOKENS = 400
 NUM_SLOTS = (1, 2, 4, 8)

@@ -23,7 +23,7 @@ from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine
 from eaglelocal.loading.engine_builder import build
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 
 SETTLING = 16  # steps before a block: a policy that begins looks at each of its first ones, as in a new answer
 BLOCK = 48  # steps

@@ -28,7 +28,7 @@ from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine
 from eaglelocal.loading.engine_builder import build
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 from eaglelocal.speculation.policy.controller import Controller
 
 WAYS = {"trees": ("chains", "combs", "trees"), "rests": ("anew", "kept", "all")}

@@ -15,7 +15,7 @@ from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 
 MIB = 2**20
 QUESTIONS = ("What is acceptance length?", "What is 347 + 285?", "Write a function that adds two numbers.")

@@ -27,7 +27,7 @@ from eaglelocal.backend.weight_loading import find_mappings, move_weights
 from eaglelocal.core.batch import Batch
 from eaglelocal.core.process_limits import TUNABLES, tunables
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 from eaglelocal.probe.cpuinfo import count_usable_threads
 
 SIZES = (1, 4, 8)

@@ -26,10 +26,10 @@ from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.memory.budget import RAM
-from eaglelocal.planning.decision import resolve
 from eaglelocal.planning.machine_spec import make_machine_spec
 from eaglelocal.planning.options import make_file_option
 from eaglelocal.planning.speed import make_curve, predict
+from eaglelocal.preparation.decision import resolve
 from eaglelocal.probe.bandwidth import measure_bandwidth
 from eaglelocal.probe.machine import Bandwidth, Machine
 from eaglelocal.probe.probe import probe

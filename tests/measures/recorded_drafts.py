@@ -22,7 +22,7 @@ from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.drafter import NOTHING, CatchesUp, Committed, Continuation, Drafter, Lookup, Node
 from eaglelocal.loading import engine_builder
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 
 DEPTH, CTX = 6, 2048
 

@@ -22,7 +22,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.engine.warmup import Warmup
 from eaglelocal.loading.engine_builder import build
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 
 SORTED, IN_TURN = [3] * 8 + [5] * 8, [3, 5] * 8
 MORE_CHANGES = 14  # of IN_TURN than of SORTED

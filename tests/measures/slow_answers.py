@@ -27,7 +27,7 @@ from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine
 from eaglelocal.loading.engine_builder import build
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 from eaglelocal.speculation.policy.step_report import Change, StepReport
 
 BUSY_EVERY, RECOVERY, LEAST_CHECKS = 6, 64, 8  # answers; tokens; of an answer that counts

@@ -22,7 +22,7 @@ from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.request import AUTO, OFF, Message, Spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=48)
 CONTEXT, LONG_WORDS = 2048, 900

@@ -16,7 +16,7 @@ from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.stats import SpeculationStats
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import IncompatibleError
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 
 pytestmark = [pytest.mark.full, pytest.mark.real]
 

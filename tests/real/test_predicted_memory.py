@@ -17,7 +17,7 @@ from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.memory.estimate import PROCESS_BYTES
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 
 pytestmark = [pytest.mark.full, pytest.mark.real]
 

@@ -25,7 +25,7 @@ from schemathesis.specs.openapi.checks import (
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 
 pytestmark = pytest.mark.full
 

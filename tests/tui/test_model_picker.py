@@ -13,7 +13,7 @@ from textual.widgets import Input, OptionList
 
 from eaglelocal.conversation.session import ActiveModel, ModelChoice
 from eaglelocal.errors import UsageError
-from eaglelocal.planning.model_choices import ModelChoiceEntry, ModelOutlook
+from eaglelocal.preparation.model_choices import ModelChoiceEntry, ModelOutlook
 from eaglelocal.tui.chat.model_picker import (
     ModelDialog,
     ModelSource,

@@ -274,8 +274,9 @@ def predict_unmeasured(options: RunOptions) -> PredictedFacts | None:
     """Return what `plan` says of the model without measurements of this machine; None if it does not plan it."""
     from eaglelocal.bench.report_page import PredictedFacts
     from eaglelocal.catalog.catalog import load_machines
-    from eaglelocal.planning.autoplan import autoplan, this_machine
     from eaglelocal.planning.plan_search import make_evaluator
+    from eaglelocal.preparation.autoplan import autoplan
+    from eaglelocal.preparation.machines import this_machine
 
     candidate = autoplan(options).candidate
     if candidate is None:

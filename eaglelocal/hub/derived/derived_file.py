@@ -23,11 +23,12 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.terminal_text import make_printable
 from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.cursor import malformed_error
+from eaglelocal.gguf.ggml_types import REFERENCE_KEY
 from eaglelocal.gguf.header import Header, Shard, ValueType
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.writer import KeyValue
-from eaglelocal.hub.derived.recipes import REFERENCE_KEY, Inflation, LayerDrop, Recipe
+from eaglelocal.hub.derived.recipes import Inflation, LayerDrop, Recipe
 from eaglelocal.hub.inflation.file_plan import FILE_TYPES, FilePlan
 from eaglelocal.hub.inflation.generated_files import (
     Progress,

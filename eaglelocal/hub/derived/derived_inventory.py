@@ -13,9 +13,10 @@ from eaglelocal import locations
 from eaglelocal.core.own_files import list_own
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError
+from eaglelocal.gguf.ggml_types import REFERENCE_KEY
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.derived.derived_file import SOURCE_HASH_KEY, SOURCE_KEY, make_slug
-from eaglelocal.hub.derived.recipes import REFERENCE_KEY, parse_recipe
+from eaglelocal.hub.derived.recipes import parse_recipe
 
 
 @dataclass(frozen=True, slots=True)

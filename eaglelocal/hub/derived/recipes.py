@@ -18,7 +18,6 @@ from eaglelocal.hub.inflation.inflated_sizes import DEFAULT_SIZE, ModelSize, par
 
 RECIPE_FORMS = "`@1b:q4_k_m` (its size and type), `@drop10` (layers left out), or `@q2_k` (a type)"
 # a key of derived files: the reference that finds them, which is their source's, `@` and the recipe
-REFERENCE_KEY = "eaglelocal.reference"
 WRITTEN_TYPES = ("f32", "f16", "bf16")  # that an inflated model is written in; others are quantized from f16
 
 _SIZE = re.compile(r"\d[\d.]*[mb]")

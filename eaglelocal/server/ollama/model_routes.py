@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from eaglelocal import __version__
 from eaglelocal.core.events import EngineInfo
-from eaglelocal.hub.repo_builds import parse_quant
+from eaglelocal.gguf.ggml_types import parse_quant
 from eaglelocal.server.http_errors import PERMISSION, Problem
 from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.model_manager import ModelManager

@@ -23,7 +23,7 @@ from eaglelocal.conversation.session import ActiveModel, ModelChoice
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import parse_spec
 from eaglelocal.errors import EagleLocalError, UsageError
-from eaglelocal.planning.model_choices import ModelChoiceEntry, ModelOutlook
+from eaglelocal.preparation.model_choices import ModelChoiceEntry, ModelOutlook
 from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_dialogs import Dialog
 from eaglelocal.tui.chat.chat_events import ModelChanged

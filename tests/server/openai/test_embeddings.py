@@ -13,7 +13,7 @@ from doubles.running_server import Server, Setup, served
 from eaglelocal.cli.load_model import EMBEDDER
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 
 
 def test_a_vector_of_each_text_in_their_order(actor: Server) -> None:

@@ -11,7 +11,7 @@ from doubles.running_server import Server, Setup, served
 from eaglelocal.cli.load_model import EMBEDDER
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 
 ASKED = {"query": "word0", "documents": ["word1", "word2 word3", "word4", "word1"]}
 

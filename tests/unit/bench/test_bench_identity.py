@@ -29,7 +29,7 @@ from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import GREEDY, Sampled, SamplingParams, TokenLogprob
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.target_resolver import demo_sources
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 
 BOUND = 0.05
 CHAT = BenchPrompt("x", (Message("user", "hi"),))

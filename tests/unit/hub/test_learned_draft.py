@@ -15,7 +15,7 @@ from eaglelocal.gguf import writer
 from eaglelocal.hub.draft_resolver import FoundDraft, find_files, note_paths
 from eaglelocal.hub.heads.version_records import LearnedFrom
 from eaglelocal.hub.heads.versions import RECORDS, HeadVersions, find_versions
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 
 HEAD = HeadShape(width=64, fc_norm=True, norm_output=True)
 

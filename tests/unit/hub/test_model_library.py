@@ -18,8 +18,8 @@ from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.hub.inventory import list_all_models
 from eaglelocal.hub.model_details import describe_model
 from eaglelocal.hub.model_library import LM_STUDIO, OLLAMA, OWN_FOLDER, list_library, locate_reference
-from eaglelocal.planning.decision import resolve
-from eaglelocal.planning.model_choices import list_choices, list_names
+from eaglelocal.preparation.decision import resolve
+from eaglelocal.preparation.model_choices import list_choices, list_names
 
 MODEL, TEMPLATE = "application/vnd.ollama.image.model", "application/vnd.ollama.image.template"
 

@@ -11,7 +11,7 @@ from doubles.projectors import projector_bytes
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.hub.projector_resolver import list_model_names, match_projectors, normalize_name, parse_projector
-from eaglelocal.planning.decision import resolve
+from eaglelocal.preparation.decision import resolve
 
 GOOD = projector_bytes(width=WIDTH)
 UNCLEAR = "no images: whether {} is this model's is not clear; --mmproj FILE takes it"

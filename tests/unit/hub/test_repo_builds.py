@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.errors import UsageError
-from eaglelocal.hub.repo_builds import MAX_NAMES, choose_build, group_builds, join_names, parse_quant
+from eaglelocal.gguf.ggml_types import parse_quant
+from eaglelocal.hub.repo_builds import MAX_NAMES, choose_build, group_builds, join_names
 
 QUANTS = ("Q4_K_M", "Q5_0", "IQ4_XS", "IQ3_XXS", "Q8_0", "UD-Q4_K_XL", "MXFP4", "BF16", "F16", "Q3_K_L", "TQ2_0", "F32")
 

@@ -14,9 +14,9 @@ from eaglelocal.hub.heads.export_folder import read_eagle_head
 from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.planning.machine_spec import DeviceSpec, make_known_spec
 from eaglelocal.planning.options import make_catalog_options
-from eaglelocal.planning.vllm.describe_drafts import GivenSources, check_head_serves, compare_vocab
-from eaglelocal.planning.vllm.find_pair import choose_draft
-from eaglelocal.planning.vllm.served_pair import (
+from eaglelocal.preparation.vllm.describe_drafts import GivenSources, check_head_serves, compare_vocab
+from eaglelocal.preparation.vllm.find_pair import choose_draft
+from eaglelocal.preparation.vllm.served_pair import (
     DRAFT_MODEL,
     ServedPair,
     VllmDraft,

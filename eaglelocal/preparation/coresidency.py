@@ -20,9 +20,10 @@ from eaglelocal.loading.model_headers import read_models
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind, subtract_margins
 from eaglelocal.memory.estimate import estimate
 from eaglelocal.memory.placement import choose_gpus
-from eaglelocal.planning.autoplan import CTX_KEPT, costs_little, replan, this_machine
-from eaglelocal.planning.decision import Decision, choose_ctx
 from eaglelocal.planning.eviction import Needs, choose_victims
+from eaglelocal.preparation.autoplan import CTX_KEPT, costs_little, replan
+from eaglelocal.preparation.decision import Decision, choose_ctx
+from eaglelocal.preparation.machines import this_machine
 
 LOGIT_BYTES = 4
 

@@ -29,7 +29,7 @@ from eaglelocal.hub.projector_resolver import FoundProjector
 from eaglelocal.hub.target_resolver import FoundTarget, write_target
 from eaglelocal.planning.candidate import Candidate, offload_text
 from eaglelocal.planning.eviction import Needs
-from eaglelocal.planning.local_models import LocalModel
+from eaglelocal.preparation.models import LocalModel
 from eaglelocal.text.reasoning.model_families import read_template_features
 
 EMBEDDED = "demo"

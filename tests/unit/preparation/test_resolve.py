@@ -19,8 +19,8 @@ from eaglelocal.errors import IncompatibleError, ModelFileError, UsageError
 from eaglelocal.hub.inflation.inflate import locate_inflated
 from eaglelocal.hub.inflation.inflated_sizes import parse_demo_reference
 from eaglelocal.hub.target_resolver import make_label
-from eaglelocal.planning.decision import resolve
-from eaglelocal.planning.plan_models import plan_models
+from eaglelocal.preparation.autoplan import plan_target
+from eaglelocal.preparation.decision import resolve
 
 WIDTH, TAPS, FFN = 64, (0, 1, 2), 64
 
@@ -413,7 +413,7 @@ def test_only_one_draft_can_be_a_model(target: str, reference: str, hint: str) -
     with pytest.raises(UsageError, match="only one can be a model") as error:
         plan(target=target, draft=reference)
     with pytest.raises(UsageError, match="only one can be a model") as planned:
-        plan_models(RunOptions(target="qwen3-8b", draft=reference))
+        plan_target(RunOptions(target="qwen3-8b", draft=reference))
     assert error.value.hint == planned.value.hint == hint
 
 

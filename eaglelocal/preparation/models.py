@@ -1,11 +1,13 @@
-"""Build the planner's options of models on this disk, and of embedded models that can be written to it.
+"""Find the models that a run means, and read what the planner must know of them: the one door to their files.
 
-Reads headers, loads nothing. An option's drafts are those that may be loaded for it: if the run names one, only that.
+A file is planned from its header, even if the catalog knows it; an embedded model that was not written yet from its
+sketch; everything else from the catalog. An option's drafts are those that may be loaded for it: if the run names one,
+only that. Reads headers, loads nothing.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -13,24 +15,26 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.backend.llama_library import BUILD
-from eaglelocal.catalog.catalog import Catalog
+from eaglelocal.catalog.catalog import DRAFT_WORDS, Catalog
 from eaglelocal.catalog.draft_entries import EAGLE, MTP
-from eaglelocal.catalog.reference import File, Profile, Repo
+from eaglelocal.catalog.reference import DerivedModel, EmbeddedModel, File, Profile, Repo, folder_name
 from eaglelocal.catalog.target_entries import TargetEntry
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import AUTO, NONE, RunOptions
 from eaglelocal.core.stats import MeasuredCosts
 from eaglelocal.core.user_paths import expand_path
-from eaglelocal.errors import EagleLocalError
+from eaglelocal.errors import EagleLocalError, IncompatibleError, UsageError
+from eaglelocal.gguf.ggml_types import normalize_quant
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.lora_adapter import AdapterInfo, check_adapter, check_shape, read_adapter
 from eaglelocal.gguf.model_shape import ModelShape, read_draft_shape
 from eaglelocal.gguf.mtp import has_mtp
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.writer import BEST_TYPE, choose_head_type, requantize_header
-from eaglelocal.hub.draft_resolver import ModelFiles, find_draft, find_files, read_draft_file
+from eaglelocal.hub.draft_resolver import ModelFiles, check_one_model, find_draft, find_files, read_draft_file
 from eaglelocal.hub.hub_cache import (
     find_cached,
+    find_known_target,
     list_models,
     list_repo_models,
     make_hub_reference,
@@ -39,9 +43,8 @@ from eaglelocal.hub.hub_cache import (
 )
 from eaglelocal.hub.inflation.inflate import locate_inflated, sketch_pair
 from eaglelocal.hub.inflation.inflated_sizes import parse_demo_reference
-from eaglelocal.hub.model_library import list_library
+from eaglelocal.hub.model_library import list_library, locate_reference
 from eaglelocal.hub.projector_resolver import find_projector, read_projector_file
-from eaglelocal.hub.repo_builds import normalize_quant
 from eaglelocal.hub.target_resolver import NATIVE, FoundTarget, demo_sources, read_target
 from eaglelocal.loading.calibration_store import find_newest_costs
 from eaglelocal.planning.machine_spec import MachineSpec
@@ -61,7 +64,75 @@ DEMO_ACCEPTANCE = PredictedAcceptance.from_reports(
     ((5, 3.41), (7, 3.8)), default=0.0
 )  # of the embedded head on held-out prompts
 
+SHOWN_DRAFTS = 4  # as examples, where one is unknown
+
 LocalModel = tuple[ModelOption, ModelFiles]  # a model on this disk, for the planner, and its files
+
+
+def find_models(options: RunOptions, catalog: Catalog) -> tuple[ModelOption, ...]:
+    """Return the models that the target means; without one, the whole catalog.
+
+    A file, or a repository that is not in the catalog, has the draft that `chat` would use.
+
+    Raises UsageError, ModelFileError or IncompatibleError.
+    """
+    if options.target is None:
+        every = [option for target in catalog.targets.values() for option in list_entry_options(target, catalog)]
+        return _with_drafts(every, options)
+    parsed = locate_reference(options.target, options.model_folders)
+    if isinstance(parsed, EmbeddedModel):
+        return (make_demo_option(options.target, options, catalog),)
+    entry = find_known_target(parsed, catalog)
+    if entry is None or isinstance(parsed, File | DerivedModel):
+        return (make_local_option(find_files(parsed, options), options.target, options, catalog),)
+    found = list(list_entry_options(entry, catalog, quant=parsed.quant))
+    if not found:
+        known = ", ".join(entry.quantizations)
+        raise UsageError(f"the catalog has no {entry.id} in {parsed.quant}", hint=f"it has {known}")
+    return _with_drafts(found, options)
+
+
+def adapt_models(models: Iterable[ModelOption], options: RunOptions) -> tuple[ModelOption, ...]:
+    """Return the models with the run's LoRA adapters, without those for which they were not made.
+
+    Raises UsageError, ModelFileError, or IncompatibleError if no model can have them.
+    """
+    adapters = read_adapters(options)
+    adapted: list[ModelOption] = []
+    refusals: list[IncompatibleError] = []
+    for model in models:
+        try:
+            adapted.append(add_adapters(model, adapters))
+        except IncompatibleError as error:
+            refusals.append(error)
+    if len({error.message for error in refusals}) > 1 and not adapted:
+        what = f"none of these {len(refusals)} models is the one that {', '.join(name for name, _ in adapters)} is for"
+        raise IncompatibleError(what, hint="eaglelocal plan MODEL.gguf --lora FILE")
+    if refusals and not adapted:
+        raise refusals[0]
+    return tuple(adapted)
+
+
+def _with_drafts(models: Iterable[ModelOption], options: RunOptions) -> tuple[ModelOption, ...]:
+    """Return the models with the drafts that the options leave to them. Raises UsageError on an unknown draft."""
+    models = tuple(choose_projector(model, options) for model in adapt_models(models, options))
+    check_one_model(options.draft)
+    if not options.names_draft:
+        return tuple(restrict_drafts(model, options) for model in models)
+    named = [
+        (model, [draft for draft in model.drafts if options.draft == draft.id or options.draft == MTP == draft.kind])
+        for model in models
+    ]
+    found = tuple(replace(model, drafts=tuple(drafts)) for model, drafts in named if drafts)
+    if not found:
+        known = dict.fromkeys(draft.id for model in models for draft in model.drafts if draft.shape)
+        others = [word for word in (*DRAFT_WORDS, *known) if word != options.draft]
+        near = difflib.get_close_matches(options.draft, others, n=1)
+        raise UsageError(
+            f"the catalog has no draft {options.draft} that can be planned here",
+            hint=f"`--draft {near[0] if near else 'auto'}`, or one of: {', '.join(list(known)[:SHOWN_DRAFTS])}",
+        )
+    return found
 
 
 def list_local_models(options: RunOptions, catalog: Catalog) -> Iterator[LocalModel]:
@@ -95,9 +166,8 @@ def make_local_option(files: ModelFiles, reference: str, options: RunOptions, ca
         head = make_draft_option(draft.label, read_loaded_shape(draft.header, draft.kind, options))
     option = make_file_option(target.header, reference=reference, label=target.label, catalog=catalog, draft=head)
     notes = () if target.small is None else (f"inflated: it answers as {target.small.label} does",)
-    option = dataclasses.replace(option, projector=files.projector.projector, notes=notes)
-    option = add_adapters(option, read_adapters(options))
-    return restrict_drafts(option, options) if draft.kind != NONE else dataclasses.replace(option, drafts=(NO_DRAFT,))
+    drafts = option.drafts if draft.kind != NONE else (NO_DRAFT,)
+    return restrict(replace(option, projector=files.projector.projector, drafts=drafts, notes=notes), options)
 
 
 def read_loaded_shape(header: Header, kind: str, options: RunOptions) -> ModelShape:
@@ -105,14 +175,19 @@ def read_loaded_shape(header: Header, kind: str, options: RunOptions) -> ModelSh
     return read_draft_shape(requantize_header(header, choose_head_type(options.draft_type)), kind)
 
 
+def restrict(option: ModelOption, options: RunOptions) -> ModelOption:
+    """Return the option as the run allows it: with its adapters, and the drafts left. Raises as `add_adapters`."""
+    return restrict_drafts(add_adapters(option, read_adapters(options)), options)
+
+
 def restrict_drafts(option: ModelOption, options: RunOptions) -> ModelOption:
     """Return the option with only the drafts that the run allows."""
     if not options.drafts:
-        return dataclasses.replace(option, drafts=(NO_DRAFT,))
+        return replace(option, drafts=(NO_DRAFT,))
     if options.draft == AUTO:
         return option
     named = tuple(draft for draft in option.drafts if (draft.shape is not None) == options.names_draft)
-    return dataclasses.replace(option, drafts=named or option.drafts)
+    return replace(option, drafts=named or option.drafts)
 
 
 def choose_projector(option: ModelOption, options: RunOptions) -> ModelOption:
@@ -123,9 +198,9 @@ def choose_projector(option: ModelOption, options: RunOptions) -> ModelOption:
     if options.mmproj == AUTO:
         return option
     if options.mmproj == NONE:
-        return dataclasses.replace(option, projector=None)
+        return replace(option, projector=None)
     named = read_projector_file(expand_path(options.mmproj), option.header)
-    return dataclasses.replace(option, projector=named)
+    return replace(option, projector=named)
 
 
 def make_demo_option(reference: str, options: RunOptions, catalog: Catalog) -> ModelOption:
@@ -136,7 +211,7 @@ def make_demo_option(reference: str, options: RunOptions, catalog: Catalog) -> M
     target, head = read_demo_headers(reference)
     draft = make_draft_option(DEMO_HEAD, read_loaded_shape(head, EAGLE, options), DEMO_ACCEPTANCE)
     option = make_file_option(target, reference=reference, label=reference, catalog=catalog, draft=draft)
-    return restrict_drafts(add_adapters(option, read_adapters(options)), options)
+    return restrict(option, options)
 
 
 def read_adapters(options: RunOptions) -> list[tuple[str, AdapterInfo]]:
@@ -156,7 +231,7 @@ def add_adapters(option: ModelOption, adapters: Sequence[tuple[str, AdapterInfo]
         else:
             check_adapter(name, adapter, option.header)
     tensors = (tensor for _, adapter in adapters for tensor in adapter.tensors)
-    return dataclasses.replace(option, adapters=tuple(tensors))
+    return replace(option, adapters=tuple(tensors))
 
 
 def read_demo_headers(reference: str) -> tuple[Header, Header]:
@@ -297,7 +372,7 @@ def _is_file_of(option: DraftOption, header: Header, kind: str, catalog: Catalog
         return kind == MTP
     repos = [repo for repo in (entry.repo, entry.gguf_repo) if repo] if entry else []
     name = header.metadata.get("general.name")
-    folders = {repo_folder(Path(), repo).name for repo in repos}
+    folders = {folder_name(repo) for repo in repos}
     return bool(folders & set(header.path.parts)) or name in {repo.rpartition("/")[2] for repo in repos}
 
 

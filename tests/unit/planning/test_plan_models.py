@@ -1,4 +1,4 @@
-"""The best model on disk: by score and measured costs, never one that is absent or does not fit."""
+"""The best model: by score and measured costs, never one that does not fit."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from eaglelocal.catalog.catalog import CPU, load_catalog
 from eaglelocal.core.stats import MeasuredCosts, SizeCost
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.memory.budget import RAM
-from eaglelocal.planning.disk_choice import AS_USUAL, choose_on_disk
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
 from eaglelocal.planning.options import ModelOption, make_file_option
+from eaglelocal.planning.plan_models import AS_USUAL, plan_models
 
 GIB = 2**30
 
@@ -37,8 +37,8 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModelOption]:
 
 
 def best(options: dict[str, ModelOption], spec: MachineSpec, **asked: int) -> str | None:
-    candidate = choose_on_disk(list(options.values()), spec, replace(AS_USUAL, **asked))
-    return None if candidate is None else candidate.option.reference
+    chosen = plan_models(list(options.values()), spec, replace(AS_USUAL, **asked)).chosen
+    return None if chosen is None else chosen.candidate.option.reference
 
 
 def test_what_fits_and_answers_quickly_enough(options: dict[str, ModelOption]) -> None:
@@ -54,23 +54,18 @@ def test_many_slots_and_long_contexts_need_their_room(options: dict[str, ModelOp
     assert best(options, processor(13), ctx=16384, parallel=16) == "qwen3-0.6b"
 
 
-def test_only_what_is_here_counts(options: dict[str, ModelOption]) -> None:
-    elsewhere = options | {"qwen3-8b": replace(options["qwen3-8b"], is_here=False)}
-    assert best(elsewhere, processor(32)) == "qwen3-0.6b"
-
-
 def test_what_was_measured_outweighs_what_was_computed(options: dict[str, ModelOption]) -> None:
     """8 B would do by its bytes; here it took two seconds a token."""
     slow = MeasuredCosts(decodes=(SizeCost(1, 2.0, 9), SizeCost(2, 2.2, 9)))
-    candidate = choose_on_disk(list(options.values()), processor(32), measured={"qwen3-8b": slow})
-    assert candidate is not None and candidate.option.reference == "qwen3-0.6b"
+    chosen = plan_models(list(options.values()), processor(32), measured={"qwen3-8b": slow}).chosen
+    assert chosen is not None and chosen.candidate.option.reference == "qwen3-0.6b"
 
 
 def test_a_quantized_cache_is_for_want_of_memory_only(options: dict[str, ModelOption]) -> None:
     eight = [options["qwen3-8b"]]
-    roomy, tight = (choose_on_disk(eight, processor(gib), replace(AS_USUAL, ctx=16384)) for gib in (32, 11))
-    assert roomy is not None and roomy.setup.kv_type == "f16"
-    assert tight is not None and tight.setup.kv_type != "f16"
+    roomy, tight = (plan_models(eight, processor(gib), replace(AS_USUAL, ctx=16384)).chosen for gib in (32, 11))
+    assert roomy is not None and roomy.candidate.setup.kv_type == "f16"
+    assert tight is not None and tight.candidate.setup.kv_type != "f16"
 
 
 @pytest.mark.parametrize("name", ["8b-Q4_K_M", "8b-q4_k_m", "8b"])

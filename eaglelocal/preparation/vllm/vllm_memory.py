@@ -16,7 +16,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
 from eaglelocal.planning.speed import FILLED_SHARE
-from eaglelocal.planning.vllm.served_pair import DRAFT_MODEL, ServedPair
+from eaglelocal.preparation.vllm.served_pair import DRAFT_MODEL, ServedPair
 
 MAX_UTILIZATION = 0.92  # of a card; the rest is for what vLLM does not count, such as its graphs
 CONTEXT_BYTES = GIB  # CUDA's context, kernels and graphs. Assumed

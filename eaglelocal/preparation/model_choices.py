@@ -19,10 +19,11 @@ from eaglelocal.hub.hub_cache import list_models
 from eaglelocal.hub.inventory import InventoryEntry, list_all_models, list_embedded, list_inflated
 from eaglelocal.hub.model_library import list_library
 from eaglelocal.memory.budget import RAM, Buffer, MemoryKind
-from eaglelocal.planning.autoplan import autoplan, this_machine
 from eaglelocal.planning.candidate import offload_text
-from eaglelocal.planning.decision import EMBEDDED, Decision, choose_ctx
 from eaglelocal.planning.eviction import Needs
+from eaglelocal.preparation.autoplan import autoplan
+from eaglelocal.preparation.decision import EMBEDDED, Decision, choose_ctx
+from eaglelocal.preparation.machines import this_machine
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.pull_plan import remember_draft
 from eaglelocal.loading import calibration_store
 from eaglelocal.memory.budget import RAM
-from eaglelocal.planning.disk_choice import choose_on_disk
-from eaglelocal.planning.local_models import list_entry_options, read_measured_costs
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
 from eaglelocal.planning.options import ModelOption, make_catalog_options
+from eaglelocal.planning.plan_models import plan_models
+from eaglelocal.preparation.models import list_entry_options, read_measured_costs
 from eaglelocal.probe.machine import Cpu, LlamaCpp, Machine, MainMemory
 from eaglelocal.speculation.costs.step_costs import StepCosts
 
@@ -163,9 +163,9 @@ def test_what_was_measured_here_decides(hub: Path, catalog: Catalog) -> None:
     both = [*options(catalog, quant="Q4_K_M").values(), *options(catalog, "qwen3-0.6b", quant="Q8_0").values()]
 
     def best(spec: MachineSpec = HERE) -> tuple[str, bool]:
-        candidate = choose_on_disk(both, spec, measured=read_measured_costs(both, spec))
-        assert candidate is not None
-        return candidate.option.reference, candidate.prediction.is_measured
+        chosen = plan_models(both, spec, measured=read_measured_costs(both, spec)).chosen
+        assert chosen is not None
+        return chosen.candidate.option.reference, chosen.candidate.prediction.is_measured
 
     assert best() == ("qwen3-8b:Q4_K_M", False)
     measure(slow, 2.0, gpu_layers=0)  # other places are another curve

@@ -10,7 +10,7 @@ from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.planning.machine_spec import MachineSpec, make_known_spec
 from eaglelocal.planning.options import make_catalog_options
-from eaglelocal.planning.vllm.served_pair import (
+from eaglelocal.preparation.vllm.served_pair import (
     DRAFT_MODEL,
     EAGLE3,
     ServedPair,
@@ -19,7 +19,14 @@ from eaglelocal.planning.vllm.served_pair import (
     WeightsPin,
     widen_model,
 )
-from eaglelocal.planning.vllm.vllm_memory import MAX_UTILIZATION, ServingLimits, count_room, find_fit, fit_device, weigh
+from eaglelocal.preparation.vllm.vllm_memory import (
+    MAX_UTILIZATION,
+    ServingLimits,
+    count_room,
+    find_fit,
+    fit_device,
+    weigh,
+)
 
 CATALOG = load_catalog()
 HEAD = VllmDraft(id="head", method=EAGLE3, most=5, num_bytes=800_000_000, num_layers=1, kv_bytes_per_token=4096)

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 from eaglelocal.core.records import dataclass
-from eaglelocal.planning.vllm.served_pair import (
+from eaglelocal.preparation.vllm.served_pair import (
     DFLASH,
     SUFFIX,
     SUFFIX_TOKENS,
@@ -17,7 +17,7 @@ from eaglelocal.planning.vllm.served_pair import (
     make_schedule,
     make_speculative_config,
 )
-from eaglelocal.planning.vllm.vllm_memory import ServingFit
+from eaglelocal.preparation.vllm.vllm_memory import ServingFit
 
 VLLM_VERSION = "0.32.0"  # whose fields these are
 CONTINUED = " \\\n  "  # between the lines of a shell command

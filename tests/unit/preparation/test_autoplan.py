@@ -20,10 +20,10 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.pull_plan import remember_draft
 from eaglelocal.memory.budget import RAM, device_load, subtract_margins
 from eaglelocal.memory.estimate import estimate
-from eaglelocal.planning import autoplan as module
-from eaglelocal.planning.autoplan import autoplan
-from eaglelocal.planning.decision import Decision, make_plan
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
+from eaglelocal.preparation import autoplan as module
+from eaglelocal.preparation.autoplan import autoplan
+from eaglelocal.preparation.decision import Decision, make_plan
 
 GIB, GIGA = 2**30, 10**9
 COMMIT = "a" * 40

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eaglelocal.planning.vllm.served_pair import (
+from eaglelocal.preparation.vllm.served_pair import (
     METHODS,
     REPO_METHODS,
     SCHEDULE,

@@ -17,8 +17,8 @@ from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.core.byte_sizes import GIB
 from eaglelocal.core.json_text import read_json
 from eaglelocal.hub.hub_api import is_commit
-from eaglelocal.planning.vllm.served_pair import METHODS, SCHEDULE
-from eaglelocal.planning.vllm.vllm_arguments import IMAGE, TAG, VllmPlan, list_extra_arguments, list_pins
+from eaglelocal.preparation.vllm.served_pair import METHODS, SCHEDULE
+from eaglelocal.preparation.vllm.vllm_arguments import IMAGE, TAG, VllmPlan, list_extra_arguments, list_pins
 
 PAIR = "eaglelocal/pair"
 TARGET = "eaglelocal/target"  # the catalog's id, which a mirror's name does not say

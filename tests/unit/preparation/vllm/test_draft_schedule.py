@@ -11,7 +11,7 @@ from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.planning.machine_spec import DeviceSpec, make_known_spec
 from eaglelocal.planning.options import make_catalog_options
 from eaglelocal.planning.quality import PredictedAcceptance
-from eaglelocal.planning.vllm.served_pair import (
+from eaglelocal.preparation.vllm.served_pair import (
     DRAFT_MODEL,
     EAGLE3,
     NGRAM,

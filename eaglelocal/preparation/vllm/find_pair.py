@@ -25,20 +25,19 @@ from eaglelocal.hub.hub_api import RetryPolicy, fetch_commit, is_commit
 from eaglelocal.hub.hub_cache import find_known_target
 from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.target_resolver import demo_sources
-from eaglelocal.planning.local_models import DEMO_ACCEPTANCE
 from eaglelocal.planning.machine_spec import DeviceSpec
 from eaglelocal.planning.options import ModelOption
-from eaglelocal.planning.plan_models import find_models
 from eaglelocal.planning.quality import NATIVE
 from eaglelocal.planning.speed import MAX_DRAFT
-from eaglelocal.planning.vllm.describe_drafts import (
+from eaglelocal.preparation.models import DEMO_ACCEPTANCE, find_models
+from eaglelocal.preparation.vllm.describe_drafts import (
     GivenSources,
     compare_vocab,
     describe_entry,
     describe_head,
     describe_repo,
 )
-from eaglelocal.planning.vllm.served_pair import (
+from eaglelocal.preparation.vllm.served_pair import (
     MTP,
     NGRAM,
     SUFFIX,

@@ -8,10 +8,9 @@ left out, and the note says so. The embedded model is planned only if there is a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from eaglelocal.backend.cpu_attention import is_supported
-from eaglelocal.catalog.catalog import KnownMachine, load_catalog, load_machines
+from eaglelocal.catalog.catalog import load_catalog, load_machines
 from eaglelocal.catalog.reference import EmbeddedModel
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import AUTO, RunOptions
@@ -20,25 +19,37 @@ from eaglelocal.hub.draft_resolver import ModelFiles, find_files
 from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.target_resolver import NATIVE
 from eaglelocal.planning.candidate import Candidate
-from eaglelocal.planning.decision import DEFAULT_CTX, EMBEDDED, Decision
-from eaglelocal.planning.disk_choice import choose_on_disk, explain_missing_draft
 from eaglelocal.planning.eviction import Needs, subtract_other_models
-from eaglelocal.planning.local_models import (
+from eaglelocal.planning.machine_spec import MachineSpec
+from eaglelocal.planning.options import ModelOption
+from eaglelocal.planning.plan_models import explain_missing_draft, plan_models
+from eaglelocal.planning.plan_search import SearchOutcome, make_evaluator
+from eaglelocal.preparation.decision import DEFAULT_CTX, EMBEDDED, Decision
+from eaglelocal.preparation.machines import add_servers, find_known_machine, this_machine
+from eaglelocal.preparation.models import (
     LocalModel,
+    find_models,
     list_local_models,
     make_demo_option,
     make_local_option,
     read_measured_costs,
 )
-from eaglelocal.planning.machine_spec import MachineSpec, add_rpc_devices, make_machine_spec
-from eaglelocal.planning.options import ModelOption
-from eaglelocal.planning.plan_search import make_evaluator
-from eaglelocal.probe.probe import probe
-from eaglelocal.probe.rpc_servers import find_rpc_servers
 
 # What a model may lose to make room for a projector that nobody asked for, or for other models: a tenth of its speed,
 # and context beyond this many tokens.
 SPEED_KEPT, CTX_KEPT = 0.9, 16384
+
+
+def plan_target(options: RunOptions, *, machine_name: str | None = None, ram_gib: float | None = None) -> SearchOutcome:
+    """Return the plan of what the target means, for this machine, or for one of the catalog with `ram_gib` of RAM.
+
+    Raises UsageError, ModelFileError or IncompatibleError.
+    """
+    catalog = load_catalog()
+    elsewhere = None if machine_name is None and ram_gib is None else find_known_machine(machine_name, catalog, ram_gib)
+    models = find_models(options, catalog)
+    machine = elsewhere or add_servers(this_machine(catalog.machines), options.rpc)
+    return plan_models(models, machine, options, measured=read_measured_costs(models, machine))
 
 
 def autoplan(options: RunOptions, *, other_needs: Needs = ()) -> Decision:
@@ -73,9 +84,8 @@ def _plan_files(options: RunOptions, files: ModelFiles, other_needs: Needs) -> D
     if files.task is not ModelTask.TEXT:  # an embedding model has its own sizes: nothing is to decide
         return decision
     try:
-        catalog = load_catalog()
-        machine = subtract_other_models(add_servers(this_machine(catalog.machines), options.rpc), other_needs)
-        return find_best(decision, [make_local_option(files, decision.target, options, catalog)], machine)
+        machine = read_free_machine(options, other_needs)
+        return find_best(decision, [make_local_option(files, decision.target, options, load_catalog())], machine)
     except EagleLocalError:
         return decision
 
@@ -83,7 +93,7 @@ def _plan_files(options: RunOptions, files: ModelFiles, other_needs: Needs) -> D
 def _choose_target(options: RunOptions, on_disk: Sequence[LocalModel], other_needs: Needs) -> Decision:
     if not on_disk:
         return Decision(options, chosen=EMBEDDED)
-    machine = subtract_other_models(add_servers(this_machine(load_catalog().machines), options.rpc), other_needs)
+    machine = read_free_machine(options, other_needs)
     models = {option.reference: (option, files) for option, files in on_disk}
     decision = Decision(options, chosen=EMBEDDED, models_on_disk=tuple(on_disk))
     best = find_best(decision, [option for option, _ in models.values()], machine)
@@ -100,7 +110,7 @@ def _plan_embedded(options: RunOptions, reference: str, other_needs: Needs) -> D
     if reference == NATIVE:
         return decision
     try:
-        machine = subtract_other_models(add_servers(this_machine(load_machines()), options.rpc), other_needs)
+        machine = read_free_machine(options, other_needs)
         if not machine.gpus:
             return decision
         option = limit_context(make_demo_option(reference, options, load_catalog()), options, DEFAULT_CTX)
@@ -109,18 +119,9 @@ def _plan_embedded(options: RunOptions, reference: str, other_needs: Needs) -> D
         return decision
 
 
-def this_machine(known: Mapping[str, KnownMachine]) -> MachineSpec:
-    """Return this machine as it is now. `known`: the catalog's machines."""
-    return dataclasses.replace(make_machine_spec(probe(), known), has_attention_kernel=is_supported())
-
-
-def add_servers(machine: MachineSpec, addresses: Sequence[str]) -> MachineSpec:
-    """Return the machine with the devices of rpc-servers at these addresses.
-
-    Raises the errors of `find_rpc_servers`.
-    """
-    backends = machine.probed.llama_cpp.backends if machine.probed is not None else ()
-    return add_rpc_devices(machine, find_rpc_servers(addresses, backends)) if addresses else machine
+def read_free_machine(options: RunOptions, other_needs: Needs) -> MachineSpec:
+    """Return this machine with the run's rpc-servers, less the memory that other models will hold."""
+    return subtract_other_models(add_servers(this_machine(load_machines()), options.rpc), other_needs)
 
 
 def find_best(decision: Decision, models: Sequence[ModelOption], machine: MachineSpec) -> Decision:
@@ -148,10 +149,10 @@ def costs_little(smaller: Candidate, largest: Candidate) -> bool:
 
 def _find_best(decision: Decision, models: Sequence[ModelOption], machine: MachineSpec) -> Decision:
     options = decision.options
-    best = choose_on_disk(models, machine, options, measured=read_measured_costs(models, machine))
-    if best is None:
+    chosen = plan_models(models, machine, options, measured=read_measured_costs(models, machine)).chosen
+    if chosen is None:
         return dataclasses.replace(decision, fits=False)
-    evaluator = make_evaluator(machine, options)
+    best, evaluator = chosen.candidate, make_evaluator(machine, options)
     return dataclasses.replace(
         decision,
         candidate=best,

@@ -23,7 +23,7 @@ from eaglelocal.hub.heads.head_folder import REPOSITORY
 from eaglelocal.planning.options import DEFAULTS
 from eaglelocal.planning.quality import HEAD_DEFAULT, PredictedAcceptance
 from eaglelocal.planning.speed import MAX_DRAFT
-from eaglelocal.planning.vllm.served_pair import (
+from eaglelocal.preparation.vllm.served_pair import (
     BYTES_PER_WEIGHT,
     EAGLE3,
     PEAGLE,
