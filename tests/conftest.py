@@ -20,7 +20,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 PLAIN, FULL, BOTH = "not slow and not full", "full", "full or not full"  # what -m says
-FULL_MODULE = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.full\b", re.MULTILINE)  # a module is of one tier
+FULL_MODULE = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.full\b", re.MULTILINE)
+SOME_FULL = re.compile(r"\bmark\.full\b|\bsome_of\(")  # see doubles/tiers.py
 for name, count in (("plain", 20), ("full", 100)):
     settings.register_profile(name, max_examples=count, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -33,8 +34,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Do not even import what -m leaves out: a third of the time that it takes to collect."""
     if collection_path.suffix != ".py" or config.option.markexpr not in (PLAIN, FULL) or _is_named(config):
         return None
-    is_full = FULL_MODULE.search(collection_path.read_text()) is not None
-    return True if is_full != (config.option.markexpr == FULL) else None
+    text = collection_path.read_text()
+    has_full = SOME_FULL.search(text) is not None
+    return True if (not has_full if config.option.markexpr == FULL else FULL_MODULE.search(text)) else None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from doubles.empty_home import enter_empty_home
+from doubles.tiers import some_of
 from typer.main import get_command
 
 from eaglelocal.cli.command_table import ALL, make_app
@@ -98,7 +99,7 @@ def fail(arguments: list[str]) -> EagleLocalError:
     return convert_error(raised.value)
 
 
-@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("option", some_of(OPTIONS, 12))
 def test_an_impossible_path_is_no_bug(option: str, tmp_path: Path) -> None:
     command, flag = option.split()
     beside = BESIDE.get(option, BESIDE.get(command, ()))

@@ -69,7 +69,7 @@ def draw_inputs(
     )
 
 
-@examples(60)
+@examples(30)
 @given(
     rows=st.integers(1, 20) | st.integers(21, 200),
     kv_heads=st.integers(1, 4),

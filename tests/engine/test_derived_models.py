@@ -22,6 +22,8 @@ from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.loading.engine_builder import build
 from eaglelocal.preparation.decision import resolve
 
+pytestmark = pytest.mark.full
+
 BOUND = 0.05  # of the logits' gap, bfloat16 weights
 TARGET, HEAD = demo_sources()
 

@@ -12,6 +12,7 @@ import pytest
 from doubles.engine_harness import drive
 from doubles.random_models import TargetShape, write_target
 from doubles.real_engine import ask, real_engine
+from doubles.tiers import some_of
 
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.sampling import SamplingParams
@@ -51,7 +52,7 @@ def has_ended(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists() or b") Z " in Path(f"/proc/{pid}/stat").read_bytes()
 
 
-@pytest.mark.parametrize("template", [LISTS, FOLDED], ids=["when it runs", "when it is compiled"])
+@pytest.mark.parametrize("template", some_of([LISTS, FOLDED]), ids=["when it runs", "when it is compiled"])
 def test_a_hostile_file_loads_and_only_its_chats_fail(tmp_path: Path, template: str) -> None:
     engine = engine_of(tmp_path, template)
     result = drive(engine, [chat("a"), ask("b", range(1, 9), max_tokens=4)])

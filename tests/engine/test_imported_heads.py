@@ -27,6 +27,7 @@ from doubles.p_eagle_checkpoints import (
     write_parallel_head,
 )
 from doubles.random_models import TargetShape, write_target
+from doubles.tiers import some_of
 
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.context_params import ContextParams
@@ -79,7 +80,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_target(tmp_path_factory.mktemp("target") / "target.gguf", SHAPE)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", some_of(DIALECTS, 2))
 @pytest.mark.parametrize("form", ["EAGLE-3", "EAGLE-3.1"])
 def test_every_dialect_says_the_same(dialect: str, form: str, target: Path, tmp_path: Path) -> None:
     check_same(random_checkpoint(FORMS[form]), dialect, target, tmp_path)
@@ -146,15 +147,15 @@ PARALLEL = {
 }
 
 
-@pytest.mark.parametrize("num_layers", [1, 2, 4])
-@pytest.mark.parametrize("dialect", P_EAGLE_DIALECTS)
+@pytest.mark.parametrize("num_layers", some_of([1, 2, 4]))
+@pytest.mark.parametrize("dialect", some_of(P_EAGLE_DIALECTS, 2))
 def test_every_dialect_of_parallel_heads_says_the_same(
     dialect: str, num_layers: int, target: Path, tmp_path: Path
 ) -> None:
     check_parallel(random_parallel_head(Kind(num_layers=num_layers)), dialect, target, tmp_path)
 
 
-@pytest.mark.parametrize("form", PARALLEL)
+@pytest.mark.parametrize("form", some_of(PARALLEL, 3))
 def test_every_form_of_parallel_heads_says_the_same(form: str, target: Path, tmp_path: Path) -> None:
     check_parallel(random_parallel_head(PARALLEL[form]), FLAT, target, tmp_path)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from doubles.plain_vision import picture
 from doubles.random_models import TargetShape, write_target
+from doubles.tiers import some_of
 from doubles.vision_models import PAIRS, write_pair
 
 READ = """
@@ -35,7 +36,7 @@ for shift in range(8):
 """
 
 
-@pytest.mark.parametrize("splitter", ["gpt-4o", "tekken", "deepseek-v3", "default", "qwen2"])
+@pytest.mark.parametrize("splitter", some_of(["gpt-4o", "tekken", "deepseek-v3", "default", "qwen2"]))
 def test_long_runs_are_read(tmp_path: Path, splitter: str) -> None:
     target = write_target(tmp_path / "t.gguf", TargetShape(n_layer=1, n_embd=64, n_ff=64, splitter=splitter))
     done = subprocess.run([sys.executable, "-c", READ, str(target)], capture_output=True, text=True, timeout=300)
@@ -61,6 +62,7 @@ print(b"".join(map(model.vocabulary.piece, tokens)).decode() == "x" * 200_000 + 
 """
 
 
+@pytest.mark.full
 def test_long_runs_next_to_an_image_are_read(tmp_path: Path) -> None:
     target, projector = write_pair(tmp_path, "seeing", replace(PAIRS["phi4"], splitter="gpt-4o"))
     (tmp_path / "red.png").write_bytes(picture((255, 0, 0)))

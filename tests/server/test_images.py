@@ -314,6 +314,7 @@ def test_every_answer_is_a_request_with_all_images(
     assert ask(seer, CHAT, said, n=num_answers).status_code == status
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("more", "words"), [([], ""), ([b"x"], "together")])
 def test_as_much_as_there_may_be_fits_through_all_doors(seer: Server, more: list[bytes], words: str) -> None:
     files = [bytes(MAX_IMAGE_BYTES), bytes(MAX_IMAGES_BYTES - MAX_IMAGE_BYTES), *more]

@@ -23,6 +23,8 @@ from guide.tokenizer import train_tokenizer
 
 from eaglelocal.errors import UsageError
 
+pytestmark = pytest.mark.full
+
 
 def test_the_last_tenth_at_least_is_trained_at_the_full_context() -> None:
     short, long = make_stages(40_000_000)

@@ -25,6 +25,8 @@ from eaglelocal.gguf.draft_pairing import read_model
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.training.target_capture import CAPTURE_ROWS, MAX_LOGIT, Captured, TargetCapture
 
+pytestmark = pytest.mark.full
+
 N_CTX = 2 * CAPTURE_ROWS + 44
 LAST = -1  # stands for the state behind the last layer
 TEXT = [int(token) for token in np.random.default_rng(3).integers(0, 299, N_CTX)]

@@ -32,6 +32,8 @@ from eaglelocal.training.conversations import (
     read_conversations,
 )
 
+pytestmark = pytest.mark.full
+
 AT_ONCE = 3
 PLENTY = 10_000
 ENDS = TargetShape().n_vocab - 1

@@ -21,6 +21,8 @@ from guide.document_packing import (
 )
 from guide.tokenizer import GuideTokenizer, train_tokenizer
 
+pytestmark = pytest.mark.full
+
 PIECES = [
     ("<|im_start|>user\n", False),
     ("What is 12 + 3?<|im_end|>\n", False),

@@ -19,6 +19,8 @@ from training.llama_chain import Norms, PinnedHead, PinnedTarget  # noqa: E402
 
 from eaglelocal.training.eagle_head import EagleHead  # noqa: E402
 
+pytestmark = pytest.mark.full
+
 TEXTS = (
     "The quick brown fox, the lazy dog. Der Käse schmeckt süß; größere Häuser stehen am Fluß.\n",
     "def add(a, b):\n    return a + b\n\n\nfor i in range(10):\n    print(i * 123)\n",

@@ -38,6 +38,8 @@ from eaglelocal.training.draft_head import DraftHead, DraftVocabulary, choose_vo
 from eaglelocal.training.losses import step_loss  # noqa: E402
 from eaglelocal.training.target_capture import Captured  # noqa: E402
 
+pytestmark = pytest.mark.full
+
 WORDS = np.array([250, 7, 19, 4])  # that the head can say, in no order
 SPOKEN = (250, 7, 19, 4, 5)  # one of these it cannot
 NUM_TAPS = 3

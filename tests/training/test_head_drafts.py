@@ -49,6 +49,8 @@ from eaglelocal.training.draft_head import (  # noqa: E402
 )
 from eaglelocal.training.eagle_head import EagleHead  # noqa: E402
 
+pytestmark = pytest.mark.full
+
 PARAMS = ContextParams(n_ctx=256, n_batch=64, kv_type="f32", flash_attn="off")
 TEXT = [int(token) for token in np.random.default_rng(3).integers(0, N_VOCAB - 1, 30)]
 ROOT_TOKEN, DEPTH = 17, 5

@@ -27,6 +27,8 @@ from eaglelocal.training import draft_head as draft_head_module  # noqa: E402
 from eaglelocal.training.draft_head import HeadSource, choose_vocabulary, make_draft_head, select_frequent_tokens  # noqa: E402
 from eaglelocal.training.head_file import make_head_entries, make_head_name, make_head_tensors  # noqa: E402
 
+pytestmark = pytest.mark.full
+
 LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,

@@ -19,6 +19,8 @@ from eaglelocal.training.losses import (  # noqa: E402
     step_loss,
 )
 
+pytestmark = pytest.mark.full
+
 N, VOCABULARY, SHARE = 6, 7, 0.3
 
 

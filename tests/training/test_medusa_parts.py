@@ -30,6 +30,8 @@ from eaglelocal.training.eagle_head import gather_rows  # noqa: E402
 from eaglelocal.training.head_file import make_head_entries, make_head_tensors  # noqa: E402
 from eaglelocal.training.medusa_parts import MedusaParts  # noqa: E402
 
+pytestmark = pytest.mark.full
+
 PARAMS = ContextParams(n_ctx=128, n_batch=64, kv_type="f32", flash_attn="off")
 TEXT = [int(token) for token in np.random.default_rng(3).integers(0, 299, 30)]
 NUM_PARTS = 3

@@ -43,6 +43,8 @@ from eaglelocal.training.memory_check import MemoryNeed, check_disk, check_memor
 from eaglelocal.training.progress import TrainingProgress  # noqa: E402
 from eaglelocal.training.trainer import HeadTraining, TrainedHead, train_head  # noqa: E402
 
+pytestmark = pytest.mark.full
+
 GIB = 2**30
 SHAPE = TargetShape(n_layer=5, n_embd=128, n_vocab=600)
 

@@ -26,6 +26,8 @@ from eaglelocal.gguf.reader import read_header  # noqa: E402
 from eaglelocal.training.draft_head import fill_head  # noqa: E402
 from eaglelocal.training.eagle_head import EagleHead  # noqa: E402
 
+pytestmark = pytest.mark.full
+
 TEXTS = ("What is 47 + 285? It's 332.\n", "Der Käse schmeckt süß.\n", "def add(a, b):\n    return a + b\n")
 ODD = (*TEXTS, "", " \n\n ", "12 × 7", "<|im_start|>user\nHi<|im_end|>\n", "a<|im_end|>b", "🙂 漢字", "it's WE'RE")
 

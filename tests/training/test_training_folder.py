@@ -19,6 +19,8 @@ from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 from eaglelocal.training.conversations import gather_answers, read_conversations
 from eaglelocal.training.training_folder import ANSWERS, TARGET, enter_folder, list_folders
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(autouse=True)
 def _homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from doubles.pty_program import PtyProgram
+from doubles.tiers import some_of
 from doubles.timeouts import wait_until
 
 from eaglelocal.conversation import conversation_file
@@ -18,7 +19,7 @@ from eaglelocal.tui.terminal.terminal_driver import count_waiting_bytes
 PROGRAM = Path(__file__).with_name("chat_program.py")
 
 
-@pytest.mark.parametrize("enter", [b"\r", b"\n"])
+@pytest.mark.parametrize("enter", some_of([b"\r", b"\n"]))
 def test_an_enter_before_the_screen_sends_the_question(tmp_path: Path, enter: bytes) -> None:
     with PtyProgram([sys.executable, str(PROGRAM), str(tmp_path)], {}, size=(80, 24)) as program:
         program.type(b"go on" + enter)  # the program has not even imported Textual

@@ -8,6 +8,8 @@ import pytest
 from guide.corpus import mixture
 from guide.corpus.tasks import Check, CorpusMessage, CorpusTask, Split, ask, is_right
 
+pytestmark = pytest.mark.full
+
 KINDS = tuple(mixture.KINDS)
 
 

@@ -17,6 +17,8 @@ from guide.corpus.passages import genres
 from hypothesis import given
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.full
+
 _EQUATION = re.compile(r"(\d+(?: [-+x] \d+)+) = (\d+)")
 
 

@@ -13,6 +13,10 @@ from collections import Counter
 from dataclasses import dataclass
 from importlib import resources
 
+import pytest
+
+pytestmark = pytest.mark.full
+
 TOPICS = {"eaglelocal", "speculation", "hardware", "quantization", "memory", "llama-cpp", "serving", "training"}
 KEYS = {"id", "topic", "questions", "held_out", "answer", "must", "follow_up"}
 

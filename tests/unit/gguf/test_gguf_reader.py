@@ -230,6 +230,7 @@ def test_only_padding_may_be_missing_at_the_end(tmp_path: Path) -> None:
         read_header(written(tmp_path, content[:-25]))
 
 
+@pytest.mark.full
 def test_ten_thousand_corruptions_end_in_refusal_or_success(tmp_path: Path) -> None:
     """Bit flips, runs of noise, extreme counts and cuts, in the header of a sound file."""
     built = small_model()

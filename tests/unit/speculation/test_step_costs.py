@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from doubles.property_tests import examples
 from doubles.simulated_machine import BF16, Q4_0, Q8_0, SimulatedMachine, drifting
+from doubles.tiers import some_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -130,7 +131,7 @@ def test_a_slower_minute_cancels(seconds: float, factor: float) -> None:
 # ---- learning
 @pytest.mark.parametrize("at_once", [1, 2, 16])
 @pytest.mark.parametrize("choose", [mixed, in_runs, mostly_one])
-@pytest.mark.parametrize("ratios", [BF16, Q8_0, Q4_0])
+@pytest.mark.parametrize("ratios", some_of([BF16, Q8_0, Q4_0]))
 def test_after_two_hundred_steps_of_drift_and_hiccups_seen_sizes_are_known(
     ratios: Sequence[float], choose: Choose, at_once: int
 ) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 from doubles.property_tests import examples
+from doubles.tiers import some_of
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -89,6 +90,9 @@ def steps(form: CallForm, text: str) -> Iterator[tuple[str, list[tuple[str, str]
     for index, char in enumerate(text):
         reader.push(char)
         yield text[: index + 1], reader.events
+
+
+SPLIT_FORMS = [form for form in forms.FORMS if form is not forms.HARMONY]
 
 
 def by_label(form: CallForm) -> str:
@@ -205,7 +209,7 @@ def test_the_rest_of_an_array_that_was_begun_is_said_where_it_is_no_call() -> No
 
 
 # ---- cut off
-@pytest.mark.parametrize("form", [form for form in forms.FORMS if form is not forms.HARMONY], ids=by_label)
+@pytest.mark.parametrize("form", some_of(SPLIT_FORMS, 8), ids=by_label)
 def test_what_is_cut_off_is_never_reported_as_a_whole_call(form: CallForm) -> None:
     text = write_calls(form, [("write_file", ARGUMENTS)])
     for length in range(len(text)):
@@ -242,7 +246,7 @@ def test_half_a_marker_with_which_a_model_ends_is_text(text: str) -> None:
     assert read(forms.CODER, text).text == text
 
 
-@pytest.mark.parametrize("form", [form for form in forms.FORMS if form is not forms.HARMONY], ids=by_label)
+@pytest.mark.parametrize("form", some_of(SPLIT_FORMS, 8), ids=by_label)
 def test_where_the_model_ends_early_a_call_has_what_it_must_have(form: CallForm) -> None:
     text = write_calls(form, [("write_file", ARGUMENTS)])
     for length in range(len(text)):
