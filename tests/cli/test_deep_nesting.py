@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from doubles.tiers import some_of
 
 from eaglelocal.bench import bench_prompts
 from eaglelocal.catalog.toml_table import TomlTable
@@ -168,7 +169,7 @@ def test_a_line_of_brackets_is_still_a_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [DEEP["lists"], DEEP["open lists"], DEEP["objects"]], ids=["lists", "open", "objects"])
 @pytest.mark.parametrize("form", FORMS, ids=[f"{number}" for number in range(len(FORMS))])
-@pytest.mark.parametrize("piece", [1, 10_000_000])
+@pytest.mark.parametrize("piece", some_of([1, 10_000_000], rest=pytest.mark.slow))
 def test_arguments_of_any_depth_end_an_answer_well(form: object, text: str, piece: int) -> None:
     tool = Tool("look_up", "", '{"type": "object", "properties": {"word": {}}, "required": ["word"]}')
     written = write_calls(form, [("look_up", {"word": "QQ"})])  # type: ignore[arg-type]

@@ -49,6 +49,7 @@ def test_the_embedded_head_comes_back_as_itself(dialect: str, tmp_path: Path) ->
             assert (ours.array(key) or ours.metadata[key]) == (theirs.array(key) or theirs.metadata[key]), key
 
 
+@pytest.mark.slow
 def test_a_head_whose_configuration_is_wrong_is_tried_kept_and_used(environ: dict[str, str], tmp_path: Path) -> None:
     """It says pre-norm and the residual before the norm, as a trainer did that forgot two flags."""
     lied = replace(embedded(), norm_output=False, norm_before_residual=False)

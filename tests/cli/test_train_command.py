@@ -72,6 +72,7 @@ def keys(folder: Path) -> list[str]:
     return [json.loads(line)["key"] for line in lines if line]
 
 
+@pytest.mark.slow
 def test_killed_while_asking_and_stopped_while_learning_it_goes_on_to_a_head_that_drafts(
     environ: dict[str, str], target: Path, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ from doubles.scripted_context import (
     Table,
     distribution,
 )
+from doubles.tiers import some_of
 
 from eaglelocal.core.batch import Batch, Floats
 from eaglelocal.core.constraint import Constraint
@@ -126,7 +127,7 @@ def test_draws_follow_the_exact_distribution(name: str, kind: str, length: int) 
     assert p_value(seen, exact(TABLE.after, PROMPT, asked[0].params)) > LEAST_P
 
 
-@pytest.mark.parametrize("name", PARAMS)
+@pytest.mark.parametrize("name", some_of(PARAMS, 2, rest=pytest.mark.slow))
 @pytest.mark.parametrize("table", [TABLE, Table(n_vocab=12, seed=6, sharpness=1.5)], ids=["right head", "other head"])
 def test_draws_next_to_second_choices_follow_it_too(name: str, table: Table) -> None:
     """Every second choice is sent, and often drawn: the head knows the logits, and the draws are hot."""

@@ -21,6 +21,7 @@ from doubles.mixed_traffic import MixedTraffic
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
 from doubles.real_engine import ask, real_engine
 from doubles.runnable_models import N_VOCAB, write_runnable
+from doubles.tiers import some_of
 
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.context_params import ContextParams
@@ -150,7 +151,7 @@ def living(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return write_runnable(tmp_path_factory.mktemp(request.param) / f"{request.param}.gguf", request.param)
 
 
-@pytest.mark.parametrize("spec", [fixed_spec(1), fixed_spec(4), fixed_spec(16), AUTO], ids=str)
+@pytest.mark.parametrize("spec", [fixed_spec(4), AUTO], ids=str)
 @pytest.mark.parametrize("num_slots", [1, 3])
 def test_drafted_texts_are_the_plain_ones(living: Path, num_slots: int, spec: Spec) -> None:
     requests = [ask(f"r{i}", (*PROMPT, *range(40 + i, 50)), max_tokens=40 + 10 * i) for i in range(num_slots)]
@@ -268,7 +269,7 @@ def test_mixed_traffic_gets_the_plain_texts(living: Path, num_slots: int) -> Non
 
 
 # ---- conversations that do not go on just behind their last answer
-@pytest.mark.parametrize("draft", ["none", "head"])
+@pytest.mark.parametrize("draft", some_of(["head", "none"], rest=pytest.mark.slow))
 def test_a_changed_conversation_goes_back_to_a_saved_state(living: Path, tmp_path: Path, draft: str) -> None:
     """As chats do whose templates leave thoughts out: the next prompt has not the answer that was given."""
     head = write_head(tmp_path / "head.gguf", HeadShape(width=256), TargetShape(n_vocab=N_VOCAB, n_embd=256))

@@ -20,6 +20,7 @@ from doubles.layered_heads import add_upper_layers
 from doubles.medusa_checkpoints import LENT, ONE, OWN, write_random_medusa
 from doubles.mtp_models import TRUNKS, add_mtp, write_assistant, write_gemma
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
+from doubles.tiers import some_of
 from doubles.weightless_models import REAL, SKETCHES, Sketch, write_sketch
 
 from eaglelocal.backend.context_params import ContextParams, create_context
@@ -341,7 +342,7 @@ def test_target_and_an_assistant_that_reads_its_cache(tmp_path: Path, slots: int
     assert result.compute_bytes <= predicted.compute_bytes < result.compute_bytes + NEGLIGIBLE
 
 
-@pytest.mark.parametrize("slots", [1, 4, 16])
+@pytest.mark.parametrize("slots", some_of([4, 1, 16], rest=pytest.mark.slow))
 @pytest.mark.parametrize(
     "head",
     [BlockShape(), BlockShape(window=256), BlockShape(draft_vocab=5000, own_output=True), BlockShape(candidates=8)],
@@ -364,7 +365,7 @@ def test_target_and_a_head_that_fills_blocks(tmp_path: Path, head: BlockShape, s
     assert result.compute_bytes <= predicted.compute_bytes < MAX_RATIO * result.compute_bytes + len(jobs) * SLACK_BYTES
 
 
-@pytest.mark.parametrize("slots", [1, 4, 16])
+@pytest.mark.parametrize("slots", some_of([4, 1, 16], rest=pytest.mark.slow))
 @pytest.mark.parametrize("draft_vocab", [8000, None])
 def test_target_and_a_head_of_several_layers(tmp_path: Path, draft_vocab: int | None, slots: int) -> None:
     """Both of its contexts are counted."""

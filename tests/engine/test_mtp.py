@@ -18,6 +18,7 @@ from doubles.mtp_models import num_layers, write_assistant, write_gemma, write_m
 from doubles.plain_deepseek4 import PlainDeepseek4
 from doubles.plain_mimo import PlainMimo
 from doubles.real_engine import ask, real_engine
+from doubles.tiers import some_of
 
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.context_params import ContextParams
@@ -104,9 +105,9 @@ def test_the_layer_reads_the_state_that_its_token_came_of(tmp_path: Path, archit
     model.close()
 
 
-@pytest.mark.parametrize("spec", [fixed_spec(1), fixed_spec(4), fixed_spec(16), AUTO], ids=str)
+@pytest.mark.parametrize("spec", [fixed_spec(4), AUTO], ids=str)
 @pytest.mark.parametrize("num_slots", [1, 3])
-@pytest.mark.parametrize("architecture", ["qwen35", "qwen35moe"])
+@pytest.mark.parametrize("architecture", some_of(["qwen35", "qwen35moe"], rest=pytest.mark.slow))
 def test_drafted_texts_are_the_plain_ones(tmp_path: Path, architecture: str, num_slots: int, spec: Spec) -> None:
     target = write_mtp(tmp_path / "model.gguf", architecture, gain=0.03)
     requests = [ask(f"r{i}", (*PROMPT, *range(40 + i, 50)), max_tokens=40 + 10 * i) for i in range(num_slots)]
@@ -118,7 +119,7 @@ def test_drafted_texts_are_the_plain_ones(tmp_path: Path, architecture: str, num
     engine.close()
 
 
-@pytest.mark.parametrize("length", [1, *(pytest.param(length, marks=pytest.mark.slow) for length in (2, 3)), 4])
+@pytest.mark.parametrize("length", some_of([4, 1, 2, 3], rest=pytest.mark.slow))
 @pytest.mark.parametrize("architecture", OTHERS)
 def test_drafted_texts_of_other_families(tmp_path: Path, architecture: str, length: int) -> None:
     """Two slots, one of whose prompts takes several decodes and leaves every window, and one that begins alike."""
@@ -460,7 +461,7 @@ def check_cache(path: Path, *, num_mtp: int = 1) -> None:
     model.close()
 
 
-@pytest.mark.parametrize("kind", ["gemma4", *MOSTLY])
+@pytest.mark.parametrize("kind", some_of(["gemma4", *MOSTLY], 2, rest=pytest.mark.slow))
 def test_mixed_traffic_gets_the_plain_texts(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "model.gguf"
     target = write_gemma(path, gain=LIVELY) if kind == "gemma4" else write_mtp(path, kind, gain=0.03)

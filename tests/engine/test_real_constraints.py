@@ -14,6 +14,7 @@ from doubles.chat_templates import GEMMA, QWEN
 from doubles.engine_harness import AnswerResult, drive
 from doubles.random_models import write_agreeing_head, write_target
 from doubles.real_engine import TINY, real_engine
+from doubles.tiers import some_of
 from doubles.timeouts import wait_until
 
 from eaglelocal.backend.constraint_compiler import LlamaConstraints
@@ -134,7 +135,7 @@ def exact_texts(files: tuple[Path, Path], length: int, num_slots: int) -> dict[s
     return {name: answer.text for name, answer in result.items()}
 
 
-@pytest.mark.parametrize("num_slots", [1, 2])
+@pytest.mark.parametrize("num_slots", some_of([2, 1], rest=pytest.mark.slow))
 def test_a_bound_answer_is_the_same_at_any_draft_length(files: tuple[Path, Path], num_slots: int) -> None:
     plain = exact_texts(files, 0, 1)
     for name, text in plain.items():

@@ -14,6 +14,7 @@ from doubles.engine_harness import AnswerResult, drive
 from doubles.plain_vision import MARKER, Answer, picture, reference_answer
 from doubles.random_models import HeadShape, write_head, write_target
 from doubles.real_engine import real_engine
+from doubles.tiers import some_of
 from doubles.vision_models import KINDS, PAIRS, TURN_BEGINS, TURN_ENDS, write_vision_pair
 from llama_cpp import mtmd_cpp
 
@@ -115,7 +116,7 @@ def can_draft(kind: str, draft: str) -> bool:
 CASES = [(kind, draft) for kind in KINDS for draft in DRAFTS if can_draft(kind, draft)]
 
 
-@pytest.mark.parametrize(("kind", "draft"), CASES)
+@pytest.mark.parametrize(("kind", "draft"), some_of(CASES, 12, rest=pytest.mark.slow))
 def test_a_conversation_about_images_is_the_plain_one(folder: Path, kind: str, draft: str) -> None:
     """Three turns, the cache used again; another person's images beside it; and a question edited behind an image."""
     engine = engine_of(folder, kind, draft, num_slots=2)

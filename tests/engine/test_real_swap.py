@@ -18,6 +18,7 @@ from doubles.mixed_traffic import MixedTraffic
 from doubles.random_models import write_agreeing_head, write_agreeing_pairs, write_target
 from doubles.real_engine import TINY, ask, read, real_engine
 from doubles.runnable_models import write_runnable
+from doubles.tiers import some_of
 from doubles.windowed_model import WINDOW, write_windowed
 
 from eaglelocal.backend.context import LlamaContext
@@ -304,7 +305,7 @@ def test_mixed_traffic_gets_the_plain_texts(uncut: tuple[str, Path], kind: str, 
     traffic.close()
 
 
-@pytest.mark.parametrize("num_slots", [1, 3])
+@pytest.mark.parametrize("num_slots", some_of([3, 1], rest=pytest.mark.slow))
 def test_what_was_copied_ahead_comes_back(uncut: tuple[str, Path], num_slots: int) -> None:
     """Copies are made beside an answer, or after it; where windows would be cut, in front of the next one."""
     engine, plain = uncut_engine(uncut, num_slots=num_slots), real_engine(uncut[1], n_ctx=512)

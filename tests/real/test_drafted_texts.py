@@ -10,6 +10,7 @@ from doubles.engine_harness import drive
 from doubles.margin import find_bound, margin_differences
 from doubles.real_engine import ask, real_engine
 from doubles.real_prompts import PASSAGE, ask_questions, read_text
+from doubles.tiers import some_of
 
 from eaglelocal.core.request import AUTO, PID, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.run_options import RunOptions
@@ -60,7 +61,9 @@ def check_smollm2(
     return speculation
 
 
-@pytest.mark.parametrize(("kind", "length", "slots"), [("ngram", 8, 3), ("draft_model", 3, 1)])
+@pytest.mark.parametrize(
+    ("kind", "length", "slots"), some_of([("ngram", 8, 3), ("draft_model", 3, 1)], rest=pytest.mark.slow)
+)
 def test_drafts_change_no_text(smollm2: Path, kind: str, length: int, slots: int, record_property: Record) -> None:
     speculation = check_smollm2(smollm2, kind, fixed_spec(length), slots, record_property)
     assert speculation.accepted_tokens > 0
@@ -97,7 +100,9 @@ def check_gemma(gemma: Path, kind: str, length: int, slots: int, max_tokens: int
     assert speculation.accepted_tokens > 0
 
 
-@pytest.mark.parametrize(("kind", "length", "slots"), [("ngram", 4, 1), ("draft_model", 3, 2)])
+@pytest.mark.parametrize(
+    ("kind", "length", "slots"), some_of([("draft_model", 3, 2), ("ngram", 4, 1)], rest=pytest.mark.slow)
+)
 def test_drafts_change_no_text_of_a_model_with_windows(
     gemma: Path, kind: str, length: int, slots: int, record_property: Record
 ) -> None:

@@ -9,6 +9,7 @@ from doubles.engine_harness import AnswerResult, drive
 from doubles.margin import find_bound, margin_differences
 from doubles.real_engine import ask, real_engine
 from doubles.real_prompts import HELD_OUT, PASSAGE, read_text, render
+from doubles.tiers import some_of
 
 from eaglelocal.bench.bench_prompts import read_prompts
 from eaglelocal.core.request import Message
@@ -36,7 +37,7 @@ def answer(engine: Engine, name: str, prompt: tuple[int, ...], max_tokens: int =
 
 
 # ---- long prompts
-@pytest.mark.parametrize("n_batch", [128, pytest.param(512, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_batch", some_of([512, 128], rest=pytest.mark.slow))
 def test_a_long_prompt_is_read_whole_in_parts(smollm2: Path, n_batch: int) -> None:
     """The text after it is the same however it was divided, and knows what stood at its beginning."""
     texts = []
@@ -54,7 +55,7 @@ def test_a_long_prompt_is_read_whole_in_parts(smollm2: Path, n_batch: int) -> No
     plain.close()
 
 
-@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.parametrize("is_whole", some_of([False, True], rest=pytest.mark.slow))
 def test_a_prompt_longer_than_the_window(gemma: Path, is_whole: bool) -> None:
     engine = real_engine(gemma, "ngram", n_ctx=2048, n_batch=256, swa_full=is_whole)
     prompt = read_text(engine, f"{read_long(35)} {PASSAGE}")

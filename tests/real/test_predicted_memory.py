@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from doubles.tiers import some_of
 from doubles.timeouts import PATIENCE_S
 
 from eaglelocal.client.engine_client import EngineClient
@@ -41,7 +42,7 @@ def run_json(*arguments: str, **environ: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+@pytest.mark.parametrize("kv_type", some_of(["f16", "q8_0"], rest=pytest.mark.slow))
 def test_a_plan_takes_the_memory_that_it_says(model: Path, kv_type: str) -> None:
     planned = run_json("plan", str(model), "--ctx", str(CTX), "--kv-type", kv_type)["chosen"]["memory"]
     options = RunOptions(target=str(model), ctx=CTX, kv_type=kv_type, cache_ram=0, threads=1)

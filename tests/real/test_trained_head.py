@@ -97,7 +97,7 @@ def test_the_head_of_these_tests_drafts_what_the_model_says(smollm2: Path) -> No
 @pytest.mark.parametrize(
     ("kind", "start"),
     [
-        ("eagle", None),
+        pytest.param("eagle", None, marks=pytest.mark.slow),
         pytest.param("p-eagle", HEAD, marks=pytest.mark.slow),
         pytest.param("medusa", None, marks=pytest.mark.slow),
         pytest.param("p-eagle", None, marks=pytest.mark.slow),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from doubles.simulated_machine import BF16, Q4_0, SimulatedMachine
 from doubles.simulation import PRIMARY, DraftCosts, Profile, Simulation, beyond, curve, plain_text, rate, speed
+from doubles.tiers import some_of
 
 from eaglelocal.core.request import AUTO, Spec, fixed_spec
 from eaglelocal.speculation.policy.slot_policy import DrafterSet
@@ -29,7 +30,9 @@ def run(name: str, rates: tuple[float, ...], step_s: float, spec: Spec, *, block
     return simulation
 
 
-@pytest.mark.parametrize(("block", "step_s"), [(15, 0.002), (15, 0.02), (7, 0.01), (3, 0.02)])
+@pytest.mark.parametrize(
+    ("block", "step_s"), some_of([(15, 0.002), (15, 0.02), (7, 0.01), (3, 0.02)], rest=pytest.mark.slow)
+)
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("name", CURVES)
 def test_auto_is_near_the_best_length(name: str, text: str, block: int, step_s: float) -> None:

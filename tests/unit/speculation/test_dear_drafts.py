@@ -7,6 +7,7 @@ import statistics
 import pytest
 from doubles.simulated_machine import BF16, Q4_0, SimulatedMachine
 from doubles.simulation import PRIMARY, DraftCosts, Profile, Simulation, curve, plain_text, speed
+from doubles.tiers import some_of
 
 from eaglelocal.speculation.costs.draft_costs import READING_SHARE
 from eaglelocal.speculation.costs.step_costs import StepCosts
@@ -52,7 +53,7 @@ def simulate(
 
 
 @pytest.mark.parametrize("answer_tokens", [48, 600])
-@pytest.mark.parametrize("step", [0.15, 0.3, 0.6, 1.2, 2.0])
+@pytest.mark.parametrize("step", some_of([0.6, 0.15, 0.3, 1.2, 2.0], 2, rest=pytest.mark.slow))
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("name", CURVES)
 def test_no_price_of_a_draft_makes_auto_slower_than_plain_for_long(

@@ -27,6 +27,7 @@ from doubles.simulation import (
     rate,
     speed,
 )
+from doubles.tiers import some_of
 
 from eaglelocal.core.request import OFF, PID, fixed_spec
 from eaglelocal.speculation.policy.draft_gate import GateState
@@ -107,7 +108,7 @@ def test_where_rows_are_dear_it_is_between_plain_and_the_best(text: str) -> None
     assert share_of_best("q8_0", TEXTS[text], num_slots=1, num_tokens=9600, seeds=range(3)) > 0.85
 
 
-@pytest.mark.parametrize("name", CURVES)
+@pytest.mark.parametrize("name", some_of(CURVES, 2, rest=pytest.mark.slow))
 @pytest.mark.parametrize("num_slots", [1, 4])
 def test_a_hopeless_drafter_costs_next_to_nothing(name: str, num_slots: int) -> None:
     """A fresh engine, after the first 64 tokens; probes included. Now and then one is taken in for a while."""
