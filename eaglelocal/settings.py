@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from eaglelocal.core.atomic_file import OWN_FILE, write_atomically
+from eaglelocal.core.draft import DRAFT_WORDS
 from eaglelocal.core.own_files import read_regular
 from eaglelocal.core.plan import MAX_SLOTS
 from eaglelocal.core.records import dataclass
@@ -208,7 +209,7 @@ class Settings:
         "auto",
         _text,
         "REF[,...]",
-        "What drafts: auto (unset), ngram, lookahead, mtp, none, or a head or small model (user/repo, GGUF).",
+        f"What drafts: auto (unset), {', '.join(DRAFT_WORDS[1:])}, or a head or small model (user/repo, GGUF).",
     )
     lora: tuple[str, ...] = setting((), _files, "FILE[:SCALE]", "LoRA adapter of the model, a GGUF; can be repeated.")
     draft_type: str = setting(

@@ -23,13 +23,14 @@ from eaglelocal.catalog.target_entries import QuantLoss, TargetEntry, read_quant
 from eaglelocal.catalog.toml_table import TomlTable, Value
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.byte_sizes import GIB, MIB
+from eaglelocal.core.draft import DRAFT_WORDS
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.own_files import read_own
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.run_options import NONE
 from eaglelocal.errors import UsageError
 
 Entry = TypeVar("Entry")
-DRAFT_WORDS = ("auto", "ngram", "lookahead", "mtp", "none")  # values of --draft that are not references
 TARGETS, DRAFTS, MACHINES, QUANTS = "targets", "drafts", "machines", "quants.toml"
 
 
@@ -149,7 +150,7 @@ def _check_id(name: str, table: TomlTable) -> str:
         return id
     raise table.error(
         f"{name!r} cannot be the name of an entry",
-        hint="use letters, digits, dots and dashes, and not demo, auto, ngram, lookahead, mtp or none",
+        hint=f"use letters, digits, dots and dashes, and not demo, {', '.join(DRAFT_WORDS[:-1])} or {NONE}",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from eaglelocal.core.draft import DRAFT_WORDS, LOOKUPS
 from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import EagleLocalError, UsageError
 
@@ -32,7 +33,7 @@ def complete_machine(incomplete: str) -> list[str]:
 def complete_draft(incomplete: str) -> list[str]:
     """Return the words of --draft; after a comma those that can stand beside others, and were not named yet."""
     before, comma, begun = incomplete.rpartition(",")
-    words = ("ngram", "lookahead") if comma else ("auto", "ngram", "lookahead", "mtp", "none")
+    words = tuple(LOOKUPS) if comma else DRAFT_WORDS
     taken = before.split(",")
     return [f"{before}{comma}{word}" for word in list_matches(words, begun) if word not in taken]
 

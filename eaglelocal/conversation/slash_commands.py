@@ -20,7 +20,7 @@ from eaglelocal.conversation.session import ModelChoice, Session, check_sees, re
 from eaglelocal.conversation.spelling import COMMAND_CUTOFF, closest_word
 from eaglelocal.core.adapters import describe_adapters, parse_scale
 from eaglelocal.core.byte_sizes import count_noun
-from eaglelocal.core.draft import SWITCHED_OFF, describe_cut_length, describe_drafting
+from eaglelocal.core.draft import DRAFT_WORDS, SWITCHED_OFF, describe_cut_length, describe_drafting
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AUTO, OFF, Spec, parse_spec
 from eaglelocal.core.sampling import fill_recommended
@@ -298,7 +298,7 @@ COMMANDS: dict[str, SlashCommand] = {
     "/delete": SlashCommand(_delete, "NAME", "delete a saved conversation"),
     "/export": SlashCommand(_export, "[FILE]", "write the conversation to a Markdown file"),
     "/model": SlashCommand(choose_model, "[REF]", "show or change the model"),
-    "/draft": SlashCommand(choose_draft, "[auto|ngram|lookahead|mtp|none|REF],...", "show or change the draft"),
+    "/draft": SlashCommand(choose_draft, f"[{'|'.join(DRAFT_WORDS)}|REF],...", "show or change the draft"),
     "/lora": SlashCommand(choose_scale, "[ID SCALE]", "show the LoRA adapters, or set the scale of one; 0 is off"),
     "/exit": SlashCommand(_exit, "", "leave the chat, as ctrl-d and /bye do"),
 }

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from eaglelocal.core.byte_sizes import count_noun
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.run_options import NGRAM, NONE
+from eaglelocal.core.run_options import AUTO, NGRAM, NONE
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.errors import UsageError
 
@@ -89,8 +89,11 @@ class Verdict(NamedTuple):
 #
 # auto, mtp, none, REF a model, found or named, with a lookup beside it (none: nothing) ngram, lookahead drafters
 # without a model REF,lookahead several, by commas: exactly these, and at most one of them is a model
-LOOKAHEAD = "lookahead"
-LOOKUPS = (NGRAM, LOOKAHEAD)  # drafters without a model
+LOOKUP = "lookup in the text so far"
+# drafters without a model: their names, for `--draft`, and how people call them; loading/draft_loader.py opens them
+LOOKUPS = {NGRAM: LOOKUP, "lookahead": "lookahead"}
+DRAFT_WORDS = (AUTO, *LOOKUPS, "mtp", NONE)  # values of `--draft` that are not references
+MATCH_LENGTHS = (2, 4, 8)  # tokens that a lookup's match must have; more after finds that were not worth sending
 
 
 class DraftSources(NamedTuple):
@@ -126,9 +129,6 @@ def parse_draft(text: str) -> DraftSources:
 SWITCHED_OFF = "switched off"  # reason of the state `off` that the user chose
 MEASURING = "measuring whether drafting pays"  # reason of the state `asleep` during a probe
 NOT_REPORTED = "not reported by the server"
-LOOKUP = "lookup in the text so far"  # the name of drafting without a model, whose flag is `--draft ngram`
-
-LOOKUP_WORDS = {"ngram": LOOKUP, "lookahead": "lookahead"}  # by the names of drafters without a model
 
 
 def describe_draft(model: str, lookups: Sequence[str]) -> str:
@@ -137,8 +137,8 @@ def describe_draft(model: str, lookups: Sequence[str]) -> str:
     describe_draft("EAGLE-3 head x", ["ngram"]) is the label alone: a lookup drafts beside every model.
     """
     if not model:
-        return " and ".join(LOOKUP_WORDS[name] for name in lookups)
-    return " and ".join([model, *(LOOKUP_WORDS[name] for name in lookups if name != "ngram")])
+        return " and ".join(LOOKUPS[name] for name in lookups)
+    return " and ".join([model, *(LOOKUPS[name] for name in lookups if name != "ngram")])
 
 
 def describe_cut_length(asked: int, most: int) -> str:

@@ -186,14 +186,14 @@ class CatchesUp(Protocol):
 
 
 @runtime_checkable
-class Lookup(Protocol):
-    """Optional method of a drafter that looks earlier text up: whether it is worth asking."""
+class Lookup(Drafter, Protocol):
+    """A drafter without a model, which looks earlier text up: it says whether it is worth asking."""
 
     def may_match(self, root: Node, length: int) -> bool:
         """Return False if the last `length` tokens, the root included, never stood together before.
 
         Then `draft` has nothing to propose after the root but what follows a shorter match. Costs a few microseconds,
-        so that it can be asked at every step. Lengths are those of slot_policy.MATCH_LENGTHS.
+        so that it can be asked at every step. Lengths are those of core/draft.py.
         """
 
 

@@ -17,9 +17,9 @@ from dataclasses import field
 from typing import TypeVar
 
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels
+from eaglelocal.core.draft import MATCH_LENGTHS
 from eaglelocal.core.records import dataclass
 from eaglelocal.drafters.drafter import NOTHING, Committed, Continuation, DraftTraits, Node, Swapped
-from eaglelocal.speculation.policy.slot_policy import MATCH_LENGTHS
 
 MAX_GRAMS = 8192  # of an owner, by two tokens and by one; the oldest go first
 MAX_OWNERS = 16  # whose n-grams are kept; the least recent goes first

@@ -20,12 +20,12 @@ from dataclasses import field
 
 from eaglelocal.backend.suffix_automaton import SuffixAutomaton
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels
+from eaglelocal.core.draft import MATCH_LENGTHS
 from eaglelocal.core.records import dataclass
 from eaglelocal.drafters.drafter import NOTHING, PRIVATE, Committed, Continuation, DraftTraits, Node, Swapped
 from eaglelocal.drafters.lookup_memory import LookupMemory
 from eaglelocal.drafters.text_index import CONTEXT, Generations, SuffixCursor
 from eaglelocal.errors import EngineError
-from eaglelocal.speculation.policy.slot_policy import MATCH_LENGTHS
 
 MIN_MATCH = MATCH_LENGTHS[0]  # tokens; proposals after a single one are rarely right
 LONG_MATCH = 16  # longer matches count as equal, so that the newest text is preferred

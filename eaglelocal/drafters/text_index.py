@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from eaglelocal.backend.suffix_automaton import SuffixAutomaton
-from eaglelocal.speculation.policy.slot_policy import MATCH_LENGTHS
+from eaglelocal.core.draft import MATCH_LENGTHS
 
 CONTEXT = 32  # tokens before a cut that are indexed again, so that matches can begin in them
 

@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from eaglelocal import locations
-from eaglelocal.catalog.catalog import DRAFT_WORDS, load_catalog
+from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.catalog.reference import DerivedModel, File, Reference, parse_reference
-from eaglelocal.core.draft import LOOKUP, SWITCHED_OFF
+from eaglelocal.core.draft import DRAFT_WORDS, LOOKUP, LOOKUPS, SWITCHED_OFF
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan, describe_version
 from eaglelocal.core.records import dataclass
@@ -47,8 +47,8 @@ from eaglelocal.hub.target_resolver import FoundTarget, find_target, make_label
 
 NO_KNOWN_HEAD = "no head is known for this target"
 DRAFT_FORMS = (
-    "`auto`, `ngram`, `lookahead`, `mtp`, `none`, `user/repo:Q8_0`, an entry of the catalog, the path of a .gguf file, "
-    "or `x.gguf@drop10`, which is made of it"
+    f"{', '.join(f'`{word}`' for word in DRAFT_WORDS)}, `user/repo:Q8_0`, an entry of the catalog, the path of a .gguf "
+    "file, or `x.gguf@drop10`, which is made of it"
 )
 
 
@@ -101,7 +101,7 @@ def check_one_model(reference: str) -> None:
     for at, name in enumerate(models):
         if name not in DRAFT_WORDS:
             mended[at] = next(iter(difflib.get_close_matches(name, DRAFT_WORDS, n=1)), name)
-    hint = ",".join(mended) if mended != models else f"{models[0]},ngram,lookahead"
+    hint = ",".join(mended) if mended != models else ",".join((models[0], *LOOKUPS))
     raise UsageError(
         f"--draft names {' and '.join(models)}, and only one can be a model",
         hint=f"`--draft {hint}`",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,12 +26,12 @@ from eaglelocal.backend.model import D2T, LlamaModel
 from eaglelocal.backend.weight_loading import moving_weights
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.byte_sizes import format_memory
-from eaglelocal.core.draft import LOOKAHEAD
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.run_options import NGRAM
 from eaglelocal.drafters.block_drafter import BlockDrafter, Mask, Medusa, PEagle
 from eaglelocal.drafters.branch_sequences import BranchSequences, SharingCache, TargetCacheDrafter
 from eaglelocal.drafters.draft_model import DraftModel
-from eaglelocal.drafters.drafter import Drafter
+from eaglelocal.drafters.drafter import Drafter, Lookup
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.head_holder import Exchangeable, HeadHolder, OpenHead
 from eaglelocal.drafters.lookahead import Lookahead
@@ -73,18 +73,26 @@ def open_drafters(
     """
     if not loader.parts.plan.speculates:
         return ()
-    lookups = tuple(open_lookup(name, loader, target) for name in loader.parts.plan.lookups)
+    lookups = tuple(LOOKUP_OPENERS[name](loader, target) for name in loader.parts.plan.lookups)
     if model is None or loader.parts.draft is None:
         return lookups
     return *lookups, open_model_drafter(loader, loader.parts.draft, model, target, context)
 
 
-def open_lookup(name: str, loader: PlanLoader, target: LlamaModel) -> Drafter:
-    """Return the drafter without a model that has this name."""
-    if name == LOOKAHEAD:
-        return Lookahead()
+def open_ngram(loader: PlanLoader, target: LlamaModel) -> Lookup:
     plan = loader.parts.plan
     return Ngram(plan.n_ctx, memory=open_memory(plan, loader.parts.target.header, target.vocabulary.n_tokens))
+
+
+def open_lookahead(loader: PlanLoader, target: LlamaModel) -> Lookup:
+    return Lookahead()
+
+
+# drafters without a model, by their names in core/draft.py
+LOOKUP_OPENERS: dict[str, Callable[[PlanLoader, LlamaModel], Lookup]] = {
+    NGRAM: open_ngram,
+    "lookahead": open_lookahead,
+}
 
 
 def open_memory(plan: Plan, target: Header, n_vocab: int) -> LookupMemory | None:

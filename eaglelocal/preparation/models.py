@@ -15,10 +15,11 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.backend.llama_library import BUILD
-from eaglelocal.catalog.catalog import DRAFT_WORDS, Catalog
+from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.catalog.draft_entries import EAGLE, MTP
 from eaglelocal.catalog.reference import DerivedModel, EmbeddedModel, File, Profile, Repo, folder_name
 from eaglelocal.catalog.target_entries import TargetEntry
+from eaglelocal.core.draft import DRAFT_WORDS
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import AUTO, NONE, RunOptions
 from eaglelocal.core.stats import MeasuredCosts

@@ -258,7 +258,7 @@ def test_a_draft_is_taken_back_whoever_came_first(living: Path, order: tuple[int
 @pytest.mark.parametrize("num_slots", [3, pytest.param(5, marks=pytest.mark.slow)])
 def test_mixed_traffic_gets_the_plain_texts(living: Path, num_slots: int) -> None:
     traffic = MixedTraffic(
-        living, real_engine(living, "ngram", lookups=LOOKUPS, num_slots=num_slots, n_ctx=512), seed=num_slots
+        living, real_engine(living, "ngram", lookups=tuple(LOOKUPS), num_slots=num_slots, n_ctx=512), seed=num_slots
     )
     engine = traffic.engine
     knowing = Knowing(traffic.texts, seed=num_slots)

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import NamedTuple
 
+from eaglelocal.core.draft import MATCH_LENGTHS
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import MAX_DRAFT_TOKENS, DraftPolicy, Spec
 from eaglelocal.speculation.policy.draft_gate import DraftGate, GateState
 from eaglelocal.speculation.policy.pending_drafts import kept_name
 from eaglelocal.speculation.policy.pid import LengthController
 
-MATCH_LENGTHS = (2, 4, 8)  # tokens that a lookup's match must have; more after finds that were not worth sending
 VAIN_FINDS = 8  # in a row, after which the next length is wanted
 MAX_VAIN = (len(MATCH_LENGTHS) - 1) * VAIN_FINDS
 SHORT_EVERY = 16  # steps, of which one asks for the shortest: what pays may have changed

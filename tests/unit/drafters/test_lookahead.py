@@ -9,11 +9,10 @@ from doubles.property_tests import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.core.draft import ROOT
+from eaglelocal.core.draft import MATCH_LENGTHS, ROOT
 from eaglelocal.drafters import lookahead
 from eaglelocal.drafters.drafter import Committed, Continuation, Node, SlotState
 from eaglelocal.drafters.lookahead import PAIR, PLACE, SINGLE, Lookahead
-from eaglelocal.speculation.policy.slot_policy import MATCH_LENGTHS
 
 PROMPT = [1, 2, 3]
 

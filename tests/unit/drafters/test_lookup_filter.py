@@ -6,10 +6,9 @@ from doubles.property_tests import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.core.draft import ROOT
+from eaglelocal.core.draft import MATCH_LENGTHS, ROOT
 from eaglelocal.drafters.drafter import Committed, Node
 from eaglelocal.drafters.ngram import Ngram
-from eaglelocal.speculation.policy.slot_policy import MATCH_LENGTHS
 
 
 def find_longest(text: list[int], earlier: list[int]) -> int:

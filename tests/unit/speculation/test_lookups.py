@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from eaglelocal.core.draft import Draft, Verdict
+from eaglelocal.core.draft import MATCH_LENGTHS, Draft, Verdict
 from eaglelocal.core.request import AUTO, PID, Spec, fixed_spec
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
 from eaglelocal.speculation.policy.slot_policy import (
     FIRST_LOOKS,
-    MATCH_LENGTHS,
     REST_AFTER,
     REST_EVERY,
     SHORT_EVERY,
