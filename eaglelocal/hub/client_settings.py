@@ -91,7 +91,8 @@ def _silence_import() -> Iterator[None]:
 def _make_setting_error(problem: Exception, environ: Environ) -> UsageError:
     names = [name for name in environ if name.startswith(("HF_", "HUGGING", "SSL")) or name.lower().endswith("_proxy")]
     what = str(problem).strip().split("\n")[0] or type(problem).__name__
-    hint = f"check {', '.join(sorted(names))}" if names else "pip install --upgrade huggingface_hub"
+    named = [name for name in names if environ[name] and environ[name] in what]
+    hint = f"check {', '.join(sorted(named or names))}" if names else "pip install --upgrade huggingface_hub"
     return UsageError(f"the hub's client cannot be used with this environment: {what}", hint=hint)
 
 
