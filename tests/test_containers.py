@@ -11,13 +11,14 @@ import yaml
 from eaglelocal.settings import PREFIX, READERS, Settings
 
 ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "containers"
 BACKENDS = ("cpu", "vulkan", "cuda")
-CONTAINERFILE = (ROOT / "Containerfile").read_text(encoding="utf-8")
+CONTAINERFILE = (FOLDER / "Containerfile").read_text(encoding="utf-8")
 STAGES = re.findall(r"^FROM \S+ AS (\S+)$", CONTAINERFILE, re.MULTILINE)
 
 
 def compose(name: str) -> dict[str, dict[str, object]]:
-    content = yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+    content = yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
     assert set(content["services"]) == {"eaglelocal"}
     return content  # type: ignore[no-any-return]
 

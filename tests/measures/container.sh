@@ -4,7 +4,7 @@ set -eu
 engine=${1:-docker}
 [ $# -gt 0 ] && shift
 cd "$(dirname "$0")/../.."
-"$engine" build -f Containerfile -t eaglelocal-trial "$@" .
+"$engine" build -f containers/Containerfile -t eaglelocal-trial "$@" .
 id=$("$engine" run -d -e EAGLELOCAL_TARGET=demo -p 127.0.0.1:18421:8421 eaglelocal-trial)
 trap '"$engine" stop "$id" > /dev/null; "$engine" rm "$id" > /dev/null' EXIT
 tries=0
