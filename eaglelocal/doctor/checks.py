@@ -22,7 +22,8 @@ from eaglelocal.doctor.installation import Installation
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ResourceError, UsageError
 from eaglelocal.hub.derived.derived_file import check_room as check_room_for_derived
 from eaglelocal.hub.draft_resolver import ModelFiles, find_draft, find_files
-from eaglelocal.hub.inflation.inflate import check_room, locate_inflated, no_progress, parse_demo_reference
+from eaglelocal.hub.inflation.generated_files import no_progress
+from eaglelocal.hub.inflation.inflate import check_room, locate_inflated, parse_demo_reference
 from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.projector_resolver import find_projector
 from eaglelocal.hub.target_resolver import NATIVE, demo_sources, find_target

@@ -7,29 +7,34 @@ because the package wants whole tensors. It does not interpret the data.
 from __future__ import annotations
 
 import math
+import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from eaglelocal.core.records import dataclass
-from eaglelocal.gguf.ggml_types import GgmlType
-from eaglelocal.gguf.header import ArrayValue, Header, Scalar, ValueType, round_up
+from eaglelocal.errors import ResourceError
+from eaglelocal.gguf.architectures import EAGLE
+from eaglelocal.gguf.cursor import malformed_error
+from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME, GgmlType
+from eaglelocal.gguf.header import (
+    ArrayValue,
+    Header,
+    Scalar,
+    TensorInfo,
+    ValueType,
+    encode_scalars,
+    round_up,
+    width_bytes,
+)
 
 if TYPE_CHECKING:  # numpy is imported when a file is written
     import numpy as np
     import numpy.typing as npt
 
     Bytes = npt.NDArray[np.uint8]
-import os
-from collections.abc import Mapping
-from dataclasses import replace
-
-from eaglelocal.errors import ResourceError
-from eaglelocal.gguf.architectures import EAGLE
-from eaglelocal.gguf.cursor import malformed_error
-from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
-from eaglelocal.gguf.header import TensorInfo, encode_scalars, width_bytes
 
 ALIGNMENT = 32
 # keys that describe the layout of the source file, not of its copy

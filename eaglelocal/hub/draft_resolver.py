@@ -40,7 +40,7 @@ from eaglelocal.hub.heads.requantized_copy import make_light_copy
 from eaglelocal.hub.heads.version_records import BASE
 from eaglelocal.hub.heads.versions import find_versions
 from eaglelocal.hub.hub_cache import check_file, find_cached, resolve_draft_reference
-from eaglelocal.hub.inflation.inflate import Progress
+from eaglelocal.hub.inflation.generated_files import Progress
 from eaglelocal.hub.projector_resolver import FoundProjector, find_projector
 from eaglelocal.hub.pull_plan import find_pulled_draft
 from eaglelocal.hub.target_resolver import FoundTarget, find_target, make_label

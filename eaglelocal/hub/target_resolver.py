@@ -38,7 +38,8 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.derived.derived_file import DerivedFile, derive_target, write_derived
 from eaglelocal.hub.derived.recipes import Inflation, Recipe, parse_recipe
 from eaglelocal.hub.hub_cache import check_file, find_cached, list_gguf_names, make_hub_reference
-from eaglelocal.hub.inflation.inflate import Progress, inflate, no_progress, parse_demo_reference
+from eaglelocal.hub.inflation.generated_files import Progress, no_progress
+from eaglelocal.hub.inflation.inflate import inflate, parse_demo_reference
 from eaglelocal.hub.model_library import is_blob
 
 NATIVE = "demo@native"

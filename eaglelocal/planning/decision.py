@@ -23,7 +23,7 @@ from eaglelocal.hub.draft_resolver import (
     requantize_draft,
     write_draft,
 )
-from eaglelocal.hub.inflation.inflate import Progress
+from eaglelocal.hub.inflation.generated_files import Progress
 from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.projector_resolver import FoundProjector
 from eaglelocal.hub.target_resolver import FoundTarget, write_target
