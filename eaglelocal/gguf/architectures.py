@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.cursor import malformed_error
@@ -240,3 +241,13 @@ class ArchitectureKeys:
 
 def _describe(value: object) -> str:
     return f"an array of {value.count}" if isinstance(value, ArrayValue) else repr(value)
+
+
+# ---- task: to generate text, or to pool the states of a text's rows into a vector or a score
+POOLINGS = {1: "mean", 2: "cls", 3: "last"}  # llama_pooling_type; 0 is none
+RANKS = 4  # pairs of texts, with a classifier
+
+
+def read_task(header: Header) -> ModelTask:
+    pooling = header.metadata.get(f"{header.metadata.get('general.architecture')}.pooling_type")
+    return ModelTask.RANK if pooling == RANKS else ModelTask.EMBEDDING if pooling in POOLINGS else ModelTask.TEXT

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.architectures import BLOCK, ArchitectureKeys
-from eaglelocal.gguf.hazards import check_hazards
 from eaglelocal.gguf.head_info import (
     DraftHeadInfo,
     attention_problems,
@@ -23,8 +22,8 @@ from eaglelocal.gguf.head_info import (
     tensor_problems,
 )
 from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.layer_caches import read_windows
 from eaglelocal.gguf.model_info import ModelInfo, read_architecture
-from eaglelocal.gguf.sliding_window import read_windows
 
 MASK_KEY = "tokenizer.ggml.mask_token_id"
 MARKOV = "markov_w1.weight"  # present in DSpark: each token also depends on the one before
@@ -76,14 +75,12 @@ class BlockInfo(DraftHeadInfo):
         keys = ArchitectureKeys(header, read_architecture(header))
         if keys.prefix != BLOCK:
             raise keys.error(f"is a {keys.prefix} model, not a {BLOCK} head")
-        width, n_head, head_dim = read_widths(keys)
-        value_dim = keys.optional_count("attention.value_length") or width // max(n_head, 1)  # as llama.cpp has it
-        check_hazards(keys, head_dim=head_dim, value_dim=value_dim)
+        width, n_head, _ = read_widths(keys)
+        shared = read_shared_fields(keys, usual_value_dim=width // max(n_head, 1))  # as llama.cpp has it
+        shared["has_own_output"] |= shared["has_own_embeddings"]  # which are its output then
         is_dspark = MARKOV in header.tensors
         return cls(
-            **read_shared_fields(keys),
-            value_dim=value_dim,
-            has_own_output="output.weight" in header.tensors or "token_embd.weight" in header.tensors,
+            **shared,
             is_dspark=is_dspark,
             block_size=_read_block_size(keys, is_needed=is_dspark or SELECTOR in header.tensors),
             mask=keys.count_by_name(MASK_KEY),
@@ -167,42 +164,3 @@ def _lattice_tensors(lattice: Lattice, head: BlockInfo) -> dict[str, tuple[int, 
             shapes[f"blk.{layer}.{part}_conv_base"] = (head.width, lattice.kernel, 2)
             shapes[f"blk.{layer}.{part}_conv_proj.weight"] = (head.width, projected)
     return shapes
-
-
-# ---- compressed attention: attention that keeps several earlier tokens as one row of keys (DeepSeek V4): the sizes
-# of its caches, from a header
-#
-# Beside a sliding window of single tokens, a layer keeps a row for each 4 or 128 tokens, and the state of the row
-# that is not complete yet. Layers of 4 have a second, narrower row, by which an indexer chooses (src/llama-kv-cache-
-# dsv4.cpp).
-COMPRESSED_ARCHITECTURES = frozenset({"deepseek4"})
-OVERLAPPING_RATIO = 4  # whose rows also read the tokens of the row before
-STATE_VALUE_BYTES = 4
-
-
-def read_compressions(keys: ArchitectureKeys, *, n_layer: int, head_dim: int) -> tuple[tuple[int, int], ...]:
-    """Return for each layer the tokens of a row and the row's values, (0, 0) where it keeps none; empty: no such model.
-
-    Raises ModelFileError if the file lists too few layers.
-    """
-    if keys.prefix not in COMPRESSED_ARCHITECTURES:
-        return ()
-    ratios = keys.counts("attention.compress_ratios") or ()
-    if len(ratios) < n_layer:
-        raise keys.error(f"attention.compress_ratios lists {len(ratios)} of {n_layer} layers")
-    index_dim = keys.optional_count("attention.indexer.key_length") or 0
-    return tuple(
-        (ratio, head_dim + (index_dim if ratio == OVERLAPPING_RATIO else 0)) if ratio else (0, 0)
-        for ratio in ratios[:n_layer]
-    )
-
-
-def compressor_bytes(ratio: int, width: int) -> int:
-    """Return the bytes of one sequence's state in one layer: values and scores of the tokens that a row may still need.
-
-    >>> compressor_bytes(128, 512)
-    524288
-    """
-    overlap = 2 if ratio == OVERLAPPING_RATIO else 1
-    num_rows, row_values = overlap * ratio, overlap * width
-    return 2 * num_rows * row_values * STATE_VALUE_BYTES

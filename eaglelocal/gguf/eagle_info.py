@@ -11,13 +11,12 @@ from collections.abc import Iterator
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.architectures import EAGLE, ArchitectureKeys
-from eaglelocal.gguf.hazards import check_hazards
 from eaglelocal.gguf.head_info import (
     DraftHeadInfo,
     attention_problems,
+    graph_tensors,
     layer_tensors,
     read_shared_fields,
-    read_widths,
     target_problems,
     tensor_problems,
 )
@@ -76,13 +75,9 @@ class EagleInfo(DraftHeadInfo):
         if keys.prefix != EAGLE:
             raise keys.error(f"is a {keys.prefix} model, not an {EAGLE} head")
         eps = _read_epsilon(keys)
-        head_dim, mask = read_widths(keys)[2], keys.count_by_name(MASK_TOKEN_KEY)
-        value_dim = keys.optional_count("attention.value_length") or head_dim
-        check_hazards(keys, head_dim=head_dim, value_dim=value_dim)
+        mask = keys.count_by_name(MASK_TOKEN_KEY)
         return cls(
             **read_shared_fields(keys),
-            value_dim=value_dim,
-            has_own_output="output.weight" in header.tensors,
             target_hidden_size=keys.count("target_hidden_size"),
             norm_before_fc=keys.flag("eagle3.norm_before_fc"),
             norm_before_residual=keys.flag("eagle3.norm_before_residual"),
@@ -178,14 +173,8 @@ def _layers_problems(head: EagleInfo) -> Iterator[str]:
 
 def _required_tensors(head: EagleInfo) -> dict[str, tuple[int, ...]]:
     """Return the required tensors by name, with shapes in ggml order: llama.cpp loads exactly these."""
-    width, pair, taps = head.width, 2 * head.width, len(head.target_layers) * head.target_hidden_size
-    shapes: dict[str, tuple[int, ...]] = {
-        "fc.weight": (taps, width),
-        **layer_tensors(head, 0, input_width=pair),
-        "blk.0.attn_norm_2.weight": (width,),
-        "blk.0.attn_v.weight": (pair, head.n_kv_head * head.head_dim),
-        "output_norm.weight": (width,),
-    }
+    width, taps = head.width, len(head.target_layers) * head.target_hidden_size
+    shapes = graph_tensors(head, input_width=taps)
     for layer in range(1, head.n_layer):
         values = {f"blk.{layer}.attn_v.weight": (width, head.n_kv_head * head.head_dim)}
         shapes |= layer_tensors(head, layer, input_width=width) | values

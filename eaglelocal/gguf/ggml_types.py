@@ -93,6 +93,7 @@ FILE_TYPES: Mapping[int, str] = MappingProxyType(
         39: "NVFP4", 40: "Q1_0", 41: "Q2_0",
     }
 )  # fmt: skip
+FILE_TYPE_IDS: Mapping[str, int] = MappingProxyType({name.lower(): number for number, name in FILE_TYPES.items()})
 
 
 def read_file_type(header: Header) -> str:

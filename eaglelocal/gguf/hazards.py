@@ -19,9 +19,9 @@ from eaglelocal.gguf.architectures import (
     TOKENS_KEY,
     WHOLE_ROPE_ARCHITECTURES,
     ArchitectureKeys,
+    read_task,
 )
 from eaglelocal.gguf.header import Header, TensorInfo
-from eaglelocal.gguf.pooling import read_task
 
 TENSOR_ALIGNMENT = 32  # of ggml-impl.h
 MAX_EXPERTS = 1024  # LLAMA_MAX_EXPERTS

@@ -14,6 +14,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.architectures import ArchitectureKeys
 from eaglelocal.gguf.cursor import malformed_error
+from eaglelocal.gguf.hazards import check_hazards
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.model_info import ModelInfo, vocabulary_size
 from eaglelocal.gguf.tensor_bytes import read_index_range
@@ -64,9 +65,15 @@ def read_widths(keys: ArchitectureKeys) -> tuple[int, int, int]:
     return width, n_head, keys.optional_count("attention.key_length") or width // max(n_head, 1)
 
 
-def read_shared_fields(keys: ArchitectureKeys) -> dict[str, Any]:
-    """Return the fields of DraftHeadInfo, except `value_dim` and `has_own_output`, which differ between methods."""
+def read_shared_fields(keys: ArchitectureKeys, *, usual_value_dim: int | None = None) -> dict[str, Any]:
+    """Return the fields of DraftHeadInfo. Raises ModelFileError on what llama.cpp needs, or what would end it.
+
+    usual_value_dim  width of a head's values where the file does not state it; None: that of its keys
+    """
     header, (width, n_head, head_dim) = keys.header, read_widths(keys)
+    usual = head_dim if usual_value_dim is None else usual_value_dim
+    value_dim = keys.optional_count("attention.value_length") or usual
+    check_hazards(keys, head_dim=head_dim, value_dim=value_dim)
     return {
         "name": keys.model_name,
         "target_layers": _read_target_layers(keys),
@@ -75,11 +82,13 @@ def read_shared_fields(keys: ArchitectureKeys) -> dict[str, Any]:
         "n_head": n_head,
         "n_kv_head": first_count(keys, "attention.head_count_kv", default=n_head),
         "head_dim": head_dim,
+        "value_dim": value_dim,
         "n_ff": first_count(keys, "feed_forward_length"),
         "n_vocab": vocabulary_size(keys),
         "draft_vocab": _count_draft_tokens(header),
         "d2t_range": _read_d2t_range(header),
         "has_own_embeddings": "token_embd.weight" in header.tensors,
+        "has_own_output": "output.weight" in header.tensors,
         "tensors": header.tensors,
     }
 
@@ -186,4 +195,16 @@ def layer_tensors(head: DraftHeadInfo, layer: int, *, input_width: int) -> dict[
         f"blk.{layer}.ffn_gate.weight": (width, head.n_ff),
         f"blk.{layer}.ffn_up.weight": (width, head.n_ff),
         f"blk.{layer}.ffn_down.weight": (head.n_ff, width),
+    }
+
+
+def graph_tensors(head: DraftHeadInfo, *, input_width: int) -> dict[str, tuple[int, ...]]:
+    """Return the tensors of llama.cpp's `eagle3` graph, with shapes; its encoder reads rows of `input_width`."""
+    width, pair = head.width, 2 * head.width
+    return {
+        "fc.weight": (input_width, width),
+        **layer_tensors(head, 0, input_width=pair),
+        "blk.0.attn_norm_2.weight": (width,),
+        "blk.0.attn_v.weight": (pair, head.n_kv_head * head.head_dim),
+        "output_norm.weight": (width,),
     }

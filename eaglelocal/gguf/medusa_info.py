@@ -13,12 +13,10 @@ from collections.abc import Iterator
 from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.architectures import EAGLE, NO_NORMED_STATE, ArchitectureKeys
 from eaglelocal.gguf.eagle_info import NUM_TAPS, TARGET_NAME_KEY, EagleInfo
-from eaglelocal.gguf.hazards import check_hazards
 from eaglelocal.gguf.head_info import (
     DraftHeadInfo,
-    layer_tensors,
+    graph_tensors,
     read_shared_fields,
-    read_widths,
     tensor_problems,
     vocabulary_problems,
 )
@@ -58,18 +56,13 @@ class MedusaInfo(DraftHeadInfo):
     def from_header(cls, header: Header) -> MedusaInfo:
         """Read a head's header. Raises ModelFileError where the file lacks a key that is needed."""
         keys = ArchitectureKeys(header, read_architecture(header))
-        head_dim = read_widths(keys)[2]
-        value_dim = keys.optional_count("attention.value_length") or head_dim
-        check_hazards(keys, head_dim=head_dim, value_dim=value_dim)
+        shared = read_shared_fields(keys)
         eps = keys.real("eagle3.attention.layer_norm_rms_epsilon")
         if eps is None or not 0 < eps < 1:
             raise keys.error(f"eagle3.attention.layer_norm_rms_epsilon is {eps}")
-        shared = read_shared_fields(keys)
         shared["target_layers"] = shared["target_layers"][:1]  # llama.cpp wants three
         return cls(
             **shared,
-            value_dim=value_dim,
-            has_own_output="output.weight" in header.tensors,
             num_parts=keys.count_by_name(NUM_PARTS_KEY) or 0,
             num_layers=keys.count_by_name(NUM_LAYERS_KEY) or 0,
             state_width=keys.count_by_name(STATE_WIDTH_KEY) or 0,
@@ -134,14 +127,9 @@ def _required_tensors(head: MedusaInfo) -> dict[str, tuple[int, ...]]:
     """
     width, draft_vocab = head.width, head.draft_vocab or head.n_vocab
     embeddings = head.tensors.get("token_embd.weight")
-    shapes: dict[str, tuple[int, ...]] = {
-        "fc.weight": (head.input_width, width),
-        **layer_tensors(head, 0, input_width=2 * width),
-        "blk.0.attn_norm_2.weight": (width,),
-        "blk.0.attn_v.weight": (2 * width, head.n_kv_head * head.head_dim),
-        "output_norm.weight": (width,),
-        "token_embd.weight": (width, embeddings.shape[1] if embeddings and len(embeddings.shape) == 2 else 1),
-    }
+    num_embeddings = embeddings.shape[1] if embeddings and len(embeddings.shape) == 2 else 1
+    shapes = graph_tensors(head, input_width=head.input_width)
+    shapes["token_embd.weight"] = (width, num_embeddings)
     if head.has_own_output:
         shapes["output.weight"] = (width, draft_vocab)
     if head.draft_vocab is not None:

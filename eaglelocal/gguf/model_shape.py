@@ -19,19 +19,21 @@ from eaglelocal.gguf.architectures import (
     SNAPSHOT_ARCHITECTURES,
     ArchitectureKeys,
 )
-from eaglelocal.gguf.block_info import BlockInfo, compressor_bytes, read_compressions
+from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.medusa_info import MedusaInfo, read_graph_head
-from eaglelocal.gguf.model_info import ModelInfo, num_mtp_layers, read_architecture
-from eaglelocal.gguf.mtp import MtpInfo
-from eaglelocal.gguf.recurrent_layers import (
+from eaglelocal.gguf.layer_caches import (
     attention_layers,
+    compressor_bytes,
+    read_compressions,
     read_inner_width,
+    read_windows,
     recurrent_layers,
     state_bytes_of_a_layer,
 )
-from eaglelocal.gguf.sliding_window import read_windows
+from eaglelocal.gguf.medusa_info import MedusaInfo, read_graph_head
+from eaglelocal.gguf.model_info import ModelInfo, num_mtp_layers, read_architecture
+from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.upper_layers import (
     TOKEN_EMBEDDING,
     UPPER,

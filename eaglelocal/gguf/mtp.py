@@ -25,8 +25,8 @@ from eaglelocal.gguf.architectures import (
 )
 from eaglelocal.gguf.hazards import check_alignment
 from eaglelocal.gguf.header import Header, TensorInfo
+from eaglelocal.gguf.layer_caches import read_windows
 from eaglelocal.gguf.model_info import ModelInfo, num_mtp_layers, read_architecture, vocabulary_size
-from eaglelocal.gguf.sliding_window import read_windows
 
 FIRST_TENSOR = "blk.0.attn_norm.weight"  # missing: the file holds MTP layers only
 NEXTN_TENSORS = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")

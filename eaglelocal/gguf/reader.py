@@ -16,7 +16,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO
 
-from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.cursor import HeaderCursor, malformed_error
 from eaglelocal.gguf.header import (
     ArrayValue,
@@ -58,18 +57,6 @@ _MIN_TENSOR_BYTES = 8 + 4 + 4 + 8
 _REQUIRED_KEYS = frozenset({"general.alignment", "split.no", "split.count", NUM_LAYERS_KEY})
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A parsed file: a whole model or one shard of it."""
-
-    version: int
-    metadata: Mapping[str, Value]
-    value_types: Mapping[str, ValueType]
-    value_offsets: Mapping[str, int]
-    tensors: tuple[TensorInfo, ...]
-    shard: Shard
-
-
 def read_header(path: Path, *, keys: Collection[str] | None = None) -> Header:
     """Read the header of a GGUF file, or of all shards of a split model given its first.
 
@@ -83,49 +70,49 @@ def read_header(path: Path, *, keys: Collection[str] | None = None) -> Header:
     tensors = _merged_tensors(parts)
     if count_layers(first.metadata) > 1:
         upper = _read_upper_part(first, keys)
-        tensors = merge_tensors(tensors, upper.tensors, shard=1)
-        below = replace(first.shard, file_bytes=upper.shard.begin)
-        parts = [replace(first, shard=below), upper]
+        tensors = merge_tensors(tensors, upper.tensors.values(), shard=1)
+        below = replace(first.shards[0], file_bytes=upper.shards[0].begin)
+        parts = [replace(first, shards=(below,)), upper]
     kept = [key for key in first.metadata if keys is None or key in keys]
-    return Header(
-        version=first.version,
+    return replace(
+        first,
         metadata=MappingProxyType({key: first.metadata[key] for key in kept}),
         value_types=MappingProxyType({key: first.value_types[key] for key in kept}),
         value_offsets=MappingProxyType({key: first.value_offsets[key] for key in kept}),
         tensors=MappingProxyType(tensors),
-        shards=tuple(part.shard for part in parts),
+        shards=tuple(shard for part in parts for shard in part.shards),
     )
 
 
-def _merged_tensors(parts: list[_Part]) -> dict[str, TensorInfo]:
+def _merged_tensors(parts: list[Header]) -> dict[str, TensorInfo]:
     merged: dict[str, TensorInfo] = {}
     for number, part in enumerate(parts):
-        index, _ = split_place(part.shard.path, part.metadata)
+        index, _ = split_place(part.path, part.metadata)
         if index != number:
-            raise malformed_error(part.shard.path.name, f"says it is part {index + 1}, expected part {number + 1}")
-        for tensor in part.tensors:
+            raise malformed_error(part.path.name, f"says it is part {index + 1}, expected part {number + 1}")
+        for tensor in part.tensors.values():
             if tensor.name in merged:
-                raise malformed_error(part.shard.path.name, f"tensor {tensor.name} is there twice")
+                raise malformed_error(part.path.name, f"tensor {tensor.name} is there twice")
             merged[tensor.name] = replace(tensor, shard=number)
     return merged
 
 
-def _read_upper_part(first: _Part, keys: Collection[str] | None) -> _Part:
+def _read_upper_part(first: Header, keys: Collection[str] | None) -> Header:
     """Read the GGUF that follows the first one in its file: the upper layers of a head."""
-    path, num_layers = first.shard.path, count_layers(first.metadata)
+    path, num_layers = first.path, count_layers(first.metadata)
     if num_layers > MAX_LAYERS:
         raise malformed_error(path.name, f"claims {num_layers} layers, more than the limit of {MAX_LAYERS}")
-    data_bytes = max((tensor.offset + tensor.nbytes for tensor in first.tensors), default=0)
-    begin = round_up(first.shard.data_offset + data_bytes, ALIGNMENT)
-    if begin >= first.shard.file_bytes:
+    data_bytes = max((tensor.offset + tensor.nbytes for tensor in first.tensors.values()), default=0)
+    begin = round_up(first.data_offset + data_bytes, ALIGNMENT)
+    if begin >= first.file_bytes:
         raise malformed_error(path.name, f"cut short: its layers 1 to {num_layers - 1} are missing")
     upper = _read_part(path, keys, begin=begin)
     if keys is None:
-        check_upper_metadata(first.metadata, upper.metadata, upper.tensors, file=path.name)
+        check_upper_metadata(first.metadata, upper.metadata, upper.tensors.values(), file=path.name)
     return upper
 
 
-def _read_part(path: Path, keys: Collection[str] | None, *, begin: int = 0) -> _Part:
+def _read_part(path: Path, keys: Collection[str] | None, *, begin: int = 0) -> Header:
     try:
         file_bytes = _regular_file_bytes(path)
         with path.open("rb") as file:
@@ -146,7 +133,8 @@ def _regular_file_bytes(path: Path) -> int:
     return found.st_size
 
 
-def _parse(file: BinaryIO, path: Path, file_bytes: int, keys: Collection[str] | None, *, begin: int = 0) -> _Part:
+def _parse(file: BinaryIO, path: Path, file_bytes: int, keys: Collection[str] | None, *, begin: int = 0) -> Header:
+    """Return the header of one file, or of one of the GGUFs in it."""
     cursor = HeaderCursor(file, file_bytes, path.name, begin=begin)
     version = _read_version(cursor)
     num_tensors = _read_count(cursor, "tensors", MAX_TENSORS, _MIN_TENSOR_BYTES)
@@ -159,9 +147,9 @@ def _parse(file: BinaryIO, path: Path, file_bytes: int, keys: Collection[str] | 
     data_offset = round_up(cursor.position, alignment) if tensors else cursor.position
     if data_offset > file_bytes:
         raise malformed_error(path.name, f"cut short: its data starts at byte {data_offset}, but it has {file_bytes}")
-    check_layout(tensors, alignment=alignment, data_bytes=file_bytes - data_offset, file=path.name)
+    check_layout(tuple(tensors.values()), alignment=alignment, data_bytes=file_bytes - data_offset, file=path.name)
     shard = Shard(path, file_bytes - begin, data_offset, begin)
-    return _Part(version, metadata, value_types, entries.offsets, tensors, shard)
+    return Header(version, metadata, value_types, entries.offsets, tensors, (shard,))
 
 
 def _read_version(cursor: HeaderCursor) -> int:
@@ -270,14 +258,14 @@ def _alignment(cursor: HeaderCursor, metadata: Mapping[str, Value], types: Mappi
     return value
 
 
-def _read_tensors(cursor: HeaderCursor, num_tensors: int) -> tuple[TensorInfo, ...]:
+def _read_tensors(cursor: HeaderCursor, num_tensors: int) -> dict[str, TensorInfo]:
     tensors: dict[str, TensorInfo] = {}
     for number in range(num_tensors):
         tensor = _read_tensor_info(cursor, number)
         if tensor.name in tensors:
             raise malformed_error(cursor.name, f"tensor {tensor.name} is there twice")
         tensors[tensor.name] = tensor
-    return tuple(tensors.values())
+    return tensors
 
 
 def _read_tensor_info(cursor: HeaderCursor, number: int) -> TensorInfo:

@@ -1,25 +1,30 @@
-"""Tensor data as numpy arrays.
+"""Tensor data as numpy arrays, read from files and made ready to be written.
 
-F32, F16 and BF16 are decoded here; other types by the `gguf` package, imported only then. Meant for
-small tensors and small models (norms, vocabulary maps, heads, the embedded model), not for targets.
+F32, F16 and BF16 are decoded here; other types, and all types for writing, are the `gguf` package's, imported only
+then. Whole tensors are meant to be small (norms, vocabulary maps, heads, the embedded model); of others, read rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from eaglelocal.gguf.cursor import malformed_error
+from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME, GgmlType
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.tensor_bytes import find_integers, find_tensor, read_bytes, read_parts
+from eaglelocal.gguf.writer import StreamedTensor
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
+
+COPIED_BYTES = 16 << 20  # of a tensor that is copied, at once
 
 
 def read_tensor(path: Path, header: Header, name: str) -> Floats:
@@ -93,3 +98,30 @@ def _decode_quantized(path: Path, tensor: TensorInfo, raw: bytes, type_name: str
     except NotImplementedError as error:  # a type that the package only names, such as Q8_1
         raise unreadable from error
     return np.asarray(numbers, np.float32)
+
+
+# ---- tensors to write
+def encode_rows(values: Floats, kind: GgmlType) -> Bytes:
+    """Encode [rows, columns] floats as [rows, row bytes]; columns are a multiple of the type's block."""
+    from gguf.constants import GGMLQuantizationType  # slow to import
+    from gguf.quants import quantize
+
+    encoded = quantize(np.ascontiguousarray(values, np.float32), GGMLQuantizationType(kind.id))
+    return np.ascontiguousarray(encoded).view(np.uint8)
+
+
+def stream_vector(name: str, values: Floats) -> StreamedTensor:
+    """Return a norm, or factors, in F32, as llama.cpp needs them."""
+    flat = np.ascontiguousarray(values.reshape(-1), np.float32)
+    return StreamedTensor(name, flat.shape, GGML_TYPES_BY_NAME["F32"], lambda: iter([flat.view(np.uint8)]))
+
+
+def stream_indices(name: str, values: Ints) -> StreamedTensor:
+    flat = np.ascontiguousarray(values, np.int64)
+    return StreamedTensor(name, flat.shape, GGML_TYPES_BY_NAME["I64"], lambda: iter([flat.view(np.uint8)]))
+
+
+def stream_copy(source: Header, tensor: TensorInfo, name: str) -> StreamedTensor:
+    """Return a tensor of another file, as it is, under this name."""
+    pieces = partial(read_raw_pieces, source, tensor.name, COPIED_BYTES)
+    return StreamedTensor(name, tensor.shape, tensor.type, pieces)

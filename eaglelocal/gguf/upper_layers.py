@@ -100,7 +100,7 @@ def _rename_upper(name: str) -> str:
 
 
 def check_upper_metadata(
-    first: Mapping[str, object], upper: Mapping[str, object], tensors: Sequence[TensorInfo], *, file: str
+    first: Mapping[str, object], upper: Mapping[str, object], tensors: Iterable[TensorInfo], *, file: str
 ) -> None:
     """Raise ModelFileError where the second GGUF's keys are not those that follow from the first's."""
     num_rows = next((tensor.shape[-1] for tensor in tensors if tensor.name == "token_embd.weight"), 0)

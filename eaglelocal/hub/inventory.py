@@ -18,13 +18,12 @@ from eaglelocal.core.own_files import list_own
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.terminal_text import make_printable
 from eaglelocal.errors import ModelFileError
-from eaglelocal.gguf.architectures import HEAD_ARCHITECTURES
+from eaglelocal.gguf.architectures import HEAD_ARCHITECTURES, read_task
 from eaglelocal.gguf.eagle_info import TARGET_NAME_KEY, VERIFIER_KEY
 from eaglelocal.gguf.ggml_types import parse_quant, read_quantization
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.lora_adapter import is_adapter
 from eaglelocal.gguf.mtp import is_mtp_alone
-from eaglelocal.gguf.pooling import read_task
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.derived.derived_inventory import list_derived
 from eaglelocal.hub.heads.head_store import TRAINED_HERE

@@ -29,11 +29,11 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.terminal_text import make_printable
 from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import ModelFileError, UsageError
+from eaglelocal.gguf.architectures import read_task
 from eaglelocal.gguf.draft_pairing import read_model
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.lora_adapter import is_adapter
 from eaglelocal.gguf.model_info import ModelInfo
-from eaglelocal.gguf.pooling import read_task
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.derived.derived_file import DerivedFile, derive_target, write_derived
 from eaglelocal.hub.derived.recipes import Inflation, Recipe, parse_recipe

@@ -20,11 +20,11 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.engine.embedding_engine import EmbeddingEngine, EmbeddingOutput
 from eaglelocal.engine.input_queue import start_lanes
 from eaglelocal.errors import IncompatibleError
+from eaglelocal.gguf.architectures import read_task
 from eaglelocal.gguf.draft_pairing import read_model
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.model_shape import read_shape
-from eaglelocal.gguf.pooling import read_task
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.loading.context_parts import make_placement
 from eaglelocal.loading.fit import check_experts

@@ -23,14 +23,15 @@ from eaglelocal.gguf.eagle_info import (
     TARGET_NAME_KEY,
     EagleInfo,
 )
+from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS
 from eaglelocal.gguf.header import ValueType
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.tensors import read_span
+from eaglelocal.gguf.tensors import read_span, stream_indices, stream_vector
 from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copy_entries
-from eaglelocal.hub.heads.convert import FILE_TYPES, copy_tokenizer
+from eaglelocal.hub.heads.convert import copy_tokenizer
 from eaglelocal.hub.heads.head_store import TRAINED_HERE
 from eaglelocal.hub.heads.medusa_head import make_graph_tensors, make_medusa_entries
-from eaglelocal.hub.heads.tensor_names import Rows, convert_indices, convert_matrix, convert_vector
+from eaglelocal.hub.heads.tensor_names import Rows, convert_matrix
 from eaglelocal.training.batches import Accepted, BatchBuilder, Imitation, make_unrolling
 from eaglelocal.training.conversations import TrainingConversation
 from eaglelocal.training.draft_head import (
@@ -63,7 +64,7 @@ def make_head_entries(head: EagleHead | MedusaParts, source: HeadSource, *, name
     shape, start = head.shape, source.start
     changed = [
         KeyValue("general.name", ValueType.STRING, name),
-        KeyValue("general.file_type", ValueType.UINT32, FILE_TYPES[kind]),
+        KeyValue("general.file_type", ValueType.UINT32, FILE_TYPE_IDS[kind]),
         KeyValue(TARGET_NAME_KEY, ValueType.STRING, source.info.name),
         KeyValue(ACCEPTANCE_LENGTH_KEY, ValueType.FLOAT32, 0.0),  # until it is measured
         *_make_mask_entries(head),
@@ -132,9 +133,9 @@ def make_head_tensors(draft_head: DraftHead, vocabulary: DraftVocabulary, kind: 
             )
         )
     if vocabulary.tokens is not None:
-        written.append(convert_indices("d2t", vocabulary.tokens))
+        written.append(stream_indices("d2t", vocabulary.tokens))
     if head.shape.rope_factors:
-        written.append(convert_vector("rope_freqs.weight", np.array(head.shape.rope_factors, np.float32)))
+        written.append(stream_vector("rope_freqs.weight", np.array(head.shape.rope_factors, np.float32)))
     return written
 
 
@@ -145,14 +146,14 @@ def _make_medusa_tensors(
     if vocabulary.owns_output:
         written.append(_tensor("output.weight", draft_head.output, kind))
     if vocabulary.tokens is not None:
-        written.append(convert_indices("d2t", vocabulary.tokens))
+        written.append(stream_indices("d2t", vocabulary.tokens))
     return written
 
 
 def _tensor(name: str, weight: Tensor, kind: str) -> StreamedTensor:
     values: Floats = weight.detach().float().cpu().numpy()
     if values.ndim == 1:
-        return convert_vector(name, values)
+        return stream_vector(name, values)
     rows, columns = values.shape
     return convert_matrix(name, make_reader(values), (rows, columns), kind)
 

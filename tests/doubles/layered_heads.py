@@ -10,11 +10,11 @@ import numpy as np
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header, ValueType
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.tensors import read_indices, read_raw_pieces, read_tensor
+from eaglelocal.gguf.tensors import read_indices, read_raw_pieces, read_tensor, stream_vector
 from eaglelocal.gguf.upper_layers import DRAFT_TOKENS_KEY, NUM_LAYERS_KEY
 from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copy_entries
 from eaglelocal.hub.heads.head_store import write_head_file
-from eaglelocal.hub.heads.tensor_names import convert_matrix, convert_vector
+from eaglelocal.hub.heads.tensor_names import convert_matrix
 
 
 def add_upper_layers(
@@ -56,9 +56,7 @@ def _random_layer(block: str, info: EagleInfo, rng: np.random.Generator, gain: f
     matrices = {name: rng.normal(size=shape, scale=shape[1] ** -0.5) for name, shape in shapes.items()}
     for name in ("attn_output", "ffn_down"):
         matrices[name] *= gain
-    norms = [
-        convert_vector(f"{block}{name}.weight", rng.uniform(0.5, 1.5, width)) for name in ("attn_norm", "ffn_norm")
-    ]
+    norms = [stream_vector(f"{block}{name}.weight", rng.uniform(0.5, 1.5, width)) for name in ("attn_norm", "ffn_norm")]
     return [*norms, *(_matrix(f"{block}{name}.weight", values) for name, values in matrices.items())]
 
 

@@ -22,8 +22,8 @@ from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.request import ChatRequest, EmbedRequest
 from eaglelocal.engine.embedding_engine import EmbeddingEngine
 from eaglelocal.errors import IncompatibleError, RequestError, UsageError
+from eaglelocal.gguf.architectures import read_task
 from eaglelocal.gguf.draft_pairing import read_model
-from eaglelocal.gguf.pooling import read_task
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.loading.embedding_builder import build, list_buffers
 

@@ -420,7 +420,7 @@ def report_speed(reference: str, kind: str, found: CategoryResult | Summary, rep
 
 def usable_reference(wanted: str, otherwise: str) -> str:
     """Return the wanted reference, or the other one if this version cannot write such a model."""
-    from eaglelocal.hub.inflation.demo_sizes import parse_demo_reference
+    from eaglelocal.hub.inflation.inflate import parse_demo_reference
 
     try:
         parse_demo_reference(wanted)

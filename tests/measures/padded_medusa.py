@@ -17,11 +17,11 @@ from eaglelocal.catalog.reference import parse_reference
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.medusa_info import BIASES_KEY, MedusaInfo
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.tensors import read_indices, read_tensor
+from eaglelocal.gguf.tensors import read_indices, read_tensor, stream_indices
 from eaglelocal.gguf.writer import StreamedTensor
 from eaglelocal.hub.heads.head_store import write_head_file
 from eaglelocal.hub.heads.medusa_head import MedusaShape, make_graph_tensors, make_medusa_entries
-from eaglelocal.hub.heads.tensor_names import Rows, convert_indices, convert_matrix
+from eaglelocal.hub.heads.tensor_names import Rows, convert_matrix
 from eaglelocal.hub.target_resolver import find_target
 
 
@@ -50,7 +50,7 @@ def make_output_tensors(path: Path, header: Header, info: MedusaInfo, width: int
     output = read_tensor(path, header, "output.weight")
     tensors = [convert_matrix("output.weight", make_reader(output, len(output), width), (len(output), width), "bf16")]
     if info.draft_vocab is not None:
-        tensors.append(convert_indices("d2t", read_indices(path, header, "d2t")))
+        tensors.append(stream_indices("d2t", read_indices(path, header, "d2t")))
     return tensors
 
 

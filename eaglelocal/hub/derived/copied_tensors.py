@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 from eaglelocal.errors import IncompatibleError, UsageError
-from eaglelocal.gguf.header import ArrayValue, Header, TensorInfo, ValueType
+from eaglelocal.gguf.header import ArrayValue, Header, ValueType
 from eaglelocal.gguf.model_info import ModelInfo
-from eaglelocal.gguf.tensors import read_raw_pieces
+from eaglelocal.gguf.tensors import stream_copy
 from eaglelocal.gguf.writer import KeyValue, StreamedTensor
-from eaglelocal.hub.inflation.file_plan import FilePlan
+from eaglelocal.hub.inflation.generated_files import FilePlan
 
-PIECE_BYTES = 8 << 20
 _LAYER = re.compile(r"blk\.(?P<layer>\d+)\.(?P<rest>.+)")
 
 
 def plan_copy(source: Header) -> FilePlan:
     """Plan a copy of all tensors."""
-    return FilePlan(source, (), [_copy(source, tensor, tensor.name) for tensor in source.tensors.values()])
+    return FilePlan(source, (), [stream_copy(source, tensor, tensor.name) for tensor in source.tensors.values()])
 
 
 def plan_drop(source: Header, num_layers: int) -> FilePlan:
@@ -57,13 +55,9 @@ def _copy_layers(source: Header, new_ids: dict[int, int]) -> Iterator[StreamedTe
     for tensor in source.tensors.values():
         named = _LAYER.fullmatch(tensor.name)
         if named is None:
-            yield _copy(source, tensor, tensor.name)
+            yield stream_copy(source, tensor, tensor.name)
         elif int(named["layer"]) in new_ids:
-            yield _copy(source, tensor, f"blk.{new_ids[int(named['layer'])]}.{named['rest']}")
-
-
-def _copy(source: Header, tensor: TensorInfo, name: str) -> StreamedTensor:
-    return StreamedTensor(name, tensor.shape, tensor.type, partial(read_raw_pieces, source, tensor.name, PIECE_BYTES))
+            yield stream_copy(source, tensor, f"blk.{new_ids[int(named['layer'])]}.{named['rest']}")
 
 
 def _check_alike(source: Header, model: ModelInfo) -> None:

@@ -6,31 +6,34 @@ a hash of the source's content; so another source never gets it.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote_to_bytes
 
 from eaglelocal import locations
 from eaglelocal.backend.quantizer import quantize_file
 from eaglelocal.catalog.reference import GGUF_SUFFIX
 from eaglelocal.core.atomic_file import flush_and_rename
-from eaglelocal.core.own_files import open_regular
+from eaglelocal.core.own_files import list_own, open_regular
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.terminal_text import make_printable
-from eaglelocal.errors import ModelFileError
+from eaglelocal.errors import EagleLocalError, ModelFileError
 from eaglelocal.gguf.cursor import malformed_error
-from eaglelocal.gguf.ggml_types import REFERENCE_KEY
+from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS, REFERENCE_KEY
 from eaglelocal.gguf.header import Header, Shard, ValueType
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.writer import KeyValue
-from eaglelocal.hub.derived.recipes import Inflation, LayerDrop, Recipe
-from eaglelocal.hub.inflation.file_plan import FILE_TYPES, FilePlan
+from eaglelocal.hub.derived.recipes import Inflation, LayerDrop, Recipe, parse_recipe
 from eaglelocal.hub.inflation.generated_files import (
+    FilePlan,
     Progress,
     WriteProgress,
     check_disk,
@@ -44,7 +47,6 @@ from eaglelocal.probe.probe import free_bytes
 
 if TYPE_CHECKING:
     from eaglelocal.hub.inflation.widen import Growth
-
 
 METHOD = "1"  # part of every name: raise it when the same source would give another file
 SOURCE_KEY = "eaglelocal.source"  # as a file: URL, for paths need not be text
@@ -208,7 +210,7 @@ def _write(made: DerivedFile, on_progress: Progress) -> None:
     else:
         whole = make_partial_path(made.path.with_name(f"{made.path.stem}-whole.gguf"))
         write_plan(plan, whole, tally.add)
-        quantize_file(whole, partial, FILE_TYPES[made.quantized_to], on_bytes=tally.reach(plan.data_bytes))
+        quantize_file(whole, partial, FILE_TYPE_IDS[made.quantized_to], on_bytes=tally.reach(plan.data_bytes))
         whole.unlink()
     read_header(partial)
     flush_and_rename(partial, made.path)

@@ -13,7 +13,7 @@ import re
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import UsageError
-from eaglelocal.hub.inflation.file_plan import FILE_TYPES
+from eaglelocal.hub.inflation.generated_files import QUANTIZABLE
 from eaglelocal.hub.inflation.inflated_sizes import DEFAULT_SIZE, ModelSize, parse_size
 
 RECIPE_FORMS = "`@1b:q4_k_m` (its size and type), `@drop10` (layers left out), or `@q2_k` (a type)"
@@ -100,11 +100,11 @@ def parse_recipe(text: str) -> Recipe:
         return LayerDrop(int(dropped["number"]), kind or None)
     if _SIZE.fullmatch(word):
         return Inflation(ModelSize(parse_size(word), kind or DEFAULT_SIZE.type))
-    if word in FILE_TYPES and not kind:
+    if word in QUANTIZABLE and not kind:
         return Requantization(word)
     raise UsageError(f"cannot make `@{text}` of a model", hint=f"use {RECIPE_FORMS}")
 
 
 def _check_type(kind: str) -> None:
-    if kind not in FILE_TYPES:
-        raise UsageError(f"cannot quantize to the type {kind!r}", hint=f"use one of {', '.join(FILE_TYPES)}")
+    if kind not in QUANTIZABLE:
+        raise UsageError(f"cannot quantize to the type {kind!r}", hint=f"use one of {', '.join(QUANTIZABLE)}")

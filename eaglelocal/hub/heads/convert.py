@@ -25,9 +25,10 @@ from eaglelocal.gguf.eagle_info import (
     VERIFIER_KEY,
     WINDOW_KEY,
 )
+from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS
 from eaglelocal.gguf.header import Header, ValueType
 from eaglelocal.gguf.model_info import ModelInfo
-from eaglelocal.gguf.tensors import read_rows
+from eaglelocal.gguf.tensors import read_rows, stream_indices, stream_vector
 from eaglelocal.gguf.upper_layers import DRAFT_TOKENS_KEY, NUM_LAYERS_KEY
 from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copy_entries
 from eaglelocal.hub.heads.head_config import (
@@ -44,9 +45,7 @@ from eaglelocal.hub.heads.safetensors_files import Floats, Ints, StoredTensor
 from eaglelocal.hub.heads.tensor_names import (
     MASK_HIDDEN,
     HeadTensors,
-    convert_indices,
     convert_matrix,
-    convert_vector,
     interleave_rows,
     map_target_tokens,
     name_tensors,
@@ -54,7 +53,6 @@ from eaglelocal.hub.heads.tensor_names import (
     scale_columns,
 )
 
-FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}  # general.file_type, for programs that show it
 VECTORS = {"norm.weight": "output_norm.weight", "layer.hidden_norm.weight": "blk.0.attn_norm_2.weight"}
 LAYER_VECTORS = {"input_layernorm.weight": "attn_norm.weight", "post_attention_layernorm.weight": "ffn_norm.weight"}
 LAYER_MATRICES = {
@@ -261,7 +259,7 @@ def make_entries(head: ReadHead, reading: HeadReading, beside: Header, target: M
     """Return the file's keys; the tokenizer is the target's."""
     config = head.config
     counts = {
-        "general.file_type": FILE_TYPES[kind],
+        "general.file_type": FILE_TYPE_IDS[kind],
         "eagle3.context_length": config.max_context,
         "eagle3.embedding_length": config.width,
         "eagle3.block_count": 1,
@@ -338,13 +336,13 @@ def make_tensors(head: ReadHead, target: ModelInfo, kind: str) -> list[StreamedT
     tensors, config = head.tensors, head.config
     written = [_convert_fc(head, target, kind)]
     if head.norm_before_fc:
-        written.append(convert_vector("enc.output_norm.weight", tensors["input_norm.weight"].floats()))
-    written += [convert_vector(name, tensors[source].floats()) for source, name in VECTORS.items()]
+        written.append(stream_vector("enc.output_norm.weight", tensors["input_norm.weight"].floats()))
+    written += [stream_vector(name, tensors[source].floats()) for source, name in VECTORS.items()]
     for layer in range(config.num_layers):
         written += _convert_layer(head, layer, kind)
     factors = config.rope.factors(config.head_dim)
     if factors is not None:
-        written.append(convert_vector("rope_freqs.weight", factors))
+        written.append(stream_vector("rope_freqs.weight", factors))
     return [*written, *_convert_vocabulary(head, target, kind)]
 
 
@@ -352,7 +350,7 @@ def _convert_layer(head: ReadHead, layer: int, kind: str) -> Iterator[StreamedTe
     tensors, head_dim = head.tensors, head.config.head_dim
     before, block = name_upper_layer(layer) if layer else "layer.", f"blk.{layer}."
     for source, name in LAYER_VECTORS.items():
-        yield convert_vector(block + name, tensors[before + source].floats())
+        yield stream_vector(block + name, tensors[before + source].floats())
     for part in "qk":
         matrix = tensors[f"{before}self_attn.{part}_proj.weight"]
         shape = _read_matrix_shape(matrix, multiple_of=head_dim)
@@ -379,7 +377,7 @@ def _convert_vocabulary(head: ReadHead, target: ModelInfo, kind: str) -> Iterato
     if output is not None:
         yield _convert_plain("output.weight", output, kind, most_rows=target.n_vocab)
     if head.target_tokens is not None and head.config.num_layers == 1:
-        yield convert_indices("d2t", head.target_tokens)
+        yield stream_indices("d2t", head.target_tokens)
 
 
 def _convert_plain(name: str, source: StoredTensor, kind: str, *, most_rows: int | None = None) -> StreamedTensor:

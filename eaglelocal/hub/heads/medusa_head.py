@@ -15,6 +15,7 @@ import numpy as np
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY, NUM_TAPS, TARGET_NAME_KEY
+from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS
 from eaglelocal.gguf.header import Header, ValueType
 from eaglelocal.gguf.medusa_info import (
     BIASES_KEY,
@@ -25,12 +26,13 @@ from eaglelocal.gguf.medusa_info import (
     STATE_WIDTH_KEY,
 )
 from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.tensors import stream_indices, stream_vector
 from eaglelocal.gguf.writer import KeyValue, StreamedTensor
-from eaglelocal.hub.heads.convert import FILE_TYPES, copy_tokenizer, is_same_matrix
+from eaglelocal.hub.heads.convert import copy_tokenizer, is_same_matrix
 from eaglelocal.hub.heads.head_config import FETCH_REST, OTHER_HEAD, ConfigKeys
 from eaglelocal.hub.heads.head_folder import PublishedHead
 from eaglelocal.hub.heads.safetensors_files import Floats, Ints, StoredTensor
-from eaglelocal.hub.heads.tensor_names import Rows, convert_indices, convert_matrix, convert_vector
+from eaglelocal.hub.heads.tensor_names import Rows, convert_matrix
 
 PREFIXES = ("medusa_heads.", "medusa_head.")
 LAYER = re.compile(r"(?:(\d{1,3})\.(\d{1,3})\.linear|blocks\.(\d{1,3})\.layers\.(\d{1,3}))\.(weight|bias)", re.ASCII)
@@ -242,7 +244,7 @@ def make_tensors(head: MedusaHead, target: ModelInfo, kind: str) -> list[Streame
         readers = [select_rows(output, head.target_tokens) for output in head.outputs]
         written.append(convert_matrix("output.weight", join_columns(readers), (num_rows, shape.width), kind))
     if head.target_tokens is not None:
-        written.append(convert_indices("d2t", head.target_tokens))
+        written.append(stream_indices("d2t", head.target_tokens))
     return written
 
 
@@ -294,7 +296,7 @@ def make_medusa_entries(
 ) -> list[KeyValue]:
     """Return the file's keys; the tokenizer is the target's. biases: [parts, layers, state_width]."""
     counts = {
-        "general.file_type": FILE_TYPES[kind],
+        "general.file_type": FILE_TYPE_IDS[kind],
         "eagle3.context_length": target.context_length,
         "eagle3.embedding_length": shape.width,
         "eagle3.block_count": 1,
@@ -342,7 +344,7 @@ def make_graph_tensors(shape: MedusaShape, matrices: Sequence[Sequence[Rows]], k
     }
     return [
         convert_matrix("fc.weight", join_matrices(shape, matrices), (width, NUM_TAPS * shape.tap_width), kind),
-        *(convert_vector(f"{name}.weight", ones) for name in norms),
+        *(stream_vector(f"{name}.weight", ones) for name in norms),
         *(convert_matrix(f"{name}.weight", zero_rows(size[1]), size, kind) for name, size in zeros.items()),
     ]
 

@@ -19,7 +19,7 @@ from eaglelocal import locations
 from eaglelocal.core.own_files import is_own, list_own
 from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.gguf.architectures import TOKENS_KEY
-from eaglelocal.gguf.ggml_types import GgmlType
+from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS, GgmlType
 from eaglelocal.gguf.header import Header, TensorInfo, ValueType
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.writer import KeyValue, StreamedTensor, choose_tensor_types, copy_entries, requantize_header
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 METHOD = "1"  # part of every name: raise it when the same original would give another copy
 ORIGIN_KEY = "eaglelocal.copy_of"  # as a file: URL, for paths need not be text
 FILE_TYPE_KEY = "general.file_type"
-FILE_TYPES = {"q4_0": 2, "q8_0": 7}
+LIGHT_TYPES = ("q4_0", "q8_0")
 MAX_STEM = 40  # letters of a name: they may take four bytes each
 
 Progress = Callable[[float], None]
@@ -80,7 +80,7 @@ def list_copies() -> list[Path]:
 def find_copies(path: Path) -> list[Path]:
     """Return the copies of a head that are on disk."""
     with suppress(OSError, EagleLocalError):
-        return [copy for kind in FILE_TYPES if is_own(copy := make_copy_path(path, kind))]
+        return [copy for kind in LIGHT_TYPES if is_own(copy := make_copy_path(path, kind))]
     return []
 
 
@@ -110,7 +110,7 @@ def is_current(copy: Path) -> bool:
 def _write(copy: Path, header: Header, types: Mapping[str, GgmlType], kind: str, on_progress: Progress) -> None:
     entries = [
         *copy_entries(header, without=frozenset({FILE_TYPE_KEY, ORIGIN_KEY})),
-        KeyValue(FILE_TYPE_KEY, ValueType.UINT32, FILE_TYPES[kind]),
+        KeyValue(FILE_TYPE_KEY, ValueType.UINT32, FILE_TYPE_IDS[kind]),
         KeyValue(ORIGIN_KEY, ValueType.STRING, header.path.absolute().as_uri()),
     ]
     tensors = [_stream_tensor(header, tensor, types.get(name)) for name, tensor in header.tensors.items()]
@@ -128,12 +128,10 @@ def _check(copy: Header, original: Header, kind: str) -> None:
 
 
 def _stream_tensor(header: Header, tensor: TensorInfo, light: GgmlType | None) -> StreamedTensor:
-    from eaglelocal.gguf.tensors import read_raw_pieces
-    from eaglelocal.hub.heads.tensor_names import PIECE_BYTES
+    from eaglelocal.gguf.tensors import stream_copy
 
     if light is None:
-        as_it_is = partial(read_raw_pieces, header, tensor.name, PIECE_BYTES)
-        return StreamedTensor(tensor.name, tensor.shape, tensor.type, as_it_is)
+        return stream_copy(header, tensor, tensor.name)
     return StreamedTensor(tensor.name, tensor.shape, light, partial(_encode_pieces, header, tensor, light))
 
 

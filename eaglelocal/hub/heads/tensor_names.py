@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME, GgmlType
+from eaglelocal.gguf.tensors import Bytes, encode_rows
 from eaglelocal.gguf.writer import StreamedTensor
 from eaglelocal.hub.heads.safetensors_files import Floats, Ints, StoredTensor
-
-if TYPE_CHECKING:
-    from eaglelocal.gguf.writer import Bytes
-
 
 PREFIXES = ("module.", "model.", "eagle_module.", "draft_model.", "draft.")
 RENAMED = (("midlayer.", "layers.0."), ("eagle_lm_head.", "lm_head."), ("layers.0.", "layer."))
@@ -220,7 +216,6 @@ def _find_problem(tokens: Ints, marked: Ints | None, num_tokens: int) -> str:
 PIECE_BYTES = 16 << 20  # of float32
 TYPES = {"f32": "F32", "f16": "F16", "bf16": "BF16", "q8_0": "Q8_0"}
 MAX_F16 = 65504.0
-F32 = GGML_TYPES_BY_NAME["F32"]
 
 Rows = Callable[[int, int], Floats]  # first, end -> [end - first, columns]
 
@@ -242,26 +237,11 @@ def convert_matrix(name: str, rows: Rows, shape: tuple[int, int], kind: str, *, 
     return StreamedTensor(name, (columns, num_rows), encoded, pieces)
 
 
-def convert_vector(name: str, values: Floats) -> StreamedTensor:
-    """Return a norm, or factors, in F32, as llama.cpp needs them."""
-    flat = np.ascontiguousarray(values.reshape(-1), np.float32)
-    return StreamedTensor(name, flat.shape, F32, lambda: iter([flat.view(np.uint8)]))
-
-
-def convert_indices(name: str, values: Ints) -> StreamedTensor:
-    flat = np.ascontiguousarray(values, np.int64)
-    return StreamedTensor(name, flat.shape, GGML_TYPES_BY_NAME["I64"], lambda: iter([flat.view(np.uint8)]))
-
-
 def encode(values: Floats, kind: GgmlType, name: str) -> Bytes:
     """Encode floats. Raises ModelFileError where a number does not fit the type."""
-    from gguf.constants import GGMLQuantizationType  # slow to import
-    from gguf.quants import quantize
-
     if kind.name == "F16" and float(np.abs(values).max(initial=0.0)) > MAX_F16:
         raise ModelFileError(f"{name} has numbers that f16 cannot hold", hint="`--type bf16`")
-    encoded = quantize(np.ascontiguousarray(values), GGMLQuantizationType(kind.id))
-    return np.ascontiguousarray(encoded).reshape(-1).view(np.uint8)
+    return encode_rows(values, kind).reshape(-1)
 
 
 def interleave_rows(source: StoredTensor, head_dim: int) -> Rows:

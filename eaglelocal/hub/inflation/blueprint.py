@@ -8,25 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.eagle_info import FC_NORM_EPS_KEY, MASK_HIDDEN_KEY, TARGET_NAME_KEY, EagleInfo
-from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
+from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS
 from eaglelocal.gguf.header import Header, Scalar, ValueType
 from eaglelocal.gguf.model_info import ModelInfo
-from eaglelocal.gguf.tensors import read_indices
+from eaglelocal.gguf.tensors import read_indices, stream_indices, stream_vector
 from eaglelocal.gguf.writer import KeyValue, StreamedTensor
-from eaglelocal.hub.inflation.file_plan import FILE_TYPES, FilePlan
+from eaglelocal.hub.inflation.generated_files import FilePlan
 from eaglelocal.hub.inflation.inflated_sizes import BLOCK_STEP, LlamaShape, ModelSize, choose_head, choose_target
-from eaglelocal.hub.inflation.source_file import Rows, SourceFile
 from eaglelocal.hub.inflation.widen import (
     Growth,
     Patch,
     Patchwork,
+    Rows,
+    SourceFile,
     make_patch,
-    make_vector,
     make_zero_patch,
     widen_attention,
     widen_feed_forward,
@@ -124,7 +122,7 @@ def _label_entries(source: Header, size: ModelSize, name: str) -> list[KeyValue]
     return [
         KeyValue("general.name", ValueType.STRING, name),
         KeyValue("general.size_label", ValueType.STRING, size.label.replace(" ", "")),
-        KeyValue("general.file_type", ValueType.UINT32, FILE_TYPES[size.type]),
+        KeyValue("general.file_type", ValueType.UINT32, FILE_TYPE_IDS[size.type]),
         KeyValue("general.quantization_version", ValueType.UINT32, 2),
         KeyValue(INFLATED_FROM_KEY, ValueType.STRING, origin),
     ]
@@ -188,7 +186,7 @@ class _TargetPlan:
 
 def _copy_rope(source: SourceFile) -> list[StreamedTensor]:
     """Return the file's own factors of the rotation, if it has any."""
-    return [make_vector(_ROPE, source.vector(_ROPE))] if _ROPE in source.header.tensors else []
+    return [stream_vector(_ROPE, source.vector(_ROPE))] if _ROPE in source.header.tensors else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +228,8 @@ class _HeadPlan:
         yield from widen_attention("blk.0", self.growth, self.growth.pair, self.source)
         yield from widen_feed_forward("blk.0", self.growth, self.source)
         if self.eagle.draft_vocab is not None:
-            yield self._vocabulary_map()
+            header = self.source.header
+            yield stream_indices("d2t", read_indices(header.path, header, "d2t"))
 
     def _mask_hidden(self) -> tuple[Scalar, ...]:
         """Return a P-EAGLE head's stand-in for the taps, each of them padded as the target's are."""
@@ -260,8 +259,3 @@ class _HeadPlan:
             part = values.part(0, values.num_rows, tap * old, old)
             patches.append(make_patch(0, tap * new, part if gain == 1.0 else part.scale(gain)))
         return Patchwork("fc.weight", self.growth.new.width, 3 * new, patches)
-
-    def _vocabulary_map(self) -> StreamedTensor:
-        header = self.source.header
-        raw = read_indices(header.path, header, "d2t").astype("<i8").view(np.uint8)
-        return StreamedTensor("d2t", (len(raw) // 8,), GGML_TYPES_BY_NAME["I64"], lambda: iter((raw,)))

@@ -7,20 +7,24 @@ hash of the sources, so that a rebuilt demo never uses the inflation of its pred
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from eaglelocal.core.atomic_file import flush_and_rename
 from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.core.own_files import open_regular
 from eaglelocal.core.records import dataclass
+from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.head_info import check_head
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.inflation.generated_files import (
+    FilePlan,
     Progress,
     WriteProgress,
     check_disk,
@@ -32,10 +36,6 @@ from eaglelocal.hub.inflation.generated_files import (
 )
 from eaglelocal.hub.inflation.inflated_sizes import ModelSize
 from eaglelocal.probe.probe import free_bytes
-
-if TYPE_CHECKING:
-    from eaglelocal.hub.inflation.file_plan import FilePlan
-
 
 METHOD = "1"  # part of every name: raise it when the same sources would give other files
 

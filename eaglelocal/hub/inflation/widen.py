@@ -11,15 +11,65 @@ Norms: the mean square over D falls by d/D, so eps falls with it and the gains b
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
 from eaglelocal.core.records import dataclass
+from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME, GgmlType
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.tensor_bytes import find_tensor
+from eaglelocal.gguf.tensors import Bytes, Floats, encode_rows, read_span, read_tensor, stream_vector
 from eaglelocal.gguf.writer import StreamedTensor
-from eaglelocal.hub.inflation.ggml_blocks import Bytes, Floats, RandomPool, encode, ggml_type, make_pool
 from eaglelocal.hub.inflation.inflated_sizes import LlamaShape
-from eaglelocal.hub.inflation.source_file import Rows, SourceFile
+
+ReadRows = Callable[[int, int], Floats]  # first, end -> [end - first, columns]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A matrix [num_rows, columns] in numpy's order, read a few rows at a time."""
+
+    num_rows: int
+    columns: int
+    read: ReadRows
+
+    def part(self, row: int, num_rows: int, column: int, columns: int) -> Rows:
+        """Return the rectangle of `num_rows` x `columns` that begins at (row, column)."""
+        return Rows(
+            num_rows, columns, lambda first, end: self.read(row + first, row + end)[:, column : column + columns]
+        )
+
+    def scale(self, factor: float) -> Rows:
+        return replace(self, read=lambda first, end: self.read(first, end) * np.float32(factor))
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A GGUF file whose tensors are read as floats, whatever type they are stored in."""
+
+    header: Header
+    read_span: Callable[[str, int, int], Floats]  # name, first row, end
+
+    @classmethod
+    def of(cls, header: Header) -> SourceFile:
+        @lru_cache(maxsize=1)  # the patches of one matrix need the same rows in turn
+        def read(name: str, first: int, end: int) -> Floats:
+            return read_span(header, name, first, end)
+
+        return cls(header, read)
+
+    def rows(self, name: str) -> Rows:
+        """Return a matrix. Raises ModelFileError where it is missing, and when it is read and cut short."""
+        tensor = find_tensor(self.header.path, self.header, name)
+        return Rows(tensor.shape[1], tensor.shape[0], lambda first, end: self.read_span(name, first, end))
+
+    def vector(self, name: str) -> Floats:
+        """Return a norm, or factors. Raises ModelFileError where it is missing or cut short."""
+        return read_tensor(self.header.path, self.header, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +115,7 @@ class Growth:
         gains = np.ones(self.new.width, np.float32)
         if values is not None:
             gains[: values.size] = values
-        return make_vector(name, gains * np.float32(self.norm_gain))
+        return stream_vector(name, gains * np.float32(self.norm_gain))
 
     def embeddings(self, name: str, values: Rows) -> Patchwork:
         """Return the embeddings, a row for each token; the appended channels start at zero and stay there."""
@@ -177,8 +227,8 @@ class Patchwork:
 
     def tensor(self, type_name: str) -> StreamedTensor:
         """Return the matrix to be written as this type."""
-        kind = ggml_type(type_name)
-        return StreamedTensor(self.name, (self.columns, self.rows), kind, lambda: self.pieces(make_pool(type_name)))
+        kind = GGML_TYPES_BY_NAME[type_name.upper()]
+        return StreamedTensor(self.name, (self.columns, self.rows), kind, lambda: self.pieces(make_pool(kind)))
 
     def pieces(self, pool: RandomPool) -> Iterator[Bytes]:
         row_bytes = pool.type.row_bytes(self.columns)
@@ -197,7 +247,7 @@ class _Stamp:
     """A patch and where its bytes go: from byte `start` of each row on."""
 
     patch: Patch
-    type_name: str
+    type: GgmlType
     start: int
     zeros: Bytes  # [1, bytes]: an encoded row of zeros
 
@@ -205,9 +255,8 @@ class _Stamp:
     def of(cls, patch: Patch, pool: RandomPool) -> _Stamp:
         if patch.column % pool.type.block_elements or patch.columns % pool.type.block_elements:
             raise ValueError(f"a patch of columns {patch.column} + {patch.columns} cuts blocks of {pool.type.name}")
-        name = pool.type.name.lower()
-        zeros = encode(np.zeros((1, patch.columns), np.float32), name)
-        return cls(patch, name, pool.type.row_bytes(patch.column), zeros)
+        zeros = encode_rows(np.zeros((1, patch.columns), np.float32), pool.type)
+        return cls(patch, pool.type, pool.type.row_bytes(patch.column), zeros)
 
     def press(self, piece: Bytes, first: int) -> None:
         """Write the patch over a piece of the matrix whose first row is `first`."""
@@ -217,11 +266,47 @@ class _Stamp:
             return
         encoded = self.zeros
         if patch.values is not None:
-            encoded = encode(patch.values.read(top - patch.row, bottom - patch.row), self.type_name)
+            encoded = encode_rows(patch.values.read(top - patch.row, bottom - patch.row), self.type)
         piece[top - first : bottom - first, self.start : self.start + self.zeros.shape[1]] = encoded
 
 
-def make_vector(name: str, values: Floats) -> StreamedTensor:
-    """Return a one-dimensional tensor, such as a norm, in F32."""
-    raw = encode(values.reshape(1, -1), "f32").reshape(-1)
-    return StreamedTensor(name, (values.size,), ggml_type("f32"), lambda: iter((raw,)))
+# ---- random pool: random bytes are encoded once, then copied from ever new offsets at the speed of memory
+WEIGHT_STD = 0.02  # of initialised models, and about that of trained ones
+_POOL_ELEMENTS = 1 << 21
+_POOL_SEED = 20_261_120
+_STRIDE_BLOCKS = 40_503  # odd, so that repetitions of the pool do not line up
+
+
+@dataclass(frozen=True, slots=True)
+class RandomPool:
+    """A pool of encoded normal numbers, to be copied from."""
+
+    type: GgmlType
+    encoded: Bytes  # [pool bytes]
+
+    def fill(self, target: Bytes, tensor_name: str, start_bytes: int) -> None:
+        """Fill `target` with a tensor's random bytes from `start_bytes` on; the same bytes in pieces of any size."""
+        done = 0
+        while done < len(target):
+            turn, within = divmod(start_bytes + done, len(self.encoded))
+            count = min(len(target) - done, len(self.encoded) - within)
+            self._copy(target[done : done + count], self._shift(tensor_name, turn) + within)
+            done += count
+
+    def _shift(self, tensor_name: str, turn: int) -> int:
+        blocks = zlib.crc32(tensor_name.encode()) + turn * _STRIDE_BLOCKS
+        return blocks * self.type.block_bytes
+
+    def _copy(self, target: Bytes, place: int) -> None:
+        start = place % len(self.encoded)
+        first = min(len(target), len(self.encoded) - start)
+        target[:first] = self.encoded[start : start + first]
+        target[first:] = self.encoded[: len(target) - first]
+
+
+@lru_cache(maxsize=1)
+def make_pool(kind: GgmlType) -> RandomPool:
+    """Return the pool of a type; always the same."""
+    rng = np.random.default_rng(_POOL_SEED)
+    values = rng.standard_normal(_POOL_ELEMENTS, np.float32) * np.float32(WEIGHT_STD)
+    return RandomPool(kind, encode_rows(values.reshape(-1, 256), kind).reshape(-1))

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.errors import UsageError
-from eaglelocal.gguf.ggml_types import FILE_TYPES as NAMES
+from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS
 from eaglelocal.hub.derived.recipes import Inflation, LayerDrop, Recipe, Requantization, parse_recipe
-from eaglelocal.hub.inflation.file_plan import FILE_TYPES
+from eaglelocal.hub.inflation.generated_files import QUANTIZABLE
 from eaglelocal.hub.inflation.inflated_sizes import ModelSize
 
 
@@ -49,8 +49,10 @@ def test_recipes_that_are_not(text: str, message: str) -> None:
     assert wrong.value.message == message and wrong.value.hint
 
 
-sizes = st.builds(ModelSize, st.integers(100, 70_000).map(lambda m: m * 1_000_000), st.sampled_from(sorted(FILE_TYPES)))
-types = st.sampled_from(sorted(FILE_TYPES))
+sizes = st.builds(
+    ModelSize, st.integers(100, 70_000).map(lambda m: m * 1_000_000), st.sampled_from(sorted(QUANTIZABLE))
+)
+types = st.sampled_from(sorted(QUANTIZABLE))
 recipes = st.one_of(
     # four digits of a size are kept
     st.builds(Inflation, sizes.filter(lambda size: size.num_parameters < 10_000_000_000)),
@@ -82,4 +84,4 @@ def test_descriptions_say_what_a_model_is() -> None:
 
 
 def test_file_types_have_llama_cpps_numbers() -> None:
-    assert all(NAMES[number].lower() == name for name, number in FILE_TYPES.items())
+    assert set(QUANTIZABLE) <= FILE_TYPE_IDS.keys()
