@@ -13,12 +13,8 @@ def some_of(
 ) -> Sequence[object]:
     """Return the values for `parametrize`, all but `count` of them, spread evenly, with the mark of the later tier.
 
-    A row of several arguments is a tuple.
+    A row of several arguments is a tuple, and so is a row of one that is a tuple.
     """
-    rows = list(values)
+    rows = [row if isinstance(row, tuple) else (row,) for row in values]
     kept = set(islice(range(0, len(rows), max(len(rows) // count, 1)), count))
-    return [row if at in kept else _marked(row, rest) for at, row in enumerate(rows)]
-
-
-def _marked(row: object, mark: pytest.MarkDecorator) -> object:
-    return pytest.param(*(row if isinstance(row, tuple) else (row,)), marks=mark)
+    return [pytest.param(*row, marks=() if at in kept else rest) for at, row in enumerate(rows)]

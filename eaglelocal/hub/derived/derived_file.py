@@ -6,32 +6,29 @@ a hash of the source's content; so another source never gets it.
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import os
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote_to_bytes
 
 from eaglelocal import locations
 from eaglelocal.backend.quantizer import quantize_file
 from eaglelocal.catalog.reference import GGUF_SUFFIX
 from eaglelocal.core.atomic_file import flush_and_rename
-from eaglelocal.core.own_files import list_own, open_regular
+from eaglelocal.core.own_files import open_regular
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.terminal_text import make_printable
-from eaglelocal.errors import EagleLocalError, ModelFileError
+from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS, REFERENCE_KEY
 from eaglelocal.gguf.header import Header, Shard, ValueType
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.writer import KeyValue
-from eaglelocal.hub.derived.recipes import Inflation, LayerDrop, Recipe, parse_recipe
+from eaglelocal.hub.derived.recipes import Inflation, LayerDrop, Recipe
 from eaglelocal.hub.inflation.generated_files import (
     FilePlan,
     Progress,

@@ -7,17 +7,13 @@ hash of the sources, so that a rebuilt demo never uses the inflation of its pred
 from __future__ import annotations
 
 import hashlib
-import math
-import re
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 from eaglelocal.core.atomic_file import flush_and_rename
 from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.core.own_files import open_regular
 from eaglelocal.core.records import dataclass
-from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.head_info import check_head
 from eaglelocal.gguf.header import Header

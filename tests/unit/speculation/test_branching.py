@@ -143,7 +143,7 @@ def test_where_rows_are_free_a_head_of_the_world_gains_by_branching() -> None:
     assert gain(FREE_TO_16, 0.65, CARD, num_branches=8) > 1.05 * gain(FREE_TO_16, 0.65, CARD)
 
 
-@pytest.mark.parametrize("ratios", some_of([BF16, Q8_0, Q4_0, CLIFF, GPU], 2, rest=pytest.mark.slow))
+@pytest.mark.parametrize("ratios", some_of([(BF16,), (Q8_0,), (Q4_0,), (CLIFF,), (GPU,)], 2, rest=pytest.mark.slow))
 @pytest.mark.parametrize("acceptance", [0.5, 0.95])
 def test_elsewhere_trees_cost_next_to_nothing(ratios: tuple[float, ...], acceptance: float) -> None:
     assert gain(ratios, acceptance, CARD if ratios is GPU else PROCESSOR, num_branches=8) > 0.97

@@ -49,7 +49,7 @@ def run(curve: Sequence[float], head: Profile) -> tuple[float, float]:
     return num_tokens / seconds, calls / steps
 
 
-@pytest.mark.parametrize("curve", some_of([GPU, BF16], rest=pytest.mark.slow), ids=["gpu", "bf16"])
+@pytest.mark.parametrize("curve", some_of([(GPU,), (BF16,)], rest=pytest.mark.slow), ids=["gpu", "bf16"])
 @pytest.mark.parametrize(("head", "calls"), [("sure", 0.7), ("mixed", 1.0), ("unsure", 1.02)])
 def test_a_sure_head_goes_on_by_itself(
     curve: Sequence[float], head: str, calls: float, monkeypatch: pytest.MonkeyPatch

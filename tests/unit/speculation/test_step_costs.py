@@ -131,7 +131,7 @@ def test_a_slower_minute_cancels(seconds: float, factor: float) -> None:
 # ---- learning
 @pytest.mark.parametrize("at_once", [1, 2, 16])
 @pytest.mark.parametrize("choose", [mixed, in_runs, mostly_one])
-@pytest.mark.parametrize("ratios", some_of([BF16, Q8_0, Q4_0]))
+@pytest.mark.parametrize("ratios", some_of([(BF16,), (Q8_0,), (Q4_0,)]))
 def test_after_two_hundred_steps_of_drift_and_hiccups_seen_sizes_are_known(
     ratios: Sequence[float], choose: Choose, at_once: int
 ) -> None:
