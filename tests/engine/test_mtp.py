@@ -461,7 +461,7 @@ def check_cache(path: Path, *, num_mtp: int = 1) -> None:
     model.close()
 
 
-@pytest.mark.parametrize("kind", some_of(["gemma4", *MOSTLY], 2, rest=pytest.mark.slow))
+@pytest.mark.parametrize("kind", some_of(["gemma4", *ARCHITECTURES], 3, rest=pytest.mark.slow))
 def test_mixed_traffic_gets_the_plain_texts(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "model.gguf"
     target = write_gemma(path, gain=LIVELY) if kind == "gemma4" else write_mtp(path, kind, gain=0.03)
