@@ -168,7 +168,9 @@ def test_a_line_of_brackets_is_still_a_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [DEEP["lists"], DEEP["open lists"], DEEP["objects"]], ids=["lists", "open", "objects"])
-@pytest.mark.parametrize("form", FORMS, ids=[f"{number}" for number in range(len(FORMS))])
+@pytest.mark.parametrize(
+    "form", some_of(FORMS, 10, rest=pytest.mark.slow), ids=[f"{number}" for number in range(len(FORMS))]
+)
 @pytest.mark.parametrize("piece", some_of([1, 10_000_000], rest=pytest.mark.slow))
 def test_arguments_of_any_depth_end_an_answer_well(form: object, text: str, piece: int) -> None:
     tool = Tool("look_up", "", '{"type": "object", "properties": {"word": {}}, "required": ["word"]}')

@@ -116,7 +116,7 @@ def scripted_engine(context: ScriptedContext, drafter: Drafter, length: int) -> 
     )
 
 
-@pytest.mark.parametrize("name", PARAMS)
+@pytest.mark.parametrize("name", some_of(PARAMS, 3, rest=pytest.mark.slow))
 @pytest.mark.parametrize(
     ("kind", "length"),
     [("none", 0), ("eagle3", 1), ("eagle3", 2), ("model", 2), ("p-eagle", 2), ("medusa", 2), ("lookahead", 2)],

@@ -80,11 +80,9 @@ def test_drafts_change_no_text_at_any_length(
     assert speculation.accepted_tokens > 0
 
 
-@pytest.mark.parametrize(
-    ("spec", "slots"),
-    [(AUTO, 1), pytest.param(AUTO, 3, marks=pytest.mark.slow), pytest.param(PID, 1, marks=pytest.mark.slow)],
-)
-@pytest.mark.parametrize("kind", ["ngram", pytest.param("draft_model", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("spec", "slots"), [(AUTO, 1), (AUTO, 3), (PID, 1)])
+@pytest.mark.parametrize("kind", ["ngram", "draft_model"])
 def test_lengths_that_are_learned_change_no_text(
     smollm2: Path, kind: str, spec: Spec, slots: int, record_property: Record
 ) -> None:

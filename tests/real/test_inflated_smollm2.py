@@ -60,6 +60,7 @@ def ask_all(engine: Engine) -> list[ChatRequest]:
     ]
 
 
+@pytest.mark.slow
 def test_an_inflated_model_chooses_the_same_tokens(model: Path, record_property: Record) -> None:
     """Both in f16, so that they hold the same numbers; sums over other widths round otherwise."""
     engine = build(plan_of(f"{model}@f16"), lambda _: None)
