@@ -170,7 +170,7 @@ def _about_goal(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
     goal, candidate = GOALS[outcome.options.goal], chosen.candidate
     if not any(each.option.quality_b != candidate.option.quality_b for each in outcome.rejected):
         return  # the model was named, and its file too: the goal decided nothing
-    rating = f"rated as {candidate.option.quality_b:.1f} B parameters{age_text(candidate.option.age)}"
+    rating = f"rated {candidate.option.quality_b:.1f} B{age_text(candidate.option.age)}"
     if candidate.prediction.spec_tok_s < goal.pace:
         yield f"{goal.name}: the best compromise, though below the {goal.pace:.0f} tokens/s of this goal; {rating}"
     else:
@@ -181,7 +181,7 @@ def age_text(age: Age) -> str:
     """Return the effect of the age in words; empty if the model is as old as usual, or of unknown age."""
     if age.worth == 1.0:
         return ""
-    return f" of {age.released}, each worth {age.worth:.1f} of {age.usual}"
+    return f", where a parameter of {age.released} counts {age.worth:.1f} of {age.usual}"
 
 
 def _about_layers(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
