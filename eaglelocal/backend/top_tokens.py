@@ -4,8 +4,8 @@ A softmax over a large vocabulary costs more than the drafting itself, so confid
 MIN_RANKED, or one more than requested. It ranks drafts as well as the full softmax does, and is mapped to acceptance
 by learning (speculation/acceptance/acceptance_model.py). Siblings are ranked anyway, so they cost nothing.
 
-A sibling matters when every better token is wrong, so its confidence is its share among itself and the worse ones: its
-share including the better ones says nothing about that.
+A sibling matters when every better token is wrong, so its confidence is its share among itself and the worse tokens,
+without the better ones.
 
     logits  a 5.0   b 3.0   c 1.0   d -4.0     one to three branches: among a, b, c, d
             a: 0.87         b: 0.88         c: 0.99
@@ -23,7 +23,7 @@ UNKNOWN = math.nan
 
 
 def num_ranked(branches: int, n_vocab: int, *, confident: bool) -> int:
-    """Return how many tokens of a row are ranked to propose `branches` of them, with confidences or without."""
+    """Return how many tokens of a row are ranked to propose `branches` of them, with or without confidences."""
     return min(max(branches + 1, MIN_RANKED) if confident else branches, n_vocab)
 
 

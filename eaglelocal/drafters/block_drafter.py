@@ -71,7 +71,7 @@ class BlockDrafter(ContextDrafter):
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
     ) -> list[Continuation]:
-        """Return a block after each root, and nothing after other nodes: no pass continues a block."""
+        """Return a block after each root, and nothing after other nodes: a block cannot be continued."""
         self._wake([node.slot for node in nodes if node.is_root])
         roots = [node for node in nodes if node.is_root and self._is_complete(node)]
         if not roots:
@@ -118,7 +118,9 @@ class BlockDrafter(ContextDrafter):
         buffer_rows(self._slots, committed)
 
     def _wake(self, slots: Sequence[int]) -> int:
-        """Encode the buffered rows of sleeping slots, and return how many; start over where older rows are missing."""
+        """Encode the buffered rows of sleeping slots, and return how many; restart a slot whose older
+        rows are missing.
+        """
         waking = []
         for index in slots:
             slot = self._slots[index]
@@ -152,7 +154,7 @@ class BlockDrafter(ContextDrafter):
         self._head.remove(slot, state.end)
 
     def copy_slot(self, source: int, target: int, position: int) -> None:
-        """Share the cells, which are never written again: later drafts and commits come after them."""
+        """Share the cells: they are never overwritten, because later drafts and commits come after them."""
         self._head.remove(target, 0)
         source_slot = self._slots[source]
         if not source_slot.is_empty:
@@ -182,7 +184,7 @@ class BlockDrafter(ContextDrafter):
 # token for 5, head 2 of h3 -> token for 6 ...
 #
 # A token does not depend on those drafted before it. There is no cache: a slot keeps the state of its newest row
-# only, asleep or awake, so that any target will do, and no step is lost by waking. Where a decode gives no such
+# only, asleep or awake, so any target will do, and waking costs no step. Where a decode gives no such
 # states, as with rows of a prompt, drafting waits for the next one.
 class Medusa(NewestStateDrafter[Floats]):
     """A drafter (drafters.drafter.Drafter) over one head context. A slot's state is [n_embd].
@@ -201,7 +203,7 @@ class Medusa(NewestStateDrafter[Floats]):
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
     ) -> list[Continuation]:
-        """Return a block after each root, and nothing after other nodes: no pass continues a block."""
+        """Return a block after each root, and nothing after other nodes: a block cannot be continued."""
         roots = [node for node in nodes if node.is_root]
         states = {root.slot: state for root in roots if (state := self.find_state(root)) is not None}
         if not states:
@@ -219,7 +221,7 @@ class Medusa(NewestStateDrafter[Floats]):
         self._slots = old._slots
 
     def attach(self) -> None:
-        """Do nothing: the states are read from the slots."""
+        """Do nothing: every call of `commit` brings the states along."""
 
 
 def copy_state(rows: Committed) -> Floats | None:
@@ -268,7 +270,7 @@ class PEagle(Eagle3):
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
     ) -> list[Continuation]:
-        """Return a block after each root, and nothing after other nodes: no pass continues a block."""
+        """Return a block after each root, and nothing after other nodes: a block cannot be continued."""
         self._wake([node.slot for node in nodes if node.is_root])
         roots = [node for node in nodes if node.is_root and self._has_pairs(node)]
         if not roots:

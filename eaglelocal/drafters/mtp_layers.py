@@ -6,8 +6,8 @@
     layer 2         (t4,h3) (c5,s4) (c6,s5) -> c7
 
 Each layer has keys and values of its own. The pairs of the target's tokens and states, which eagle3.py collects, are
-written for all layers in the call that drafts from them. The rows of a draft are computed by each layer that drafts a
-token after them. There is no token after the last layer's. Source: `chain_heads` of common/speculative.cpp, llama.cpp.
+written for all layers in the call that drafts from them. Each layer computes the rows of all drafted tokens before its
+own. Nothing is drafted after the last layer's token. Source: `chain_heads` of common/speculative.cpp, llama.cpp.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class MtpLayers(Eagle3):
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
     ) -> list[Continuation]:
-        """Return as Drafter.draft; slots that have drafted differently far take one call each."""
+        """Draft as Drafter.draft; slots whose drafts have different lengths take one call per length."""
         self._wake([node.slot for node in nodes if node.is_root])
         continuations: dict[int, Continuation] = {}  # by slot
         for layer in sorted({node.place + 1 for node in nodes}):

@@ -59,14 +59,14 @@ from eaglelocal.memory.placement import choose_gpus, place_layers
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import read_memory
 
-NUM_CHOICES = 3  # that are proposed after each token, where drafts may be trees; a fourth hardly adds anything
+NUM_CHOICES = 3  # proposals after each token where drafts may be trees; a fourth would hardly add anything
 MAX_PROMPT_ROWS = 256  # newest rows of a prompt that an EAGLE head gets
 
 
 def open_drafters(
     loader: PlanLoader, model: LlamaModel | None, target: LlamaModel, context: LlamaContext
 ) -> tuple[Drafter, ...]:
-    """Return the drafters, cheapest first: where one without a model is promising, the draft's model is not run.
+    """Open the drafters, cheapest first: if one without a model is promising, the draft model is not run.
 
     model    the draft's; None: only lookups draft
     context  the target's
@@ -80,7 +80,7 @@ def open_drafters(
 
 
 def open_lookup(name: str, loader: PlanLoader, target: LlamaModel) -> Drafter:
-    """Return the drafter without a model that has this name."""
+    """Open the model-free drafter with this name."""
     if name == LOOKAHEAD:
         return Lookahead()
     plan = loader.parts.plan
@@ -88,7 +88,7 @@ def open_lookup(name: str, loader: PlanLoader, target: LlamaModel) -> Drafter:
 
 
 def open_memory(plan: Plan, target: Header, n_vocab: int) -> LookupMemory | None:
-    """Return the memory of lookups, in a folder of the target's vocabulary; None: the user wants none."""
+    """Open the memory of lookups, in a folder for the target's vocabulary; None unless the user wants one."""
     if not plan.lookup_memory:
         return None
     vocabulary = hashlib.blake2b(target.array_bytes(TOKENS_KEY), digest_size=8).hexdigest()
@@ -98,7 +98,7 @@ def open_memory(plan: Plan, target: Header, n_vocab: int) -> LookupMemory | None
 def open_model_drafter(
     loader: PlanLoader, part: DryRunPart, model: LlamaModel, target: LlamaModel, context: LlamaContext
 ) -> Drafter:
-    """Return the drafter over the draft's model, of the kind that its file is."""
+    """Open the drafter over the draft's model, according to the kind of its file."""
     branches = NUM_CHOICES if loader.parts.num_branches else 1
 
     def branch_sequences(context: SharingCache) -> BranchSequences:
@@ -164,7 +164,7 @@ def make_eagle(
 
 
 def read_head_norms(header: Header, info: EagleInfo) -> HeadNorms:
-    """Return the head's norms, by its file; llama.cpp ignores the keys that flag them."""
+    """Read the head's norms from its file; llama.cpp ignores the keys that announce them."""
     return HeadNorms(
         tap_eps=info.fc_norm_eps if info.fc_norm else None,
         output_gains=read_tensor(header.path, header, "output_norm.weight") if info.norm_output else None,
@@ -173,7 +173,7 @@ def read_head_norms(header: Header, info: EagleInfo) -> HeadNorms:
 
 
 def read_mask_hidden(header: Header, info: EagleInfo) -> Floats:
-    """Return what a P-EAGLE head reads where a row's states are not known: one row [1, taps, target hidden size]."""
+    """Return the state that a P-EAGLE head reads for rows whose states are unknown: [1, taps, target hidden size]."""
     values = np.array(header.array(MASK_HIDDEN_KEY), np.float32)
     return values.reshape(1, len(info.target_layers), info.target_hidden_size)
 
@@ -193,10 +193,10 @@ def read_medusa_format(header: Header, info: MedusaInfo) -> MedusaFormat:
 
 # ---- head opener: opens heads that replace the one in use while the engine runs
 #
-# They are opened in any thread, beside the steps, with the parameters of the first one, and need memory beside it for
-# a moment. What cannot replace it is refused here: only the weights may differ.
+# They are opened in any thread while steps run, with the parameters of the first head, and both are in memory for a
+# moment. Only the weights may differ; other heads are refused here.
 def hold_head(loader: PlanLoader, drafters: Sequence[Drafter], opener: HeadOpener) -> tuple[Drafter, ...]:
-    """Return the drafters, the last one so that its head can be exchanged if it is of a kind that can.
+    """Wrap the last drafter so that its head can be exchanged, if its kind allows that.
 
     `loader.opened` closes that head and nothing else.
     """
@@ -230,12 +230,12 @@ class HeadOpener:
             loader = dataclasses.replace(self._loader, parts=parts, report=lambda progress: None, opened=opened)
             model = loader.load_model(part, 0.0, 1.0)
             drafter = open_model_drafter(loader, part, model, self._target, self._context)
-            assert isinstance(drafter, Exchangeable)  # as the first one, whose kind it has
+            assert isinstance(drafter, Exchangeable)  # the same mask as the first head, because it is of the same kind
             opened.enter_context(moving_weights(model.mapped if part.placement.moves_weights else ()))
             return OpenHead(drafter=drafter, close=opened.pop_all().close, path=path, version=version)
 
     def _make_part(self, header: Header) -> DryRunPart:
-        """Return the head with the parameters of the first one. Raises IncompatibleError where they do not suit it."""
+        """Return the head with the parameters of the first one. Raises IncompatibleError if they do not suit it."""
         parts = self._loader.parts
         target, first = parts.target, parts.draft
         assert first is not None and isinstance(target.info, ModelInfo)
@@ -271,7 +271,9 @@ def find_free_bytes(free: Sequence[FreeMemory], device: str) -> int | None:
 
 
 def find_difference(first: DraftInfo, other: DraftInfo) -> str:
-    """Return how another head differs in what the engine was built for; empty if only its weights may differ."""
+    """Describe how another head differs in the properties that the engine was built for; empty if only
+    weights differ.
+    """
     if isinstance(first, EagleInfo) and isinstance(other, EagleInfo):
         one, two = (first.mask is None, first.num_depths), (other.mask is None, other.num_depths)
     elif isinstance(first, MedusaInfo) and isinstance(other, MedusaInfo):
@@ -286,7 +288,7 @@ def find_difference(first: DraftInfo, other: DraftInfo) -> str:
 
 
 def find_other_tensors(first: Header, other: Header) -> str:
-    """Return how the tensors differ that decide where a head is placed; empty if they do not."""
+    """Describe differences in the tensors that decide a head's placement; empty if there are none."""
     if (find_upper_layers(first) is None) != (find_upper_layers(other) is None):
         return "it has another number of layers"
     if (D2T in first.tensors) != (D2T in other.tensors):

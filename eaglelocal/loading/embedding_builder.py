@@ -2,7 +2,7 @@
 
 Runs in the engine's process, which gets it as `eaglelocal.loading.embedding_builder:build`.
 
-The model's file must name its pooling (`ARCHITECTURE.pooling_type`): without that its vectors mean nothing.
+The model's file must name its pooling (`ARCHITECTURE.pooling_type`): without it, vectors are meaningless.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def make_pairs(header: Header, vocabulary: LlamaVocabulary) -> Pairs:
 
 
 def check_pooling(header: Header, info: ModelInfo) -> None:
-    """Raise IncompatibleError for a model that makes neither embeddings nor scores."""
+    """Raise IncompatibleError for a model that computes neither embeddings nor scores."""
     task, name = read_task(header), header.path.name
     if info.has_state:
         raise IncompatibleError(f"{name} keeps recurrent state and cannot make embeddings")

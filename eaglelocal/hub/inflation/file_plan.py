@@ -1,6 +1,6 @@
-"""A GGUF file that is to be written from another one: its keys and tensors, and the header that it will have.
+"""The plan of a GGUF file made from another one: its keys and tensors, and its future header.
 
-The header serves planning, which so needs no file that may take gigabytes. Writes nothing.
+Planning works with the header, so that a file of gigabytes need not exist. Writes nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from eaglelocal.gguf.writer import LAYOUT_KEYS, KeyValue, StreamedTensor, copy_e
 
 ARCHITECTURE_KEY = "general.architecture"
 FILE_TYPE_KEY = "general.file_type"
-# what llama.cpp's quantizer gives most matrices, and (second) embeddings and output
+# types that llama.cpp's quantizer gives most matrices, and (second) embeddings and output
 _MAIN_TYPES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "q2_k": ("Q2_K", "Q6_K"), "q3_k_s": ("Q3_K", "Q6_K"), "q3_k_m": ("Q3_K", "Q6_K"), "q3_k_l": ("Q3_K", "Q6_K"),
@@ -33,7 +33,7 @@ FILE_TYPES: Mapping[str, int] = MappingProxyType(
         "iq4_xs": 30, "bf16": 32,
     }
 )  # fmt: skip
-# what it gives rows that are not whole blocks of these
+# types that it gives rows that are not whole blocks of those
 _STAND_INS: Mapping[str, str] = MappingProxyType(
     {
         "Q2_K": "IQ4_NL", "Q3_K": "IQ4_NL", "IQ4_XS": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0",
@@ -45,7 +45,7 @@ _IN_AND_OUT = frozenset({"token_embd.weight", "output.weight"})
 
 @dataclass(frozen=True, slots=True)
 class FilePlan:
-    """A file to write: the keys of `source` but for those in `changed`, and its tensors."""
+    """A file to write: the keys of `source`, updated by `changed`, and its tensors."""
 
     source: Header
     changed: Sequence[KeyValue]
@@ -71,7 +71,7 @@ class FilePlan:
     def sketch_header(self, kind: str | None = None) -> Header:
         """Return the header of the file, before it is written: path and arrays are the source's, but not their length.
 
-        kind  the type that it will be quantized to; None: none. The types of some tensors are then a guess.
+        kind  the type that it will be quantized to, if any. The types of some tensors are then a guess.
         """
         tensors = {one.name: self._find_indices(one) or _sketch_tensor(one, kind) for one in self.tensors}
         changed: dict[str, Value] = {

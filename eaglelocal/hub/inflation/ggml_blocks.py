@@ -1,7 +1,7 @@
 """Encoding of numbers as a ggml type, and random blocks in bulk.
 
 Matrices of an inflated model are random except for small patches. Random bytes come from a pool that is drawn and
-encoded once and then copied from ever new offsets, which runs at the speed of memory.
+encoded once, and then copied from changing offsets at the speed of memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME, GgmlType
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 
-WEIGHT_STD = 0.02  # of initialised models, and about that of trained ones
+WEIGHT_STD = 0.02  # standard deviation of initialised models; trained ones have about the same
 _POOL_ELEMENTS = 1 << 21
 _POOL_SEED = 20_261_120
 _STRIDE_BLOCKS = 40_503  # odd, so that repetitions of the pool do not line up

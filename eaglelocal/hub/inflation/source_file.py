@@ -1,6 +1,6 @@
 """The file that an inflated model is made of: its matrices as rows of floats that are read when they are written.
 
-So a source of any size needs little memory. Knows nothing of what becomes of the rows.
+So a source of any size needs little memory. Does not know how the rows are used.
 """
 
 from __future__ import annotations
@@ -54,10 +54,12 @@ class SourceFile:
         return cls(header, read)
 
     def rows(self, name: str) -> Rows:
-        """Return a matrix. Raises ModelFileError where it is missing, and when it is read and cut short."""
+        """Return a matrix. Raises ModelFileError if it is missing; reading it raises the same if the
+        file is cut short.
+        """
         tensor = find_tensor(self.header.path, self.header, name)
         return Rows(tensor.shape[1], tensor.shape[0], lambda first, end: self.read_span(name, first, end))
 
     def vector(self, name: str) -> Floats:
-        """Return a norm, or factors. Raises ModelFileError where it is missing or cut short."""
+        """Return a norm, or factors. Raises ModelFileError if it is missing or the file is cut short."""
         return read_tensor(self.header.path, self.header, name)
