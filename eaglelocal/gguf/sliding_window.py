@@ -95,7 +95,7 @@ def _windowed_layers(keys: ArchitectureKeys, rule: WindowRule, n_layer: int) -> 
 def repeat_pattern(n_layer: int, period: int, *, full_first: bool = False) -> tuple[bool, ...]:
     """Return for each layer whether it has a window.
 
-    In a period of 3 the first two have one; in a period of 0 all layers have.
+    In a period of 3 the first two layers have one; with a period of 0 all layers do.
 
     >>> repeat_pattern(4, 2)
     (True, False, True, False)

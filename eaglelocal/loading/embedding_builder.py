@@ -18,7 +18,7 @@ from eaglelocal.core.events import EngineInfo, LoadProgress, Report
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
 from eaglelocal.engine.embedding_engine import EmbeddingEngine, EmbeddingOutput
-from eaglelocal.engine.input_queue import start_lanes
+from eaglelocal.engine.input_queue import start_executors
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.draft_pairing import read_model
 from eaglelocal.gguf.header import Header
@@ -89,9 +89,8 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
         pairs = make_pairs(header, model.vocabulary) if task is ModelTask.RANK else None
         close = opened.pop_all().close
         output = EmbeddingOutput(pairs=pairs, gives_probabilities=info.architecture in SOFTMAX)
-        return EmbeddingEngine(
-            context, model.vocabulary, engine_info, close, output=output, lanes=start_lanes(num_low=1, report=report)
-        )
+        executors = start_executors(num_low=1, report=report)
+        return EmbeddingEngine(context, model.vocabulary, engine_info, close, output=output, input_executors=executors)
 
 
 def make_pairs(header: Header, vocabulary: LlamaVocabulary) -> Pairs:

@@ -27,7 +27,7 @@ from eaglelocal.drafters.head_holder import HeadHolder
 from eaglelocal.engine.conversation_files import ConversationFiles
 from eaglelocal.engine.engine import Engine
 from eaglelocal.engine.input_processor import InputProcessor
-from eaglelocal.engine.input_queue import start_lanes
+from eaglelocal.engine.input_queue import start_executors
 from eaglelocal.engine.warmup import WaitUntilQuiet, Warmup
 from eaglelocal.errors import LibraryError, RequestError
 from eaglelocal.gguf.draft_pairing import branch_problem, read_model
@@ -117,7 +117,7 @@ def build(plan: Plan, report: Report) -> Engine:
             controller=controller,
             scheduler=scheduler,
             info=dataclasses.replace(description, load_s=load_s),
-            lanes=start_lanes(report=report),
+            input_executors=start_executors(report=report),
             close=opened.pop_all().close,
         )
         engine.idle_work.begin(idle_work)

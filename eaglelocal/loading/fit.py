@@ -1,7 +1,7 @@
 """Convert a plan and its files into contexts and placements for this machine, checked against its memory.
 
 Runs in the engine's process, before anything is loaded. Decides what the plan leaves open, because the machine is known
-here: flash attention (backend/flash_attention.py), one cache or several, and whether layers with a sliding window keep
+here: flash attention (memory/contexts.py), one cache or several, and whether layers with a sliding window keep
 all positions.
 """
 

@@ -6,10 +6,10 @@ For dense models before quantization it is the number of parameters. For mixture
 the geometric mean, an exponent of 0.5; ALL_SHARE lies between the exponents that two mixtures of experts imply
 (docs/planning.md). KLD was measured on one model of 8 B (catalog/target_entries.py). LOSS makes Q4_K_M worth 92 % of
 f16, Q3_K_M 78 % and Q2_K a third, where the next smaller model of a family becomes the better use of memory. The number
-only ranks: it ignores families, and quality.py weighs generations. A file with fewer bits per weight than its name
-usually has, as makers of mixtures publish them, gets the KLD interpolated at its bits, and so does one of a name that
-nobody measured. More bits than usual, in the embeddings of a large vocabulary, make it no better: Q3_K_XL is measured
-by Q3_K_L.
+only ranks: it ignores families, and generations are weighed below (model age). A file with fewer bits per weight than
+its name usually has, as makers of mixtures publish them, gets the KLD interpolated at its bits, and so does one of a
+name that nobody measured. More bits than usual, in the embeddings of a large vocabulary, make it no better: Q3_K_XL is
+measured by Q3_K_L.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.ngram import Ngram
-from eaglelocal.engine.input_queue import start_lanes
+from eaglelocal.engine.input_queue import start_executors
 
 TABLE = Table(seed=1)
 VOCABULARY = LetterVocabulary(TABLE.n_vocab)
@@ -235,7 +235,7 @@ class HeldReader(ScriptedReader):
 @pytest.fixture
 def held() -> Iterator[tuple[HeldReader, EngineHarness]]:
     reader = HeldReader()
-    harness = harness_of(num_slots=2, spec=OFF, image_reader=reader, lanes=start_lanes())
+    harness = harness_of(num_slots=2, spec=OFF, image_reader=reader, input_executors=start_executors())
     yield reader, harness
     reader.may_go_on.set()
     harness.engine.close()
@@ -299,7 +299,7 @@ def test_an_owner_s_requests_are_all_read_however_many_pixels_they_hold() -> Non
         def measure(self, files: Sequence[bytes]) -> int:
             return MAX_REQUEST_PIXELS
 
-    harness = harness_of(image_reader=Vast(VOCABULARY), lanes=start_lanes())
+    harness = harness_of(image_reader=Vast(VOCABULARY), input_executors=start_executors())
     requests = [asked(str(number), message("x", (0, image_file(f"i{number}", 2))), max_tokens=3) for number in range(5)]
     requests[3:3] = [
         asked("broken", message("x", (0, BROKEN))),

@@ -1,4 +1,4 @@
-"""While a model writes arguments as JSON: the part that no later text can change.
+"""The certain part of a call's arguments, while a model writes them as JSON: no later text can change it.
 
     {"path": "/tmp/a", "limit": 1      -> {"path": "/tmp/a", "limit":
 

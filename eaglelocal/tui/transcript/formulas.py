@@ -36,7 +36,7 @@ NAMES = frozenset(
         "min", "gcd", "det", "bmod",
     }
 )  # fmt: skip
-# commands whose argument is shown as it is
+# commands whose argument is shown unchanged
 PLAIN = frozenset({"text", "textbf", "textit", "mathrm", "mathbf", "mathit", "operatorname", "boxed"})
 FRACTIONS = frozenset(("frac", "dfrac", "tfrac"))
 BLACKBOARD: Mapping[str, str] = dict(zip("NZQRCP", "ℕℤℚℝℂℙ", strict=True))

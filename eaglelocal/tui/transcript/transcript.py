@@ -120,7 +120,7 @@ class Transcript(ScrollView):
         self._update_scroll()
 
     def set_growing(self, grows: bool) -> None:
-        """Set if an answer is being written at the end."""
+        """Set whether an answer is being written at the end."""
         self._grows = grows
         self._update_scroll()
 
@@ -308,7 +308,7 @@ def _to_characters(offset: Offset | None, lines: list[str]) -> Offset | None:
 # ---- transcript writer: write the conversation to the transcript: finished entries, and after them the answer that
 # still grows
 #
-# Called on the screen's thread only; another thread pushes the pieces of the answer (entries.py).
+# Called on the screen's thread only; another thread pushes the pieces of the answer (LiveAnswer).
 class TranscriptWriter:
     """The only writer of the transcript."""
 
