@@ -1,4 +1,4 @@
-"""Conversations of several requests over a scripted engine: who asked, who was cancelled, and what each was told."""
+"""Conversations of several requests over a scripted engine: their questions, cancellations and events."""
 
 from __future__ import annotations
 

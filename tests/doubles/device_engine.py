@@ -1,6 +1,6 @@
 """The real engine over a target that a device computes, with a clock of its own; no llama.cpp.
 
-A decode takes DEVICE_S from its submission, but nobody waits for it: the device's clock is set forward. What the
+A decode takes DEVICE_S from its submission, but no thread waits for it: the device's clock is set forward. What the
 doubles themselves take counts as the native library's time, and so does what the engine does while the device computes:
 its host time is then that for which the device waits. Ranking logits counts as host time, and is done by the native
 code as over llama.cpp. All of it is processor time of the engine's thread, so that other programs hardly add to it.

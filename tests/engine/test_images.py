@@ -142,7 +142,7 @@ def test_an_image_in_another_slot_is_copied() -> None:
 
 
 def test_what_an_image_is_worth_to_copy_are_its_rows() -> None:
-    """With M-RoPE a large image has few positions, and is as dear to read as any."""
+    """With M-RoPE a large image has few positions, but costs as much to read as any other."""
     requests = [asked(str(i), message("x", (0, WIDE)), max_tokens=9 + i) for i in range(2)]
     num_positions = len(harness_of().engine._input_processor.make_prompt(requests[0]).tokens)
     harness = harness_of(num_slots=2, min_fork=num_positions)
@@ -255,7 +255,7 @@ def run_until(harness: EngineHarness, name: str) -> AnswerResult:
     return result
 
 
-def test_others_are_answered_while_somebody_s_images_are_read(held: tuple[HeldReader, EngineHarness]) -> None:
+def test_others_are_answered_while_an_owners_images_are_read(held: tuple[HeldReader, EngineHarness]) -> None:
     reader, harness = held
     for number in range(16):
         harness.engine.submit(replace(asked(f"eve {number}", message("x", *held_images(16))), owner="eve"))

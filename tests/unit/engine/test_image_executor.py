@@ -152,7 +152,7 @@ def test_the_end_cancels_what_waits() -> None:
 
 
 @given(st.data())
-def test_whatever_comes_and_goes_nobody_waits_for_ever(data: st.DataObject) -> None:
+def test_whatever_comes_and_goes_no_request_waits_forever(data: st.DataObject) -> None:
     """All that stay are read, in each owner's order; in between no owner has two images in work."""
     desk = Desk(data.draw(st.integers(1, 3)), max_pixels=data.draw(st.integers(1, 60)))
     left: set[str] = set()

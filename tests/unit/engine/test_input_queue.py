@@ -1,4 +1,4 @@
-"""Requests on their way to the scheduler: read once, in order, by parallel executors, dropped if nobody waits."""
+"""Requests on their way to the scheduler: read once, in order, by parallel executors, dropped if no client waits."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_what_may_take_long_is_read_apart(request_: ChatRequest, is_long: bool) 
     assert ExecutorChooser().choose(request_, 1) == 0
 
 
-def test_new_schemas_keep_nobody_waiting_but_each_other() -> None:
+def test_new_schemas_only_wait_for_each_other() -> None:
     chooser = ExecutorChooser()
     bound = ChatRequest(id="a", text="a", constraint=SCHEMA)
     assert chooser.choose(bound, 3) == CONSTRAINT_EXECUTOR
