@@ -205,7 +205,6 @@ class LlamaModel:
         return raw.decode("utf-8", "replace") if raw else None
 
     def _load(self, params: object, layers: UpperLayers | None, gpu_layers: int | None = None) -> None:
-        """Load the weights. Raises the errors of `load_failure`."""
         self.upper: UpperWeights | None = None
         self.handle = self.library.api.llama_model_load_from_file(os.fsencode(self.path), params)
         if self.handle and layers is not None:

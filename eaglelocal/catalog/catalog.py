@@ -202,7 +202,7 @@ def _find_near(word: str, known: Mapping[str, object]) -> list[str]:
 # ---- parsed files: the contents of TOML files, kept as JSON in the cache: parsing them takes longer than all else
 # that a plan needs
 #
-# What is kept counts only for exactly these files, as they are now; it is always safe to delete.
+# The cache is valid only for exactly these files, as they are now; it is always safe to delete.
 FileVersion = tuple[Path, int, int]  # file, time of its last change in ns, bytes
 
 
@@ -264,7 +264,7 @@ def _name_store(path: Path) -> str:
 
 # ---- known machines: a machine as profiles/machines/*.toml describes it, so that one can plan for another machine
 #
-# States the whole memory, not what is free: on a real machine other processes and the screen use some of it.
+# An entry states the whole memory: on a real machine other processes and the screen use some of it.
 CUDA, VULKAN, METAL, CPU = "cuda", "vulkan", "metal", "cpu"
 KINDS = (CUDA, VULKAN, METAL, CPU)
 MAX_MIB, MAX_GB_S, MAX_GPUS = 1 << 30, 1e6, 64

@@ -124,7 +124,7 @@ def parse_draft(text: str) -> DraftSources:
 
 # ---- drafting words: the state of drafting in words, the same on every screen and in every report. Pure
 #
-# States and reasons come from the engine or a server; this module only words them.
+# States and reasons come from the engine or a server.
 SWITCHED_OFF = "switched off"  # reason of the state `off` that the user chose
 MEASURING = "measuring whether drafting pays"  # reason of the state `asleep` during a probe
 NOT_REPORTED = "not reported by the server"

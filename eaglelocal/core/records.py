@@ -62,7 +62,6 @@ def _add_comparison(cls: type, frozen: bool) -> None:
 
 
 def _values_of(names: list[str]) -> Callable[[object], Any]:
-    """Return a function that gives the fields' values as a tuple."""
     if len(names) > 1:
         return attrgetter(*names)
     return lambda self: tuple([getattr(self, name) for name in names])

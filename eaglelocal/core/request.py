@@ -114,7 +114,7 @@ class Mixed:
 
 @dataclass(frozen=True, slots=True)
 class Infill:
-    """Code with a gap; as much of it is read as fits in the context."""
+    """Code with a gap; the part that fits in the context is used."""
 
     before: Parts
     behind: Parts

@@ -97,7 +97,6 @@ class BlockDrafter(ContextDrafter):
         self._encode_new(committed)
 
     def _encode_new(self, committed: Sequence[Committed]) -> None:
-        """Encode the rows that the head's cache does not hold yet."""
         pieces = [piece for rows in committed if (piece := self._new_rows(rows)) is not None]
         if pieces:
             self._head.show(pieces)

@@ -211,7 +211,6 @@ class Ngram:
             self._pool(state.owner).begin(answer)
 
     def _remember(self, memory: LookupMemory, owner: str, text: array[int]) -> None:
-        """Add what is new in a text to the owner's pool and to the memory."""
         if len(text) <= MIN_MATCH:
             return
         pool = self._pool(owner)

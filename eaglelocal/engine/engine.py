@@ -249,7 +249,6 @@ class Engine:
             self._outbox += self._answers.start(assignment.sequence)
 
     def _admit(self) -> None:
-        """Give waiting requests free slots."""
         for assignment in self._scheduler.admit():
             sequence = assignment.sequence
             self._report_work(Begun(sequence.request.id))

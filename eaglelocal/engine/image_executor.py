@@ -95,7 +95,6 @@ class ImageExecutor(Executor):
             thread.shutdown(wait, cancel_futures=cancel_futures)
 
     def _begin_work(self) -> None:
-        """Let free threads work for the owners whose turn it is."""
         with self._lock:
             while self._free and (owner := self._next_owner()) is not None:
                 reading = self._in_work[owner] = self._lines[owner][0]

@@ -275,7 +275,6 @@ def _make_link(blob: Path, link: Path) -> None:
 
 
 def _write_ref(order: DownloadOrder, cache: Path) -> None:
-    """Record the commit of `main`, atomically."""
     folder = repo_folder(cache, order.repo.id)
     make_folder(folder / "refs", SHARED)
     # other programs read every file in `refs` as a reference, so the temporary file is outside that folder

@@ -129,7 +129,6 @@ def _read_named_draft(reference: str, target: FoundTarget) -> FoundDraft:
 
 
 def _read_derived_model(reference: DerivedModel, target: FoundTarget) -> FoundDraft:
-    """Return a derived draft model, written or not."""
     found = find_target(reference, on_progress=None)
     read_draft(found.header, target_header=target.header, target=target.info)
     return FoundDraft("draft_model", found.path, f"draft model {found.label}", header=found.header, made=found.made)

@@ -270,7 +270,6 @@ def is_transient(problem: Exception) -> bool:
 
 
 def _is_certificate_error(problem: BaseException) -> bool:
-    """Return whether this machine does not trust the hub's certificate."""
     return any(
         isinstance(one, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY_FAILED" in str(one)
         for one in _iterate_causes(problem)

@@ -217,7 +217,6 @@ def _find_auto_draft(target: FoundTarget) -> FoundDraft | None:
 
 
 def _list_imported_heads(target: FoundTarget) -> Iterator[KnownDraft]:
-    """Yield the heads that `import` and `train` made for targets of this kind."""
     for head in list_fitting_heads(target.header, target.info):
         yield KnownDraft(
             str(head.path), "eagle3", is_on_disk=True, needs_import=False, path=head.path, is_imported=True

@@ -127,7 +127,6 @@ def _name_hash(file: RemoteFile) -> str:
 
 
 def _open_partial(partial: Path) -> BinaryIO:
-    """Open the partial file for reading and writing; create it if it is missing."""
     try:
         make_folder(partial.parent, SHARED)
         partial.touch()

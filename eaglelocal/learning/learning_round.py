@@ -154,8 +154,8 @@ def fit_window(answer: KeptAnswer, max_tokens: int) -> tuple[tuple[int, ...], in
 
 # ---- rehearsal: rehearsal: the target's answers to general questions, learned beside what people asked
 #
-# A head that learns only from what is asked now would forget the rest. The answers are generated once by the file
-# itself, in the learning process, and hold nothing of anybody. A process that is killed goes on where it was.
+# A head that learns only from current questions would forget the rest. The target itself generates the answers once, in
+# the learning process; they contain no user's text. A killed process continues where it stopped.
 REHEARSAL = "rehearsal.jsonl"
 MAX_TOKENS = 24_000  # of all answers: about 200 of them
 MAX_ANSWER = 160  # tokens

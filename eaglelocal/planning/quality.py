@@ -63,7 +63,6 @@ def divergence(quant: str, quants: Mapping[str, QuantLoss], *, bits_per_weight: 
 
 
 def _measured_divergence(name: str, quants: Mapping[str, QuantLoss]) -> float | None:
-    """Return the KLD measured for this name; None if it was not."""
     bare, is_large, _ = name.partition("_XL")
     names = [name, *(f"{bare}{end}" for end in (MIXTURES if is_large else ("_M",)))]
     return next((loss.kld for each in names if (loss := quants.get(each)) and loss.kld is not None), None)

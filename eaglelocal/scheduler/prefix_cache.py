@@ -70,7 +70,6 @@ class PrefixCache:
         return max(free, key=worth)
 
     def _num_common(self, slot: Slot, request: Request) -> int:
-        """Return how many tokens at the start of the request are in the slot's cache; 0 if it may not reuse them."""
         may_reuse = request.reuses_cache and request.adapters == slot.adapters
         return request.count_reusable(slot.tokens, slot.owner) if may_reuse else 0
 
@@ -252,7 +251,6 @@ class PrefixCache:
         return [*((slot.index, None) for slot in others), *alike]
 
     def _fork(self, sequence: Sequence, source: PrefixSource) -> SlotAssignment:
-        """Return how a sequence starts from a copy of another slot's cells."""
         slot = self.slots[sequence.slot]
         reused = sequence.align_before_image(source.num_tokens - self._reuse_margin)
         slot.tokens, slot.is_seen = self.slots[source.slot].tokens[:reused], False

@@ -272,7 +272,7 @@ def name_active_states(
 # ---- answer drift: passes answers to the watch over drifts: kind of text, acceptance, and the conditions that it
 # depends on
 #
-# Of texts only hashes are kept, and only of system prompts, to say that one has changed.
+# No text is kept, only a hash of the system prompt, to detect a change.
 def watch_drift(watch: DriftWatch, info: EngineInfo, choice: AnswerState) -> None:
     """Add a complete answer to the drift watch; an answer without drafts is ignored."""
     request, finished = choice.request, choice.finished

@@ -120,7 +120,7 @@ class Protocol(H11Protocol):
 
     @property
     def _has_unread(self) -> bool:
-        """Return whether the client may still be sending data that nobody will read."""
+        """Return whether the client may still be sending data that will not be read."""
         return self.conn.their_state in (h11.SEND_BODY, h11.ERROR) or bool(self.conn.trailing_data[0])
 
     @property

@@ -241,7 +241,6 @@ class ModelManager(LoadedModels):
             raise load_problem(name, why) from error
 
     async def _evict_one_more(self, name: str) -> str:
-        """Unload the least needed model once it is free; return its name."""
         victim = self.least_needed_first[0]
         victim.is_unloading = True
         await victim.is_free.wait()

@@ -156,10 +156,9 @@ class CustomGiven(Body):
     format: CustomFormat | None = None
 
 
-# ---- misspelled fields: notice fields of a request that look like misspelled ones, because unknown fields are
-# ignored
+# ---- misspelled fields: notice fields of a request that look misspelled, because unknown fields are ignored
 #
-# They are no error: clients send many fields of other servers. The response gets a warning in a header, and so does
+# They are not an error: clients send many fields of other servers. The response gets a warning in a header, and so does
 # the line of the request in the log.
 SIMILAR = 0.82  # least difflib ratio of close names: max_token and max_tokens are close, user_id and user not
 FIELD = re.compile(r"[A-Za-z][A-Za-z0-9_]{2,39}")  # what may stand in a header

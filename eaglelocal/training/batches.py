@@ -155,7 +155,6 @@ class BatchBuilder:
         return np.where(known[places] == tokens, places, OUTSIDE)
 
     def _pad(self, rows: Sequence[npt.NDArray[np.generic]]) -> Tensor:
-        """Stack rows to [batch, longest, ...], with zeros after the shorter ones."""
         return nn.utils.rnn.pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True).to(self._device)
 
 

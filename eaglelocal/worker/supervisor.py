@@ -257,7 +257,6 @@ class Supervisor:
         return run.error
 
     def _start_child(self) -> EngineChild:
-        """Return a process that loads the plan. Raises OSError."""
         spare, self._spare = self._spare, None
         child = (spare and spare.take(self._builder)) or EngineChild(self._builder)
         child.load(self._plan)

@@ -246,7 +246,6 @@ class PickleInterpreter:
             raise ModelFileError(f"its pickle does what no dictionary of tensors needs ({name})")
 
     def _popped(self, count: int) -> list[object]:
-        """Pop the last `count` objects; return them in their order."""
         if len(self._stack) < count:
             raise IndexError("nothing is left")
         found = self._stack[-count:]

@@ -176,10 +176,10 @@ def _read_number(value: object) -> float:
     return float(value)
 
 
-# ---- trial verdict: the verdict of a head's trial: which reading of it is right, and whether it knows its target at
-# all
+# ---- trial verdict: the verdict of a head's trial: which reading of its configuration is right, and whether it was
+# trained for this target at all
 #
-# A head is tried beside its target with a fixed draft length, on the same prompts for each way to read it. Taps and
+# A head is tried beside its target with a fixed draft length, on the same prompts for each reading. Taps and
 # residual decide what the first drafted token is worth, the recurrence (is the state fed back before or after the
 # last norm?) what the later ones are. Pure: figures in, decisions out.
 MIN_FIRST = 0.10  # trained heads reach 0.5 to 0.8; one trained on 5 000 samples for minutes 0.34

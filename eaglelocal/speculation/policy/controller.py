@@ -44,7 +44,7 @@ NEEDLESS_SPEED = 0.9  # of the best fixed length as expected, below which a draf
 
 
 class Controller:
-    """The drafting policy, and everything it has learned.
+    """The drafting policy of an engine, for all requests and steps, and everything it has learned.
 
     spec          for requests that set none
     leveled  slots have caches of their own, so that a step costs least when all draft equally far

@@ -141,7 +141,6 @@ class DraftSelection:
         return any([chain.branches for chain in chains]) or self.siblings_may_pay(chains)
 
     def _sizes(self, gains: Sequence[Sequence[float]]) -> dict[int, int]:
-        """Return how many tokens of each `auto` chain are sent, by slot."""
         step = self._drafts
         if len(gains) == 1:
             return {step.auto[0]: find_best_size(gains[0], step.row_costs)[0]}

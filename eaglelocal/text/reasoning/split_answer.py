@@ -196,7 +196,6 @@ class MessageParser:
             self._state, self._header = MessageState.HEADER, ""
 
     def _classify(self, header: str) -> MessageState:
-        """Return the kind of message that follows a header."""
         if header.endswith(self._reasoning):
             return MessageState.REASONING
         is_text = header.endswith(self._text) or " to=" not in f" {header}"

@@ -75,7 +75,6 @@ class RuleBuilder(ABC):
         """Return the expression for all arguments, having added the rules that it uses."""
 
     def _add(self, body: str) -> str:
-        """Add a rule and return its name."""
         name = f"{self._name}_{len(self._rules)}"
         self._rules.append(f"{name}: {body}")
         return name
@@ -107,7 +106,6 @@ class RuleBuilder(ABC):
         return self._remember(f"limits of {sorted(types)}", schema, lambda: list_limits(schema, self._root, types))
 
     def _is_free(self, schema: Schema, kind: str) -> bool:
-        """Return whether the schema names this type and admits all its values."""
         return kind in (self._types(schema) or ()) and not self._limits(schema, {kind})
 
     def _leave(self, schema: Schema, bound: Collection[str] = (), types: Collection[str] = TYPES) -> None:

@@ -248,7 +248,6 @@ def _overlap(text: str, ending: str) -> int:
 
 
 def _get_shape(before: re.Match[str], key: str, shape: Shape) -> Shape:
-    """Return the shape of the argument that this tag begins."""
     child, is_text = OBJECT if shape.is_wrapper(key) else shape.child(key), before.groupdict().get("is_text")
     if is_text == "true":
         return TEXT

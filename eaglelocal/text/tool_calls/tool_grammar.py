@@ -210,7 +210,6 @@ class _GrammarBuilder:
         return rules
 
     def _one_of(self, name: str) -> str:
-        """Return a rule for the call of any tool."""
         return f"{name}: {' | '.join(f'{name}_{index}' for index in range(len(self._split.tools)))}"
 
     @property

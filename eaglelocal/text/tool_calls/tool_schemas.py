@@ -134,13 +134,11 @@ def _list_own_values(schema: Schema) -> list[Admitted | None]:
 
 
 def _unite(parts: list[Admitted | None]) -> Admitted | None:
-    """Return what at least one of these alternatives admits."""
     found = [part for part in parts if part is not None]
     return {key: value for part in found for key, value in part.items()} if len(found) == len(parts) else None
 
 
 def _meet(one: Admitted, other: Admitted) -> Admitted:
-    """Return what both admit."""
     both = {key: value for key, value in one.items() if has_type(other, key)}
     return both | {key: value for key, value in other.items() if has_type(one, key)}
 

@@ -168,7 +168,6 @@ class ChatTasks:
 
     # ---- inside
     def _require_session(self) -> Session:
-        """Return the session. Raises UsageError while no model is loaded."""
         if self.session is None:
             raise UsageError("no model is loaded", hint="/model REF loads one, such as /model demo")
         return self.session

@@ -164,7 +164,6 @@ class ModelDialog(Dialog):
             self.app.call_from_thread(self._show_entries, entries)
 
     def _start_assessing(self) -> None:
-        """Assess on a thread how each model would run with the options in the form."""
         try:
             choices = {entry.reference: self._make_choice(entry.reference) for entry in self._rows.entries}
         except UsageError:

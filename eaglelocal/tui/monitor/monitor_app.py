@@ -197,7 +197,6 @@ class Monitor(EagleApp[Outcome]):
 
     # ---- readings
     def _add_reading(self, reading: ServerReading) -> None:
-        """Log what has changed and feed the reading. Runs on the watch's thread."""
         now = time.monotonic()
         self._changes.add(reading, now, time.strftime("%H:%M:%S"))
         self.feed.add_reading(reading, now)

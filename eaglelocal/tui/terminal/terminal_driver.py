@@ -171,7 +171,6 @@ class TerminalDriver(LinuxDriver):
             self._app.call_later(self._app._handle_exception, problem)
 
     def _get_terminal_size(self) -> tuple[int, int]:
-        """Return the columns and rows of the terminal that is drawn on."""
         try:
             width, height = os.get_terminal_size(self._file.fileno() if self._file is not None else self.fileno)
         except (OSError, ValueError):

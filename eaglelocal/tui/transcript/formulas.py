@@ -120,7 +120,6 @@ class _FormulaReader:
         raise UnknownFormulaError
 
     def _read_argument(self) -> str:
-        """Return the text of the next token or of the group in braces."""
         while self._tokens and self._tokens[-1] == " ":
             self._tokens.pop()
         if not self._tokens:

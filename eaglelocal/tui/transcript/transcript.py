@@ -231,7 +231,6 @@ class Transcript(ScrollView):
         return self._layout.rows(self.scroll_offset.y, self.size.height, self._blank)
 
     def _highlight(self, strip: Strip, span: tuple[int, int]) -> Strip:
-        """Return the row with a span of cells in the style of selections."""
         start, end = span
         end = strip.cell_length if end == -1 else end
         style = self.screen.get_component_rich_style("screen--selection")
