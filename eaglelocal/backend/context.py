@@ -275,15 +275,15 @@ class LlamaContext:
         self._cells.check_open()
         return int(self._native.draw(self.address, *arguments))
 
-    def propose(self, rows: Sequence[int], branches: int, *, confident: bool) -> Proposals:
+    def propose(self, rows: Sequence[int], num_choices: int, *, confident: bool) -> Proposals:
         self._cells.check_open()
-        ranked, top = num_ranked(branches, self.n_vocab, confident=confident), self._top_tokens
+        ranked, top = num_ranked(num_choices, self.n_vocab, confident=confident), self._top_tokens
         top.reserve(len(rows) * ranked)
         indices = array("i", rows)
         arguments = (indices.buffer_info()[0], ranked, top.tokens_at, top.shares_at)
         if code := self._native.rank_rows(self.address, len(rows), *arguments):
             raise native_error(code, len(rows), self._library)
-        return top.read(len(rows), ranked, branches, confident=confident)
+        return top.read(len(rows), ranked, num_choices, confident=confident)
 
     def remove(self, sequence: int, first_position: int) -> None:
         self._cells.remove_later(sequence, first_position)

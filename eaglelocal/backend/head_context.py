@@ -139,7 +139,7 @@ class LlamaHeadContext(HeadCells):
     def decode(
         self,
         batch: PairBatch,
-        branches: int,
+        num_choices: int,
         *,
         confident: bool,
         depth: int = 1,
@@ -150,7 +150,7 @@ class LlamaHeadContext(HeadCells):
         most_rows = n + n_out * (self._struct.num_layers - 1 - layer)
         if not 0 < n <= most_rows <= self.n_batch:
             raise EngineError(f"a batch of {most_rows} pairs does not fit {self.n_batch}")
-        ranked, top = num_ranked(branches, self._target.n_vocab, confident=confident), self._top_tokens
+        ranked, top = num_ranked(num_choices, self._target.n_vocab, confident=confident), self._top_tokens
         top.reserve((depth + extra_levels.num_levels) * n_out * ranked)
         rows = array("i", [*batch.tokens, *batch.positions, *batch.sequences, *batch.outputs])
         states = b"".join(batch.states)
@@ -161,7 +161,7 @@ class LlamaHeadContext(HeadCells):
         if code:
             raise native_error(code, n, self._library)
         num_proposed = self._struct.num_levels * n_out
-        proposals = top.read(num_proposed, ranked, branches, confident=confident)
+        proposals = top.read(num_proposed, ranked, num_choices, confident=confident)
         num_states = num_proposed if is_layered else n_out
         proposals.states.extend(read_states(self._states, range(num_states), self._state_bytes))
         return proposals
@@ -237,19 +237,19 @@ class LlamaBlockContext(HeadCells):
         if code := self._native.write_features(self._address, len(positions), ints.buffer_info()[0], rows_at, kept):
             raise native_error(code, len(positions), self._library)
 
-    def fill(self, roots: Roots, depth: int, branches: int) -> Proposals:
+    def fill(self, roots: Roots, depth: int, num_choices: int) -> Proposals:
         self._cells.check_open()
         n, num_skipped = len(roots.tokens), int(self._block.skips_root)
         if not 0 < n * (num_skipped + depth) <= self.n_batch:
             raise EngineError(f"{n} blocks of {num_skipped + depth} rows do not fit {self.n_batch}")
         vocab_size = self._block.lattice or self._target.n_vocab
-        ranked, top = num_ranked(branches, vocab_size, confident=True), self._top_tokens
+        ranked, top = num_ranked(num_choices, vocab_size, confident=True), self._top_tokens
         top.reserve(depth * n * ranked)
         ints = array("i", [*roots.tokens, *roots.positions, *roots.sequences])
         block = (self._block.mask, num_skipped, depth, self._block.lattice, ranked, top.tokens_at, top.shares_at)
         if code := self._native.draft_blocks(self._address, n, ints.buffer_info()[0], *block):
             raise native_error(code, n * (num_skipped + depth), self._library)
-        return top.read(depth * n, ranked, branches, confident=True)
+        return top.read(depth * n, ranked, num_choices, confident=True)
 
 
 # ---- medusa context: the context of a Medusa head: it drafts several tokens from one state of the target, and keeps
@@ -299,11 +299,11 @@ class LlamaMedusaContext(HeadCells):
             states=(C.c_float * (self.max_rows * medusa.state_width))(),
         )
 
-    def propose(self, states: Sequence[Floats], depth: int, branches: int) -> Proposals:
+    def propose(self, states: Sequence[Floats], depth: int, num_choices: int) -> Proposals:
         medusa, n = self._medusa, len(states)
         if not (0 < n * depth <= self.max_rows and depth <= medusa.num_parts):
             raise EngineError(f"{n} x {depth} rows do not fit {self.max_rows}, of {medusa.num_parts} heads")
-        ranked, top = num_ranked(branches, self._target.n_vocab, confident=True), self._top_tokens
+        ranked, top = num_ranked(num_choices, self._target.n_vocab, confident=True), self._top_tokens
         top.reserve(depth * n * ranked)
         rows = np.ascontiguousarray(states, np.float32)
         if rows.shape != (n, medusa.state_width):
@@ -313,4 +313,4 @@ class LlamaMedusaContext(HeadCells):
         taken = (ranked, top.tokens_at, top.shares_at)
         if code := self._native.draft_heads(self._address, n, rows.ctypes.data, *sizes, *taken):
             raise native_error(code, n * depth, self._library)
-        return top.read(depth * n, ranked, branches, confident=True)
+        return top.read(depth * n, ranked, num_choices, confident=True)

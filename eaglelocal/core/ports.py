@@ -152,7 +152,7 @@ class Context(NativeContext, Swappable, Cache, Protocol):
     def sampler(self, params: SamplingParams, constraint: Constraint | None = None) -> Sampler:
         """Make a sampler. With a constraint, it draws among the admitted tokens; Constraints.check must have passed."""
 
-    def propose(self, rows: Sequence[int], branches: int, *, confident: bool) -> Proposals:
+    def propose(self, rows: Sequence[int], num_choices: int, *, confident: bool) -> Proposals:
         """Return the most likely next tokens at output rows of the last decode (when used as a drafter)."""
 
 
@@ -171,7 +171,7 @@ class HeadContext(NativeContext, Swappable, Cache, Protocol):
     def decode(
         self,
         batch: PairBatch,
-        branches: int,
+        num_choices: int,
         *,
         confident: bool,
         depth: int = 1,
@@ -203,7 +203,7 @@ class BlockContext(NativeContext, Swappable, Cache, Protocol):
     def show(self, pieces: Sequence[FeatureRows]) -> None:
         """Write features, replacing the cells from each piece's position on."""
 
-    def fill(self, roots: Roots, depth: int, branches: int) -> Proposals:
+    def fill(self, roots: Roots, depth: int, num_choices: int) -> Proposals:
         """Propose `depth` tokens after each root, with confidences (backend/top_tokens.py).
 
         The next call overwrites them.
@@ -220,7 +220,7 @@ class MedusaContext(NativeContext, Protocol):
     def max_rows(self) -> int:
         """The most tokens that one call drafts, of all states together."""
 
-    def propose(self, states: Sequence[Floats], depth: int, branches: int) -> Proposals:
+    def propose(self, states: Sequence[Floats], depth: int, num_choices: int) -> Proposals:
         """Propose `depth` tokens after the root of each state [n_embd], with confidences (backend/top_tokens.py)."""
 
 

@@ -53,16 +53,16 @@ class BlockSlot:
 class BlockDrafter(ContextDrafter):
     """A drafter (drafters.drafter.Drafter) over one head context.
 
-    block_size  tokens of a block
-    branches    tokens that are proposed at each position; drafting goes on after the best
+    block_size   tokens of a block
+    num_choices  tokens that are proposed at each position; drafting goes on after the best
     """
 
-    def __init__(self, head: BlockContext, taps: tuple[int, ...], *, block_size: int, branches: int = 1) -> None:
+    def __init__(self, head: BlockContext, taps: tuple[int, ...], *, block_size: int, num_choices: int = 1) -> None:
         # no margin: the features of a reused prefix are in the cache
         super().__init__(
             head, DraftTraits(name="dflash", taps=taps, block_size=block_size, max_depth=block_size, catches_up=True)
         )
-        self._head, self._branches = head, branches
+        self._head, self._num_choices = head, num_choices
         self._slots: defaultdict[int, BlockSlot] = defaultdict(BlockSlot)
 
     def catch_up(self, slots: Sequence[int]) -> int:
@@ -78,7 +78,7 @@ class BlockDrafter(ContextDrafter):
             return [NOTHING for _ in nodes]
         batch = Roots([n.token for n in roots], [n.position for n in roots], [n.slot for n in roots])
         proposed = split_proposals(
-            self._head.fill(batch, min(depth, self.traits.block_size), self._branches), len(roots)
+            self._head.fill(batch, min(depth, self.traits.block_size), self._num_choices), len(roots)
         )
         by_slot = dict(zip(batch.sequences, proposed, strict=True))
         return [by_slot.get(node.slot, NOTHING) for node in nodes]
@@ -188,15 +188,15 @@ class BlockDrafter(ContextDrafter):
 class Medusa(NewestStateDrafter[Floats]):
     """A drafter (drafters.drafter.Drafter) over one head context. A slot's state is [n_embd].
 
-    tap         the layer whose input is the state after the output norm
-    block_size  heads: tokens of a draft
-    branches    tokens that are proposed at each position
+    tap          the layer whose input is the state after the output norm
+    block_size   heads: tokens of a draft
+    num_choices  tokens that are proposed at each position
     """
 
-    def __init__(self, head: MedusaContext, tap: int, *, block_size: int, branches: int = 1) -> None:
+    def __init__(self, head: MedusaContext, tap: int, *, block_size: int, num_choices: int = 1) -> None:
         # no margin: a prompt's last token is always decoded
         super().__init__(head, DraftTraits(name="medusa", taps=(tap,), block_size=block_size, max_depth=block_size))
-        self._head, self._branches = head, branches
+        self._head, self._num_choices = head, num_choices
         self.num_rows_to_wake = 0  # the newest state is taken over
 
     def draft(
@@ -208,7 +208,7 @@ class Medusa(NewestStateDrafter[Floats]):
         if not states:
             return [NOTHING for _ in nodes]
         depth = min(depth, self.traits.block_size, self._head.max_rows // len(states))
-        proposals = self._head.propose(list(states.values()), depth, self._branches)
+        proposals = self._head.propose(list(states.values()), depth, self._num_choices)
         by_slot = dict(zip(states, split_proposals(proposals, len(states)), strict=True))
         return [by_slot.get(node.slot, NOTHING) if node.is_root else NOTHING for node in nodes]
 
@@ -258,11 +258,11 @@ class PEagle(Eagle3):
         taps: tuple[int, ...],
         mask: Mask,
         *,
-        branches: int = 1,
+        num_choices: int = 1,
         window: int | None = None,
         max_prompt_rows: int | None = None,
     ) -> None:
-        super().__init__(head, taps, branches=branches, window=window, max_prompt_rows=max_prompt_rows)
+        super().__init__(head, taps, num_choices=num_choices, window=window, max_prompt_rows=max_prompt_rows)
         self.traits = replace(self.traits, name="p-eagle", block_size=mask.num_depths, max_depth=mask.num_depths)
         self._mask, self._rows_beside_pairs = mask, mask.num_depths
 
@@ -277,7 +277,7 @@ class PEagle(Eagle3):
         num_waiting = sum([len(self._slots[root.slot].waiting_tokens) for root in roots])
         room = (self._head.n_batch - num_waiting) // len(roots)
         rows = self._make_rows(roots, min(depth, self._mask.num_depths, room))
-        proposals = self._head.decode(rows.batch(), self._branches, confident=True)
+        proposals = self._head.decode(rows.batch(), self._num_choices, confident=True)
         by_slot = dict(zip([root.slot for root in roots], split_proposals(proposals, len(roots)), strict=True))
         return [by_slot.get(node.slot, NOTHING) for node in nodes]
 

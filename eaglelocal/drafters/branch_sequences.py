@@ -102,7 +102,7 @@ class TargetCacheDrafter(NewestStateDrafter[State]):
         rows = HeadRows()
         for node in nodes:
             self._add_row(node, rows)
-        drafts = decode_rows(self._head, rows, nodes, branches=1, depth=depth, extra_levels=extra_levels)
+        drafts = decode_rows(self._head, rows, nodes, num_choices=1, depth=depth, extra_levels=extra_levels)
         for node, draft in zip(nodes, drafts, strict=True):
             if node.slot in self._ends:
                 self._ends[node.slot] = self._ends[node.slot]._replace(state=draft.state)

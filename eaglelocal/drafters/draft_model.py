@@ -49,16 +49,16 @@ class DraftModelSlot:
 class DraftModel(ContextDrafter):
     """A drafter (drafters.drafter.Drafter) over a plain context, which holds a tree for each slot.
 
-    branches  children of a node that are proposed
-    sequences  of the context, for chains besides the trunk; None: drafts are combs
+    num_choices  children of a node that are proposed
+    sequences    of the context, for chains besides the trunk; None: drafts are combs
     """
 
-    def __init__(self, context: Context, *, branches: int = 1, sequences: BranchSequences | None = None) -> None:
+    def __init__(self, context: Context, *, num_choices: int = 1, sequences: BranchSequences | None = None) -> None:
         self._sequences = sequences or BranchSequences(context)
         num_branches = self._sequences.num_branches
         traits = DraftTraits(name="draft_model", num_branches=num_branches, catches_up=True, reads_texts=True)
         super().__init__(context, traits)
-        self._context, self._branches = context, branches
+        self._context, self._num_choices = context, num_choices
         self._slots: defaultdict[int, DraftModelSlot] = defaultdict(DraftModelSlot)
 
     def end(self, slot: int) -> None:
@@ -77,7 +77,9 @@ class DraftModel(ContextDrafter):
         if not output_rows:
             return [NOTHING for _ in nodes]
         self._context.decode(rows)
-        proposed = split_proposals(self._context.propose(output_rows, self._branches, confident=True), len(output_rows))
+        proposed = split_proposals(
+            self._context.propose(output_rows, self._num_choices, confident=True), len(output_rows)
+        )
         by_node = dict(zip(draftable, proposed, strict=True))
         return [by_node.get(node, NOTHING) for node in nodes]
 

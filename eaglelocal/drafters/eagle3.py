@@ -95,9 +95,9 @@ class EagleSlot:
 class Eagle3(ContextDrafter):
     """A drafter (drafters.drafter.Drafter) over one head context, which holds a tree for each slot.
 
-    branches  children of a node that are proposed
-    sequences  of the head's cache, for chains besides the trunk; None: drafts are combs
-    window    positions that a row attends to, its own included; None: all
+    num_choices      children of a node that are proposed
+    sequences        of the head's cache, for chains besides the trunk; None: drafts are combs
+    window           positions that a row attends to, its own included; None: all
     max_prompt_rows  newest rows of a prompt that the head gets; None: all
     """
 
@@ -106,7 +106,7 @@ class Eagle3(ContextDrafter):
         head: HeadContext,
         taps: tuple[int, ...],
         *,
-        branches: int = 1,
+        num_choices: int = 1,
         sequences: BranchSequences | None = None,
         window: int | None = None,
         max_prompt_rows: int | None = None,
@@ -117,7 +117,7 @@ class Eagle3(ContextDrafter):
         num_branches = self._sequences.num_branches
         traits = DraftTraits(name=name, taps=taps, reuse_margin=1, num_branches=num_branches, catches_up=True)
         super().__init__(head, traits)
-        self._head, self._branches, self._window = head, branches, window
+        self._head, self._num_choices, self._window = head, num_choices, window
         self._max_prompt_rows = max_prompt_rows
         self._first_needed: dict[int, int] = {}  # position in the prompt, by slot
         self._slots: defaultdict[int, EagleSlot] = defaultdict(EagleSlot)
@@ -140,7 +140,9 @@ class Eagle3(ContextDrafter):
         rows = HeadRows()
         for node in nodes:
             self._add_rows(node, rows)
-        drafts = decode_rows(self._head, rows, nodes, branches=self._branches, depth=depth, extra_levels=extra_levels)
+        drafts = decode_rows(
+            self._head, rows, nodes, num_choices=self._num_choices, depth=depth, extra_levels=extra_levels
+        )
         for node, draft in zip(nodes, drafts, strict=True):
             last = node.position + len(draft.continuation.tokens) - 1  # the last token has no row yet
             self._slots[node.slot].states[node.chain, last] = draft.state

@@ -25,8 +25,8 @@ from eaglelocal.drafters.row_buffer import HeadRows
 class MtpLayers(Eagle3):
     """A drafter (drafters.drafter.Drafter) over the head context of `num_layers` layers. Drafts chains."""
 
-    def __init__(self, head: HeadContext, taps: tuple[int, ...], num_layers: int, *, branches: int = 1) -> None:
-        super().__init__(head, taps, branches=branches, name="mtp")
+    def __init__(self, head: HeadContext, taps: tuple[int, ...], num_layers: int, *, num_choices: int = 1) -> None:
+        super().__init__(head, taps, num_choices=num_choices, name="mtp")
         self.traits = replace(self.traits, max_depth=num_layers)
         self._rows_beside_pairs = num_layers
         self._drafted: dict[int, list[tuple[int, State]]] = {}  # by slot: tokens of its draft, and the states before
@@ -53,7 +53,7 @@ class MtpLayers(Eagle3):
         if not rows.outputs:
             return {}
         proposals = self._head.decode(
-            rows.batch(), self._branches, confident=True, depth=depth, extra_levels=extra_levels, layer=layer
+            rows.batch(), self._num_choices, confident=True, depth=depth, extra_levels=extra_levels, layer=layer
         )
         num_rows = len(rows.outputs)
         drafts = split_proposals(proposals, num_rows)

@@ -170,14 +170,14 @@ def decode_rows(
     rows: HeadRows,
     nodes: Sequence[Node],
     *,
-    branches: int,
+    num_choices: int,
     depth: int,
     extra_levels: ExtraLevels = NO_EXTRA_LEVELS,
 ) -> list[HeadDraft]:
     """Decode the rows, and return what the head proposes after each node; NOTHING where it has no output row."""
     if not rows.outputs:
         return [HeadDraft(NOTHING) for _ in nodes]
-    proposals = head.decode(rows.batch(), branches, confident=True, depth=depth, extra_levels=extra_levels)
+    proposals = head.decode(rows.batch(), num_choices, confident=True, depth=depth, extra_levels=extra_levels)
     proposed = map(HeadDraft, split_proposals(proposals, len(rows.outputs)), proposals.states)
     by_node = dict(zip(rows.nodes, proposed, strict=True))
     return [by_node.get(node, HeadDraft(NOTHING)) for node in nodes]

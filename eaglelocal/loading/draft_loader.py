@@ -99,7 +99,7 @@ def open_model_drafter(
     loader: PlanLoader, part: DryRunPart, model: LlamaModel, target: LlamaModel, context: LlamaContext
 ) -> Drafter:
     """Open the drafter over the draft's model, according to the kind of its file."""
-    branches = NUM_CHOICES if loader.parts.num_branches else 1
+    num_choices = NUM_CHOICES if loader.parts.num_branches else 1
 
     def branch_sequences(context: SharingCache) -> BranchSequences:
         num_slots = part.context.num_sequences
@@ -121,27 +121,27 @@ def open_model_drafter(
             if reads_cache:
                 return TargetCacheDrafter(layer, taps)
             if num_layers > 1:
-                return MtpLayers(layer, taps, num_layers, branches=branches)
-            return Eagle3(layer, taps, branches=branches, sequences=branch_sequences(layer), name="mtp")
+                return MtpLayers(layer, taps, num_layers, num_choices=num_choices)
+            return Eagle3(layer, taps, num_choices=num_choices, sequences=branch_sequences(layer), name="mtp")
         case EagleInfo() as info:
             head = LlamaHeadContext(model, part.context, target=context, norms=read_head_norms(part.header, info))
             loader.opened.callback(head.close)
-            return make_eagle(head, part.header, info, branches=branches, sequences=branch_sequences(head))
+            return make_eagle(head, part.header, info, num_choices=num_choices, sequences=branch_sequences(head))
         case MedusaInfo() as info:
             medusa = LlamaMedusaContext(model, part.context, read_medusa_format(part.header, info), target=context)
             loader.opened.callback(medusa.close)
-            return Medusa(medusa, info.target_layers[0], block_size=info.num_parts, branches=branches)
+            return Medusa(medusa, info.target_layers[0], block_size=info.num_parts, num_choices=num_choices)
         case BlockInfo() as info:
             assert info.mask is not None  # checked by read_draft
             lattice = info.lattice.num_candidates if info.lattice else 0
             block = BlockFormat(info.mask, info.skips_root, info.is_causal, lattice)
             block_head = LlamaBlockContext(model, part.context, block, target=context)
             loader.opened.callback(block_head.close)
-            return BlockDrafter(block_head, info.target_layers, block_size=info.max_draft, branches=branches)
+            return BlockDrafter(block_head, info.target_layers, block_size=info.max_draft, num_choices=num_choices)
         case _:
             draft_context = LlamaContext(model, part.context)
             loader.opened.callback(draft_context.close)
-            return DraftModel(draft_context, branches=branches, sequences=branch_sequences(draft_context))
+            return DraftModel(draft_context, num_choices=num_choices, sequences=branch_sequences(draft_context))
 
 
 def make_eagle(
@@ -149,18 +149,18 @@ def make_eagle(
     header: Header,
     info: EagleInfo,
     *,
-    branches: int = 1,
+    num_choices: int = 1,
     sequences: BranchSequences | None = None,
 ) -> Eagle3:
     """Return the drafter over the context of an EAGLE or P-EAGLE head."""
     taps, window = info.target_layers, info.window
     if info.mask is None:
         return Eagle3(
-            head, taps, branches=branches, sequences=sequences, window=window, max_prompt_rows=MAX_PROMPT_ROWS
+            head, taps, num_choices=num_choices, sequences=sequences, window=window, max_prompt_rows=MAX_PROMPT_ROWS
         )
     (state,) = head.encode([read_mask_hidden(header, info)])
     mask = Mask(info.mask, state, info.num_depths)
-    return PEagle(head, taps, mask, branches=branches, window=window, max_prompt_rows=MAX_PROMPT_ROWS)
+    return PEagle(head, taps, mask, num_choices=num_choices, window=window, max_prompt_rows=MAX_PROMPT_ROWS)
 
 
 def read_head_norms(header: Header, info: EagleInfo) -> HeadNorms:

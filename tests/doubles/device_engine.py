@@ -83,12 +83,12 @@ class Ranking:
         )
         self.seconds = 0.0
 
-    def rank(self, logits: Floats, branches: int, *, confident: bool) -> Proposals:
-        count, top, at = num_ranked(branches, len(logits), confident=confident), self._top, logits.ctypes.data
+    def rank(self, logits: Floats, num_choices: int, *, confident: bool) -> Proposals:
+        count, top, at = num_ranked(num_choices, len(logits), confident=confident), self._top, logits.ctypes.data
         started_at = now()
         self._native.rank(at, len(logits), count, self._maxima, top.tokens_at, top.shares_at)
         self.seconds += now() - started_at
-        return top.read(1, count, branches, confident=confident)
+        return top.read(1, count, num_choices, confident=confident)
 
 
 class DeviceSampler(ScriptedSampler):
@@ -155,8 +155,8 @@ class DeviceHead(ScriptedHead):
         with self._clock():
             return super().decode(*arguments, **options)
 
-    def _propose(self, rows: list[Floats], branches: int, states: list[State]) -> Proposals:
-        ranked = [self._ranking.rank(row, branches, confident=True) for row in rows]
+    def _propose(self, rows: list[Floats], num_choices: int, states: list[State]) -> Proposals:
+        ranked = [self._ranking.rank(row, num_choices, confident=True) for row in rows]
         return Proposals([each.tokens[0] for each in ranked], [each.confidences[0] for each in ranked], states)
 
 

@@ -88,7 +88,7 @@ class Setup:
         kind, _, which = self.drafter.partition(" ")
         table = TABLE if which == "right" else OTHER
         if kind == "eagle3":
-            return Eagle3(ScriptedHead(table), (0,), branches=1 + (self.branches > 0))
+            return Eagle3(ScriptedHead(table), (0,), num_choices=1 + (self.branches > 0))
         if kind == "model":
             return DraftModel(ScriptedContext(table, gives_features=False, num_branches=self.branches))
         return FlakyDrafter(TABLE.n_vocab) if kind == "flaky" else Ngram(128)
